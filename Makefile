@@ -1,0 +1,102 @@
+# Needs Python 3.11 to 3.13 with pip, and make; everything else goes into .venv.
+# PYTHON=... chooses the interpreter, ISFED_DATA=... the folder of data sets.
+
+VENV   := .venv
+LOWEST := .venv-lowest
+BIN    := $(VENV)/bin
+
+# First of the usual names that runs and is Python 3.11 to 3.$(1): a name may exist without running.
+find-python = $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; v = sys.version_info; sys.exit(not (v.major == 3 and 11 <= v.minor <= $(1)))' \
+	2>/dev/null && echo $$p && break; done)
+PYTHON        ?= $(call find-python,13)
+PYTHON_LOWEST ?= $(call find-python,12)# the lowest versions have no wheels for 3.13
+
+ifeq ($(origin ISFED_DATA),undefined)
+ifneq ($(wildcard ../shared/data/.),)
+ISFED_DATA := $(abspath ../shared/data)
+endif
+endif
+ifneq ($(origin ISFED_DATA),undefined)
+export ISFED_DATA
+endif
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install dev run test test-lowest check format bench study clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(VENV)/.installed  ## create .venv and install the project in it
+
+dev: $(VENV)/.installed-dev  ## the same with the tools for tests and checks
+
+run: install  ## the main job: reproduce the paper's regression experiment
+	@echo "==> isfed reproduce regression"
+	@$(BIN)/isfed reproduce regression
+
+test: dev  ## run the tests and the examples in docstrings
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest
+
+test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
+	@echo "==> pytest with the versions of requirements-lowest.txt"
+	@NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/numba $(LOWEST)/bin/python -m pytest
+
+check: dev  ## format, lint and types, changing nothing
+	@echo "==> ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "==> ruff check"
+	@$(BIN)/ruff check .
+	@echo "==> pyright"
+	@$(BIN)/pyright
+
+format: dev  ## format the code and mend what the linter can
+	@echo "==> ruff check --fix"
+	@$(BIN)/ruff check --fix-only .
+	@echo "==> ruff format"
+	@$(BIN)/ruff format .
+
+bench: install  ## measure speed (benchmarks/run.py)
+	@echo "==> python benchmarks/run.py"
+	@$(BIN)/python benchmarks/run.py
+
+study: install  ## compare policies and designs (benchmarks/study.py)
+	@echo "==> python benchmarks/study.py"
+	@$(BIN)/python benchmarks/study.py
+
+clean:  ## remove environments, caches and build products; results in runs/ stay
+	@echo "==> removing environments, caches and build products"
+	@rm -rf $(VENV) $(LOWEST) build dist .pytest_cache .ruff_cache .hypothesis
+	@find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+
+# The stamps: an environment is installed again only when what it was made from has changed.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed and its development tools in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(LOWEST)/.installed: pyproject.toml requirements-lowest.txt | $(LOWEST)/bin/python
+	@echo "==> installing isfed with the lowest versions in $(LOWEST)"
+	@$(LOWEST)/bin/python -m pip install --quiet --constraint requirements-lowest.txt --editable '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	$(call make-venv,$(VENV),$(PYTHON),3.11 to 3.13,PYTHON)
+
+$(LOWEST)/bin/python:
+	$(call make-venv,$(LOWEST),$(PYTHON_LOWEST),3.11 or 3.12,PYTHON_LOWEST)
+
+# folder, interpreter, what would do, the variable to set
+define make-venv
+	@test -n "$(2)" || { echo "error: no Python $(3) found; install one, or name it: make $(4)=/path/to/python" >&2; exit 1; }
+	@echo "==> creating $(1) with $(2)"
+	@$(2) -m venv --clear $(1)
+endef

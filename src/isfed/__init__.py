@@ -1,0 +1,71 @@
+"""Federated learning under importance sampling."""
+
+from importlib.metadata import version
+
+from isfed.agent import Agent, Rules, Upload
+from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+from isfed.cloud import Cloud, Selection
+from isfed.designs import (
+    Deville,
+    HartleyRao,
+    Poisson,
+    Sampford,
+    SumTree,
+    Systematic,
+    WithReplacement,
+    inclusion_probabilities,
+)
+from isfed.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
+from isfed.problems import (
+    EQUAL,
+    OUTLIERS,
+    PAPER,
+    FederatedData,
+    LeastSquares,
+    Logistic,
+    Problem,
+    Regression,
+)
+from isfed.simulate import DivergenceError, History, simulate
+from isfed.streams import Stream
+
+__version__ = version("isfed")
+
+__all__ = [
+    "EQUAL",
+    "OUTLIERS",
+    "PAPER",
+    "Agent",
+    "Cloud",
+    "Current",
+    "Deville",
+    "DivergenceError",
+    "DynamicFedAvg",
+    "FedAvg",
+    "FederatedData",
+    "HartleyRao",
+    "History",
+    "ISFedAvg",
+    "LeastSquares",
+    "Logistic",
+    "Memory",
+    "Oracle",
+    "Poisson",
+    "Policy",
+    "Problem",
+    "Regression",
+    "Rules",
+    "Running",
+    "Sampford",
+    "Score",
+    "Selection",
+    "Stream",
+    "SumTree",
+    "Systematic",
+    "Uniform",
+    "Upload",
+    "WithReplacement",
+    "__version__",
+    "inclusion_probabilities",
+    "simulate",
+]

@@ -1,0 +1,77 @@
+"""How the library compiles: one place for the options of Numba.
+
+`compiled` is for what is called from Python, `inlined` for what compiled code calls in its loops:
+without it Numba hands every array over as seven words and counts references at every call. Both
+cache on disk, release the interpreter's lock and divide as the hardware does. Neither allows
+reordering of floating-point sums: a result is the same whichever function it was inlined into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+_PACKAGE = Path(__file__).parent
+
+
+def _cache_folder() -> Path | None:
+    """Where compiled code is kept: one folder for each state of the package's source.
+
+    Numba alone looks at the file of the function itself, not at the files of what it calls, and
+    would go on using a kernel whose parts have changed.
+    """
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    name = f"compiled-{digest.hexdigest()[:16]}"
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    for parent in (_PACKAGE / "__pycache__", user_cache / "isfed"):
+        try:
+            (parent / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(parent / name, os.W_OK):
+            _remove_old(parent, keep=name)
+            return parent / name
+    return None
+
+
+def _remove_old(parent: Path, *, keep: str) -> None:
+    """Remove the folders of earlier sources that nobody has written to for a week."""
+    week_ago = time.time() - 7 * 86400
+    for folder in parent.glob("compiled-*"):
+        if folder.name != keep and folder.stat().st_mtime < week_ago:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_FOLDER = _cache_folder()
+
+
+def _jit(function: Callable[..., Any], **options: Any) -> Any:
+    before = numba.config.CACHE_DIR
+    if _FOLDER is not None and not before:
+        numba.config.CACHE_DIR = str(_FOLDER)  # read by Numba while it decorates
+    try:
+        return numba.njit(
+            function, cache=_FOLDER is not None, nogil=True, error_model="numpy", **options
+        )
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile what Python calls."""
+    return _jit(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile what compiled code calls: inlined everywhere, no reference counts, no allocation."""
+    return _jit(function, forceinline=True, _nrt=False)
+

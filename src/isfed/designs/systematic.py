@@ -1,0 +1,121 @@
+"""Fixed-size designs with exact inclusion probabilities: systematic, Hartley-Rao, Deville."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from math import factorial
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.compiled import compiled
+from isfed.designs import table
+from isfed.designs.inclusion import check_inclusion
+from isfed.streams import Stream, as_stream
+
+MOST_ENUMERATED = 8  # 8! = 40320 orders
+
+
+@compiled
+def _draw_once(weights, num, design, state):
+    """Make a table of `weights`, draw from it once, forget it."""
+    count = weights.size
+    nodes = np.empty(table.table_size(count))
+    nodes[:count] = weights
+    table.rebuild(nodes, 0, count)
+    scratch = (
+        np.empty(num),
+        np.empty(table.MOST_BLOCKS),
+        np.arange(count),
+        np.empty(nodes.size if design == table.HARTLEY_RAO else 0),
+    )
+    units = np.empty(num, np.int64)
+    prob = np.empty(num)
+    table.draw_scored(nodes, 0, count, 0.0, num, design, state, scratch, units, prob)
+    return units
+
+
+@dataclass(frozen=True)
+class Systematic:
+    """Ordered systematic: equally spaced points along the cumulative sums, one random start.
+
+    >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
+    [0, 2]
+    """
+
+    code: ClassVar[int] = table.SYSTEMATIC
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
+        "periodic order of the units can cost variance"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, num = check_inclusion(inclusion)
+        return _draw_once(values, num, self.code, as_stream(rng).state)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, by integration over the start."""
+        values, num = check_inclusion(inclusion)
+        return systematic_joint(values, num)
+
+
+@dataclass(frozen=True)
+class HartleyRao:
+    """Systematic along a fresh random order for every draw, the scheme that the paper uses."""
+
+    code: ClassVar[int] = table.HARTLEY_RAO
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn."""
+        values, num = check_inclusion(inclusion)
+        return _draw_once(values, num, self.code, as_stream(rng).state)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, by enumeration of the orders (N up to 8)."""
+        values, num = check_inclusion(inclusion)
+        if values.size > MOST_ENUMERATED:
+            raise ValueError(
+                f"{values.size} units have too many orders to enumerate (at most {MOST_ENUMERATED})"
+            )
+        total = np.zeros((values.size, values.size))
+        for order in permutations(range(values.size)):
+            along = np.array(order)
+            total[np.ix_(along, along)] += systematic_joint(values[along], num)
+        return total / factorial(values.size)
+
+
+@dataclass(frozen=True)
+class Deville:
+    """Deville's systematic (ordered pivotal): one uniform for every stratum of unit length."""
+
+    code: ClassVar[int] = table.DEVILLE
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, safe for any order of the units, and "
+        "spread along that order; O(n log N) from a sum tree"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, num = check_inclusion(inclusion)
+        return _draw_once(values, num, self.code, as_stream(rng).state)
+
+
+def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+    """P(i and j drawn) for the ordered systematic draw: the start's cells between break points."""
+    ends = np.cumsum(inclusion) * (num / inclusion.sum())
+    breaks = np.unique(np.concatenate([[0.0, 1.0], ends % 1.0]))
+    joint = np.zeros((inclusion.size, inclusion.size))
+    for low, high in zip(breaks[:-1], breaks[1:], strict=True):
+        points = (low + high) / 2 + np.arange(num)
+        drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
+        joint[np.ix_(drawn, drawn)] += high - low
+    return joint

@@ -1,0 +1,95 @@
+"""Federated data: one flat block of examples and one offset per agent, ragged and never padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
+    """A read-only copy; an array that is read-only already is taken as it is."""
+    if array.dtype == dtype and array.flags.c_contiguous and not array.flags.writeable:
+        return array
+    copy = np.array(array, dtype=dtype, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """The examples of all agents; agent k owns the rows offsets[k] to offsets[k + 1].
+
+    >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
+    >>> data.num_agents, data.num_examples.tolist()
+    (2, [2, 1])
+    """
+
+    features: np.ndarray  # (sum of N_k, M)
+    targets: np.ndarray  # (sum of N_k,)
+    offsets: np.ndarray  # (K + 1,)
+
+    def __post_init__(self) -> None:
+        features = _frozen(np.asarray(self.features), np.float64)
+        targets = _frozen(np.asarray(self.targets), np.float64)
+        offsets = _frozen(np.asarray(self.offsets), np.int64)
+        if features.ndim != 2 or features.shape[1] == 0:
+            raise ValueError(f"features must be a matrix, got shape {features.shape}")
+        if targets.shape != (len(features),):
+            raise ValueError(f"{len(features)} rows of features but targets of {targets.shape}")
+        if offsets.ndim != 1 or offsets.size < 2 or offsets[0] != 0 or offsets[-1] != len(features):
+            raise ValueError(f"offsets must lead from 0 to {len(features)}, the number of rows")
+        empty = np.flatnonzero(np.diff(offsets) < 1)
+        if empty.size:
+            raise ValueError(f"agent {empty[0]} has no examples ({empty.size} such)")
+        for name, array in (("features", features), ("targets", targets)):
+            # A sum is finite only if every entry is, and needs no second array of that size.
+            if not np.isfinite(array.sum()) and not np.isfinite(array).all():
+                where = np.argwhere(~np.isfinite(array))[0]
+                raise ValueError(f"{name}{where.tolist()} is {array[tuple(where)]}, not finite")
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "targets", targets)
+        object.__setattr__(self, "offsets", offsets)
+
+    @classmethod
+    def from_agents(cls, agents: Sequence[tuple]) -> FederatedData:
+        """From one (features, targets) pair per agent."""
+        if not agents:
+            raise ValueError("there must be at least one agent")
+        blocks = [np.asarray(x, dtype=np.float64) for x, _ in agents]
+        labels = [np.asarray(y, dtype=np.float64) for _, y in agents]
+        for agent, (x, y) in enumerate(zip(blocks, labels, strict=True)):
+            if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+                raise ValueError(f"agent {agent}: features {x.shape} and targets {y.shape}")
+            if x.shape[1] != blocks[0].shape[1]:
+                raise ValueError(
+                    f"agent {agent} has {x.shape[1]} features, agent 0 has {blocks[0].shape[1]}"
+                )
+        offsets = np.cumsum([0, *(len(x) for x in blocks)])
+        return cls(np.concatenate(blocks), np.concatenate(labels), offsets)
+
+    @property
+    def num_agents(self) -> int:
+        """K."""
+        return self.offsets.size - 1
+
+    @property
+    def num_features(self) -> int:
+        """M, for the losses with one parameter per feature."""
+        return self.features.shape[1]
+
+    @property
+    def num_examples(self) -> np.ndarray:
+        """N_k of every agent."""
+        return np.diff(self.offsets)
+
+    def agent(self, agent: int) -> tuple[np.ndarray, np.ndarray]:
+        """Views of one agent's features and targets."""
+        rows = slice(self.offsets[agent], self.offsets[agent + 1])
+        return self.features[rows], self.targets[rows]
+
+    def row_weights(self) -> np.ndarray:
+        """1 / (K N_k) for every row: the weight of an example in the risk of eq. (1)."""
+        sizes = self.num_examples
+        return np.repeat(1.0 / (self.num_agents * sizes), sizes)

@@ -1,0 +1,98 @@
+"""The paper's regression (section V-A), with named presets for what the paper leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from isfed.problems.data import FederatedData
+from isfed.problems.losses import LeastSquares
+from isfed.problems.problem import Problem
+from isfed.streams import Purpose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """How to generate a regression: d = u . w* + v at every agent, w* ~ N(0, I).
+
+    u ~ N(0, diag U(feature_variance)) with a diagonal of its own for every agent; the variance of
+    v is log-uniform in `noise_variance`; `noisy_share` of the agents then have their noise's
+    standard deviation multiplied by `noise_ratio`. E_k and B_k are uniform in their ranges. All is
+    drawn once, from the seed.
+    """
+
+    name: str = "regression"
+    num_agents: int = 300
+    num_examples: int = 100
+    num_features: int = 2
+    feature_variance: tuple[float, float] = (0.5, 2.0)
+    noise_variance: tuple[float, float] = (1e-3, 1.0)
+    noisy_share: float = 0.0
+    noise_ratio: float = 1.0
+    local_steps: tuple[int, int] = (1, 5)
+    batch_size: tuple[int, int] = (1, 10)
+    ridge: float = 0.001
+
+    def __post_init__(self) -> None:
+        for name in ("num_agents", "num_examples", "num_features"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("feature_variance", "noise_variance"):
+            low, high = getattr(self, name)
+            if not 0.0 < low <= high < np.inf:
+                raise ValueError(f"{name}={(low, high)} must be a range of positive numbers")
+        for name in ("local_steps", "batch_size"):
+            low, high = getattr(self, name)
+            if not 1 <= low <= high:
+                raise ValueError(f"{name}={(low, high)} must be a range of whole numbers >= 1")
+        if not 0.0 <= self.noisy_share <= 1.0:
+            raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
+        if not self.noise_ratio > 0.0:
+            raise ValueError(f"noise_ratio={self.noise_ratio} must be positive")
+
+    def replace(self, **changes) -> Regression:
+        """The same recipe with some fields changed."""
+        return replace(self, **changes)
+
+    def make(self, *, seed: int = 0) -> Problem:
+        """Generate the problem."""
+        return make_regression(self, seed=seed)
+
+
+PAPER = Regression(name="paper")
+EQUAL = Regression(name="equal", feature_variance=(1.0, 1.0), noise_variance=(0.01, 0.01))
+OUTLIERS = Regression(
+    name="outliers", noise_variance=(0.01, 0.01), noisy_share=0.01, noise_ratio=100.0
+)
+PRESETS = {preset.name: preset for preset in (PAPER, EQUAL, OUTLIERS)}
+
+
+def make_regression(recipe: Regression, *, seed: int = 0) -> Problem:
+    """Generate a regression problem from its recipe."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(Purpose.DATA),)))
+    agents, examples, size = recipe.num_agents, recipe.num_examples, recipe.num_features
+    true_params = rng.standard_normal(size)
+    spread = np.sqrt(rng.uniform(*recipe.feature_variance, size=(agents, 1, size)))
+    noise = np.exp(rng.uniform(*np.log(recipe.noise_variance), size=(agents, 1)) / 2)
+    noisy = rng.permutation(agents)[: round(recipe.noisy_share * agents)]
+    noise[noisy] *= recipe.noise_ratio
+    features = rng.standard_normal((agents, examples, size))
+    features *= spread
+    features = features.reshape(-1, size)
+    targets = rng.standard_normal((agents, examples))
+    targets *= noise
+    targets = targets.reshape(-1)
+    targets += features @ true_params
+    local_steps = rng.integers(*recipe.local_steps, size=agents, endpoint=True)
+    batch_size = rng.integers(*recipe.batch_size, size=agents, endpoint=True)
+    features.flags.writeable = False  # FederatedData then takes them as they are
+    targets.flags.writeable = False
+    data = FederatedData(features, targets, np.arange(agents + 1) * examples)
+    return Problem(
+        data=data,
+        loss=LeastSquares(ridge=recipe.ridge),
+        local_steps=local_steps,
+        batch_size=batch_size,
+        name=recipe.name,
+    )

@@ -1,0 +1,93 @@
+"""What a simulation leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def decibels(power: np.ndarray | float) -> np.ndarray | float:
+    """10 log10; -inf for zero."""
+    with np.errstate(divide="ignore"):
+        return 10.0 * np.log10(power)
+
+
+@dataclass(frozen=True, eq=False)
+class Steady:
+    """A mean msd over the last rounds, with the standard error over the repetitions."""
+
+    msd: float
+    stderr: float
+    rounds: int
+
+    @property
+    def db(self) -> float:
+        """The mean in decibels."""
+        return float(decibels(self.msd))
+
+    @property
+    def stderr_db(self) -> float:
+        """The standard error in decibels, to first order."""
+        return float(10.0 / np.log(10.0) * self.stderr / self.msd) if self.msd > 0.0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The msd of every round and repetition, and the state at the end.
+
+    Probabilities are of the first repetition; `example_prob` is flat like the data, agent by agent.
+    """
+
+    msd: np.ndarray  # (R, rounds): |w_i - w^o|^2 after round i, eq. (56)
+    params: np.ndarray  # (R, M) at the end
+    agent_prob: np.ndarray  # (R, K)
+    example_prob: np.ndarray  # (R, rows)
+    gradients: np.ndarray  # (R,) example gradients computed
+    uploads: np.ndarray  # (R,) models sent up
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds ran."""
+        return self.msd.shape[1]
+
+    @property
+    def repetitions(self) -> int:
+        """How many repetitions ran."""
+        return self.msd.shape[0]
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The msd of every round, averaged over the repetitions."""
+        return self.msd.mean(axis=0)
+
+    @property
+    def stderr(self) -> np.ndarray:
+        """The standard error of `mean`; nan for a single repetition."""
+        return _stderr(self.msd)
+
+    def steady(self, *, share: float = 0.25) -> Steady:
+        """The mean msd over the last `share` of the rounds."""
+        if not 0.0 < share <= 1.0:
+            raise ValueError(f"share={share} must be in (0, 1]")
+        last = max(1, round(share * self.rounds))
+        levels = self.msd[:, -last:].mean(axis=1)
+        return Steady(float(levels.mean()), float(_stderr(levels[:, None])[0]), last)
+
+
+def _stderr(values: np.ndarray) -> np.ndarray:
+    if len(values) < 2:
+        return np.full(values.shape[1], np.nan)
+    return values.std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+class DivergenceError(RuntimeError):
+    """The model left every bound; `history` holds the finite rounds before."""
+
+    def __init__(self, round_index: int, history: History, step_size: float) -> None:
+        super().__init__(
+            f"the model diverged in round {round_index} (step_size={step_size}); "
+            "use a smaller step_size or a larger floor"
+        )
+        self.round_index = round_index
+        self.history = history

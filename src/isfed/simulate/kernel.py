@@ -1,0 +1,360 @@
+"""The fused kernel: Algorithm 1 over many repetitions at once, on all cores.
+
+It is the same algorithm as `isfed.agent` and `isfed.cloud` built from the same compiled functions,
+and gives the same numbers for the same seed, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from isfed.compiled import compiled, inlined
+from isfed.designs import table
+from isfed.policies import (
+    BOUND,
+    KEEP_MASS,
+    Initial,
+    Refresh,
+    agent_score,
+    bound,
+    refresh_touched,
+    spread_of_norms,
+)
+from isfed.problems.losses import batch_gradient
+from isfed.streams import NO_AGENT, fill_normal, start
+
+ALL = int(Refresh.ALL)
+TOUCHED = int(Refresh.TOUCHED)
+OPTIMUM = int(Initial.OPTIMUM)
+TOO_FAR = 1e150  # beyond this squared distance a run has diverged
+
+
+class Task(NamedTuple):
+    """What is learned, and who does how much of it."""
+
+    features: np.ndarray  # (rows, M)
+    targets: np.ndarray  # (rows,)
+    offsets: np.ndarray  # (K + 1,)
+    local_steps: np.ndarray  # (K,)
+    batch_size: np.ndarray  # (K,)
+    loss: tuple[int, float]
+    optimum: np.ndarray  # (M,)
+    drift_response: np.ndarray  # (M, M), or empty without drift
+
+
+class Side(NamedTuple):
+    """One side of the plan, agents or examples: its policy and its design, as numbers."""
+
+    refresh: int
+    floor: float
+    score: int
+    rate: float
+    design: int
+    equal: bool  # drawn without a table
+    uniform: bool  # all probabilities equal, with or without a table
+
+
+class Plan(NamedTuple):
+    """An algorithm as numbers."""
+
+    step_size: float
+    num_active: int
+    divide_by_steps: bool
+    drift: float
+    agents: Side
+    examples: Side
+    scored: bool  # whether anything needs the norms of the examples' gradients
+
+
+class State(NamedTuple):
+    """What the next round needs, for every repetition."""
+
+    params: np.ndarray  # (R, M)
+    shift: np.ndarray  # (R, M), how far the true model has drifted; (R, 0) without drift
+    agent_nodes: np.ndarray  # (R or 1, table of K)
+    example_nodes: np.ndarray  # (R or 1, tables of all agents)
+    example_at: np.ndarray  # (K,), where the table of an agent begins
+    memory: np.ndarray  # (R, K * width), what the agents remember for their score
+    counts: np.ndarray  # (R, 2), gradients computed and models sent up so far
+
+
+class Scratch(NamedTuple):
+    """Room to work in, one for each thread."""
+
+    draw: tuple  # what the draws need, see `table.make_scratch`
+    state: np.ndarray  # of the random numbers
+    active: np.ndarray  # the agents of the round ...
+    agent_prob: np.ndarray
+    times: np.ndarray
+    scores: np.ndarray
+    batch: np.ndarray  # the examples of a step ...
+    example_prob: np.ndarray
+    weight: np.ndarray
+    norms: np.ndarray
+    local: np.ndarray  # models and gradients
+    gradient: np.ndarray
+    total: np.ndarray
+    ones: np.ndarray  # as many as the largest agent has examples
+    all_units: np.ndarray
+
+
+@inlined
+def _draw(side, nodes, at, count, num, scratch, units, prob):
+    if side.equal:
+        table.draw_equal(count, num, side.design, scratch.state, scratch.draw, units, prob)
+    else:
+        table.draw_scored(
+            nodes, at, count, side.floor, num, side.design, scratch.state, scratch.draw, units, prob
+        )
+
+
+@inlined
+def _full_gradient(task, params, shift, agent, scratch):
+    """The gradient and the norms of all the examples of one agent, at `params`."""
+    first = task.offsets[agent]
+    count = task.offsets[agent + 1] - first
+    out = (scratch.gradient, scratch.norms)
+    examples = (task.features, task.targets, shift)
+    batch_gradient(
+        task.loss, params, examples, first, scratch.all_units, scratch.ones, count, True, out
+    )
+    return count
+
+
+@inlined
+def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
+    """Every agent's score at the current model, eq. (50)."""
+    num_agents = task.offsets.size - 1
+    for agent in range(num_agents):
+        count = _full_gradient(task, params, shift, agent, scratch)
+        spread = spread_of_norms(
+            scratch.norms, count, plan.examples.floor, plan.examples.uniform
+        )
+        square = 0.0
+        for j in range(params.size):
+            square += scratch.gradient[j] * scratch.gradient[j]
+        nodes[agent] = bound(task.local_steps[agent], task.batch_size[agent], spread, square)
+    table.rebuild(nodes, 0, num_agents)
+
+
+@inlined
+def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory, scratch):
+    """E_k local steps from `params`, left in scratch.local; returns the score (Algorithm 1)."""
+    num_agents = task.offsets.size - 1
+    first = task.offsets[agent]
+    count = task.offsets[agent + 1] - first
+    local_steps = task.local_steps[agent]
+    batch_size = task.batch_size[agent]
+    examples = plan.examples
+    size = params.size
+    local, gradient = scratch.local, scratch.gradient
+    batch, weight, norms = scratch.batch, scratch.weight, scratch.norms
+    if examples.refresh == ALL:
+        _full_gradient(task, params, shift, agent, scratch)
+        for i in range(count):
+            nodes[at + i] = norms[i]  # eq. (49)
+        table.rebuild(nodes, at, count)
+    steps = local_steps if plan.divide_by_steps else 1
+    step = plan.step_size / (steps * num_agents * agent_prob)  # eq. (8)
+    first_moment = 0.0
+    second_moment = 0.0
+    for j in range(size):
+        local[j] = params[j]
+    for _ in range(local_steps):
+        _draw(examples, nodes, at, count, batch_size, scratch, batch, scratch.example_prob)
+        for i in range(batch_size):
+            weight[i] = 1.0 / (count * scratch.example_prob[i])
+        batch_gradient(
+            task.loss, local, (task.features, task.targets, shift), first, batch, weight,
+            batch_size, plan.scored, (gradient, norms),
+        )  # fmt: skip
+        for j in range(size):
+            local[j] -= step * gradient[j]
+        if plan.scored:
+            for i in range(batch_size):
+                share = norms[i] * weight[i]
+                first_moment += share
+                second_moment += share * share
+        if examples.refresh >= KEEP_MASS:
+            refresh_touched(
+                nodes, at, count, batch, norms, batch_size, examples.refresh, examples.design
+            )
+    if plan.agents.refresh < KEEP_MASS:
+        return 0.0
+    drawn = local_steps * batch_size
+    first_moment /= drawn
+    second_moment /= drawn
+    spread = second_moment if examples.uniform else first_moment * first_moment
+    stored = -1.0
+    if examples.refresh == TOUCHED and plan.agents.score != BOUND:
+        root = at + count + table.RECORD * (table.num_nodes(count) - 1)
+        mean = nodes[root] / nodes[root + 1] if nodes[root + 1] > 0.0 else 0.0
+        stored = mean * mean
+    for j in range(size):
+        gradient[j] = (params[j] - local[j]) / (step * local_steps)
+    width = memory.size // num_agents
+    return agent_score(
+        plan.agents.score, plan.agents.rate, local_steps, batch_size, spread, stored, gradient,
+        memory, agent * width,
+    )  # fmt: skip
+
+
+@inlined
+def _drop_repeats(scratch, num):
+    """An agent drawn twice works once and counts twice."""
+    kept = 0
+    for i in range(num):
+        place = kept
+        for j in range(kept):
+            if scratch.active[j] == scratch.active[i]:
+                place = j
+        if place == kept:
+            scratch.active[kept] = scratch.active[i]
+            scratch.agent_prob[kept] = scratch.agent_prob[i]
+            scratch.times[kept] = 0.0
+            kept += 1
+        scratch.times[place] += 1.0
+    return kept
+
+
+@inlined
+def _round(task, plan, round_index, keys, params, shift, tables, memory, counts, scratch):
+    """One iteration of Algorithm 1."""
+    agent_nodes, example_nodes, example_at = tables
+    agents_key, examples_key = keys
+    num_agents = task.offsets.size - 1
+    num_active = plan.num_active
+    total = scratch.total
+    if plan.agents.refresh == ALL:
+        _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
+        counts[0] += task.targets.size
+    start(scratch.state, agents_key, round_index, NO_AGENT)
+    _draw(
+        plan.agents, agent_nodes, 0, num_agents, num_active, scratch, scratch.active,
+        scratch.agent_prob,
+    )  # fmt: skip
+    distinct = num_active
+    if plan.agents.design == table.REPLACEMENT:
+        distinct = _drop_repeats(scratch, num_active)
+    total[:] = 0.0
+    for i in range(distinct):
+        agent = scratch.active[i]
+        start(scratch.state, examples_key, round_index, agent)
+        scratch.scores[i] = _agent_turn(
+            task, plan, params, shift, agent, scratch.agent_prob[i], example_nodes,
+            example_at[agent], memory, scratch,
+        )  # fmt: skip
+        counts[0] += task.local_steps[agent] * task.batch_size[agent]
+        if plan.examples.refresh == ALL:
+            counts[0] += task.offsets[agent + 1] - task.offsets[agent]
+        times = scratch.times[i] if plan.agents.design == table.REPLACEMENT else 1.0
+        for j in range(params.size):
+            total[j] += times * (scratch.local[j] - params[j])
+    counts[1] += distinct
+    for j in range(params.size):
+        # Divided by L, never by the sum of the weights: that would bias the mean.
+        params[j] += total[j] / num_active  # eq. (9)
+    if plan.agents.refresh >= KEEP_MASS:
+        refresh_touched(
+            agent_nodes, 0, num_agents, scratch.active, scratch.scores, distinct,
+            plan.agents.refresh, plan.agents.design,
+        )  # fmt: skip
+
+
+@inlined
+def _distance(task, params, shift):
+    """|w_i - w^o|^2, eq. (56), w^o moved along with the drift."""
+    total = 0.0
+    for j in range(params.size):
+        place = task.optimum[j]
+        for m in range(shift.size):
+            place += task.drift_response[j, m] * shift[m]
+        total += (params[j] - place) * (params[j] - place)
+    return total
+
+
+@inlined
+def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts, scratch, msd):
+    """The rounds of one repetition; returns how many ran before it diverged."""
+    for i in range(msd.size):
+        if plan.drift > 0.0:
+            start(scratch.state, keys[2], first_round + i, NO_AGENT)
+            fill_normal(scratch.state, scratch.gradient, params.size)
+            for j in range(params.size):
+                shift[j] += plan.drift * scratch.gradient[j]
+        _round(
+            task, plan, first_round + i, keys[:2], params, shift, tables, memory, counts, scratch
+        )
+        msd[i] = _distance(task, params, shift)
+        if not msd[i] < TOO_FAR:
+            return i
+    return msd.size
+
+
+@inlined
+def _most_examples(task):
+    most = 0
+    for agent in range(task.offsets.size - 1):
+        most = max(most, task.offsets[agent + 1] - task.offsets[agent])
+    return most
+
+
+@compiled
+def _make_scratch(task, plan):
+    """Room for one repetition at a time, no larger than the plan needs."""
+    num_agents = task.offsets.size - 1
+    most_examples = _most_examples(task)
+    most_batch = max(task.batch_size)
+    num_active = plan.num_active
+    size = task.optimum.size
+    # The norms of whole agents, for `current`:
+    full = most_examples if plan.agents.refresh == ALL or plan.examples.refresh == ALL else 0
+    # An order of the units, and a shuffled copy of their table, for Hartley-Rao:
+    ordered = num_agents if plan.agents.design == table.HARTLEY_RAO else 0
+    if plan.examples.design == table.HARTLEY_RAO:
+        ordered = max(ordered, most_examples)
+    copied = 0 if plan.agents.equal and plan.examples.equal else ordered
+    return Scratch(
+        (
+            np.empty(max(num_active, most_batch)),
+            np.empty(table.MOST_BLOCKS),
+            np.arange(ordered),
+            np.empty(table.table_size(copied) if copied > 0 else 0),
+        ),
+        np.empty(4, np.uint64),
+        np.empty(num_active, np.int64),
+        np.empty(num_active),
+        np.empty(num_active),
+        np.empty(num_active),
+        np.empty(most_batch, np.int64),
+        np.empty(most_batch),
+        np.empty(most_batch),
+        np.empty(max(full, most_batch)),
+        np.empty(size),
+        np.empty(size),
+        np.empty(size),
+        np.ones(full),
+        np.arange(full),
+    )
+
+
+@compiled
+def run_rounds(task, plan, state, keys, first_round, msd, done, begin, end):
+    """Run msd.shape[1] rounds of the repetitions begin..end-1; done[rep] is how many ran.
+
+    Called from several threads at once, each with repetitions of its own.
+    """
+    scratch = _make_scratch(task, plan)
+    for rep in range(begin, end):
+        tables = (
+            state.agent_nodes[min(rep, state.agent_nodes.shape[0] - 1)],
+            state.example_nodes[min(rep, state.example_nodes.shape[0] - 1)],
+            state.example_at,
+        )
+        done[rep] = _rounds(
+            task, plan, first_round, (keys[rep, 0], keys[rep, 1], keys[rep, 2]),
+            state.params[rep], state.shift[rep], tables, state.memory[rep], state.counts[rep],
+            scratch, msd[rep],
+        )  # fmt: skip

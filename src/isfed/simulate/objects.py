@@ -1,0 +1,131 @@
+"""The plain engine: a loop over agent and cloud objects, for any loss and any design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from isfed.agent import Agent
+from isfed.algorithms import ISFedAvg
+from isfed.cloud import Cloud
+from isfed.policies import Initial, Refresh
+from isfed.problems import Problem
+from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.kernel import TOO_FAR
+from isfed.streams import NO_AGENT, Purpose, Stream, stream_key
+
+
+class Federation:
+    """One repetition: a cloud and its agents, stepped in process."""
+
+    def __init__(
+        self, problem: Problem, algorithm: ISFedAvg, *, seed: int, repetition: int, initial
+    ) -> None:
+        self.problem = problem
+        self.algorithm = algorithm
+        rules = algorithm.rules(problem.num_agents)
+        self.agents = [
+            Agent(
+                k,
+                problem.data.agent(k),
+                problem.loss,
+                (int(problem.local_steps[k]), int(problem.batch_size[k])),
+                rules,
+            )
+            for k in range(problem.num_agents)
+        ]
+        self.cloud = Cloud(
+            initial,
+            problem.num_agents,
+            algorithm.num_active,
+            algorithm.agents,
+            algorithm.agent_design,
+        )
+        self.cloud.key = stream_key(seed, repetition=repetition, purpose=Purpose.AGENTS)
+        examples_key = stream_key(seed, repetition=repetition, purpose=Purpose.EXAMPLES)
+        for agent in self.agents:
+            agent.key = examples_key
+        self.drift_key = stream_key(seed, repetition=repetition, purpose=Purpose.DRIFT)
+        self.shift = np.zeros(problem.num_params) if algorithm.drift > 0.0 else None
+        self.gradients = 0
+        self.uploads = 0
+        self._start_at_optimum()
+
+    def _start_at_optimum(self) -> None:
+        """Write the oracle's scores."""
+        if self.algorithm.examples.initial == Initial.OPTIMUM:
+            for agent in self.agents:
+                agent.table.replace(agent.norms_at(self.problem.optimum)[0])  # eq. (44)
+        if self.algorithm.agents.initial == Initial.OPTIMUM:
+            self._score_all(self.problem.optimum)  # eq. (48)
+
+    def _score_all(self, params: np.ndarray) -> None:
+        scores = [agent.score_at(params, shift=self.shift) for agent in self.agents]
+        self.cloud.table.replace(np.array(scores))
+
+    def step(self, round_index: int) -> None:
+        """One round of Algorithm 1."""
+        cloud = self.cloud
+        if self.shift is not None:
+            stream = Stream.at(self.drift_key, round_index=round_index, agent=NO_AGENT)
+            self.shift += self.algorithm.drift * stream.normals(self.shift.size)
+        if self.algorithm.agents.refresh == Refresh.ALL:
+            self._score_all(cloud.params)  # eq. (50)
+            self.gradients += len(self.problem.data.targets)
+        selection = cloud.select(round_index)
+        uploads = [
+            self.agents[k].work(cloud.params, prob, round_index, shift=self.shift)
+            for k, prob in zip(selection.active, selection.agent_prob, strict=True)
+        ]
+        cloud.aggregate(selection, uploads)
+        cloud.refresh(selection, np.array([upload.score for upload in uploads]))
+        self.gradients += sum(upload.gradients for upload in uploads)
+        self.uploads += len(uploads)
+
+    def distance(self) -> float:
+        """|w_i - w^o|^2, eq. (56)."""
+        optimum = self.problem.optimum
+        if self.shift is not None:
+            optimum = optimum + self.problem.drift_response @ self.shift
+        return float(((self.cloud.params - optimum) ** 2).sum())
+
+
+def simulate_objects(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    *,
+    rounds: int,
+    repetitions: int,
+    seed: int,
+    initial: np.ndarray,
+    progress: Callable[[int], None] | None = None,
+) -> History:
+    """Run every repetition, one after the other."""
+    msd = np.empty((repetitions, rounds))
+    runs = []
+    finite = rounds
+    for repetition in range(repetitions):
+        run = Federation(problem, algorithm, seed=seed, repetition=repetition, initial=initial)
+        runs.append(run)
+        for i in range(finite):
+            run.step(i)
+            msd[repetition, i] = run.distance()
+            if not msd[repetition, i] < TOO_FAR:
+                finite = i
+                break
+            if progress is not None:
+                progress(1)
+    history = History(
+        msd=msd[:, :finite],
+        params=np.array([run.cloud.params for run in runs]),
+        agent_prob=np.array([run.cloud.table.probabilities() for run in runs]),
+        example_prob=np.array(
+            [np.concatenate([a.table.probabilities() for a in run.agents]) for run in runs]
+        ),
+        gradients=np.array([run.gradients for run in runs]),
+        uploads=np.array([run.uploads for run in runs]),
+    )
+    if finite < rounds:
+        raise DivergenceError(finite, history, algorithm.step_size)
+    return history

@@ -1,0 +1,181 @@
+"""`simulate`: rounds x repetitions in chunks; between chunks progress, checkpoint, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.problems import Problem
+from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.kernel import Plan, State, Task, run_rounds
+from isfed.simulate.objects import simulate_objects
+from isfed.simulate.setup import (
+    agent_probabilities,
+    example_probabilities,
+    kernel_runs,
+    make_keys,
+    make_plan,
+    make_state,
+    make_task,
+)
+
+CHUNK_SECONDS = 0.2
+FIRST_CHUNK = 16
+PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_run(problem: Problem, algorithm: ISFedAvg, rounds: int, repetitions: int) -> None:
+    """Raise a ValueError for what cannot be run."""
+    if algorithm.num_active > problem.num_agents:
+        raise ValueError(
+            f"num_active={algorithm.num_active} exceeds num_agents={problem.num_agents}"
+        )
+    for name, value in (("rounds", rounds), ("repetitions", repetitions)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name}={value} must be a whole number >= 1")
+
+
+def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:
+    """w_0: zero unless given."""
+    if initial is None:
+        return np.zeros(problem.num_params)
+    params = np.array(initial, dtype=np.float64)
+    if params.shape != (problem.num_params,) or not np.isfinite(params).all():
+        raise ValueError(
+            f"initial must be {problem.num_params} finite numbers, got shape {params.shape}"
+        )
+    return params
+
+
+def simulate(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    *,
+    rounds: int,
+    repetitions: int = 1,
+    seed: int = 0,
+    initial: np.ndarray | None = None,
+    engine: Literal["auto", "kernel", "objects"] = "auto",
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> History:
+    """Run an algorithm on a problem and return what happened.
+
+    `progress` is called with the number of rounds (times repetitions) just done. The engines give
+    the same numbers: `kernel` is fast, `objects` also runs losses and designs of your own.
+
+    >>> from isfed import PAPER, FedAvg
+    >>> history = simulate(PAPER.make(), FedAvg(step_size=0.01, num_active=6), rounds=20)
+    >>> history.msd.shape
+    (1, 20)
+    """
+    check_run(problem, algorithm, rounds, repetitions)
+    params = check_initial(problem, initial)
+    runs = kernel_runs(problem, algorithm)
+    if engine == "kernel" and not runs:
+        raise ValueError("the kernel does not know this loss or design; use engine='objects'")
+    if engine == "objects" or not runs:
+        return simulate_objects(
+            problem,
+            algorithm,
+            rounds=rounds,
+            repetitions=repetitions,
+            seed=seed,
+            initial=params,
+            progress=progress,
+        )
+    run = KernelRun(problem, algorithm, repetitions=repetitions, seed=seed, initial=params,
+        threads=threads)
+    msd = np.empty((repetitions, rounds))
+    for begin, block in run.chunks(rounds):
+        msd[:, begin : begin + block.shape[1]] = block
+        if progress is not None:
+            progress(block.size)
+    history = run.history(msd[:, : run.round_index])
+    if run.diverged:
+        raise DivergenceError(run.round_index, history, algorithm.step_size)
+    return history
+
+
+class KernelRun:
+    """The kernel's state between chunks."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: ISFedAvg,
+        *,
+        repetitions: int,
+        seed: int,
+        initial: np.ndarray,
+        threads: int | None = None,
+    ) -> None:
+        self.threads = threads or num_cores()
+        self.problem = problem
+        self.algorithm = algorithm
+        self.task: Task = make_task(problem, drift=algorithm.drift > 0.0)
+        self.plan: Plan = make_plan(algorithm)
+        self.state: State = make_state(problem, algorithm, self.task, repetitions, initial)
+        self.keys = make_keys(seed, range(repetitions))
+        self.round_index = 0
+        self.diverged = False
+
+    def advance(self, num_rounds: int) -> np.ndarray:
+        """Run the next rounds; returns their msd, fewer than asked for if the model diverged."""
+        repetitions = len(self.state.params)
+        msd = np.empty((repetitions, num_rounds))
+        done = np.zeros(repetitions, np.int64)
+
+        def run(block: np.ndarray) -> None:
+            begin, end = int(block[0]), int(block[-1]) + 1
+            run_rounds(
+                self.task, self.plan, self.state, self.keys, self.round_index, msd, done,
+                begin, end,
+            )  # fmt: skip
+
+        parts = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
+        blocks = np.array_split(np.arange(repetitions), parts)
+        if len(blocks) == 1:
+            run(blocks[0])
+        else:  # compiled code releases the interpreter's lock
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(run, blocks))
+        finite = int(done.min())
+        self.diverged = finite < num_rounds
+        self.round_index += finite
+        return msd[:, :finite]
+
+    def chunks(self, rounds: int, *, seconds: float = CHUNK_SECONDS):
+        """Yield (first round, msd) of chunks of about that much work, until `rounds`."""
+        size = FIRST_CHUNK
+        while self.round_index < rounds and not self.diverged:
+            begin = self.round_index
+            before = time.perf_counter()
+            block = self.advance(min(size, rounds - begin))
+            spent = time.perf_counter() - before
+            yield begin, block
+            size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
+
+    def history(self, msd: np.ndarray) -> History:
+        """What happened, given the msd of all rounds."""
+        return History(
+            msd=msd,
+            params=self.state.params.copy(),
+            agent_prob=agent_probabilities(self.problem, self.algorithm, self.state),
+            example_prob=example_probabilities(
+                self.problem, self.algorithm, self.task, self.state
+            ),
+            gradients=self.state.counts[:, 0].copy(),
+            uploads=self.state.counts[:, 1].copy(),
+        )
