@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import config as numba_config
 
 _PACKAGE = Path(__file__).parent
 
@@ -52,18 +53,19 @@ def _remove_old(parent: Path, *, keep: str) -> None:
 
 
 _FOLDER = _cache_folder()
+_CONFIG: Any = numba_config  # its settings are made at run time, unknown to a type checker
 
 
 def _jit(function: Callable[..., Any], **options: Any) -> Any:
-    before = numba.config.CACHE_DIR
+    before = _CONFIG.CACHE_DIR
     if _FOLDER is not None and not before:
-        numba.config.CACHE_DIR = str(_FOLDER)  # read by Numba while it decorates
+        _CONFIG.CACHE_DIR = str(_FOLDER)  # read by Numba while it decorates
     try:
         return numba.njit(
             function, cache=_FOLDER is not None, nogil=True, error_model="numpy", **options
         )
     finally:
-        numba.config.CACHE_DIR = before
+        _CONFIG.CACHE_DIR = before
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -74,4 +76,3 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile what compiled code calls: inlined everywhere, no reference counts, no allocation."""
     return _jit(function, forceinline=True, _nrt=False)
-

@@ -102,7 +102,7 @@ def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
 
 
 def Memory(  # noqa: N802
-    *, floor: float = 0.1, score: Score = Score.SECOND_MOMENT, rate: float = 0.1
+    *, floor: float = 0.1, score: Score = Score.AVERAGED_BOUND, rate: float = 0.1
 ) -> Policy:
     """Ours: remember the last score of every unit; an unseen one counts as the mean of the seen.
 
@@ -265,17 +265,13 @@ class Table:
             units = self.design.draw(inclusion, stream)
             return units, inclusion[units] / num
         equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
-        return _draw(
-            self.nodes, self.count, self.policy.floor, num, code, equal, stream.state
-        )
+        return _draw(self.nodes, self.count, self.policy.floor, num, code, equal, stream.state)
 
     def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
         """Tell the table what the drawn units turned out to score."""
         if self.policy.learns:
             code = getattr(self.design, "code", tables.SYSTEMATIC)
-            _refresh(
-                self.nodes, self.count, units.copy(), scores.copy(), self.policy.refresh, code
-            )
+            _refresh(self.nodes, self.count, units.copy(), scores.copy(), self.policy.refresh, code)
 
     def mean_seen(self) -> float:
         """The mean of the known scores; 0 if there are none."""
@@ -289,9 +285,9 @@ class Table:
 
     def probabilities(self) -> np.ndarray:
         """p_k or p_n: the scores normalised and floored, before any cap; they sum to 1."""
-        weights = np.empty(self.count)
-        tables.table_weights(self.nodes, 0, self.count, self.policy.floor, weights)
-        return weights / weights.sum()
+        out = np.empty(self.count)
+        tables.table_probabilities(self.nodes, 0, self.count, self.policy.floor, out)
+        return out
 
     def inclusion(self, num: int) -> np.ndarray:
         """The inclusion probability of every unit in a draw of `num`."""

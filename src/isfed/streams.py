@@ -1,4 +1,4 @@
-"""Random numbers by address: every draw is a function of seed, repetition, purpose, round and agent.
+"""Random numbers by address: a draw is a function of seed, repetition, purpose, round and agent.
 
 Nothing is carried from one round to the next, so a result cannot depend on the number of threads,
 on how rounds are cut into chunks, or on a resume; and an agent on another machine makes the same
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-
 
 import numpy as np
 

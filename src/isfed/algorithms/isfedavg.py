@@ -25,8 +25,8 @@ class ISFedAvg:
     num_active: int  # L
     agents: Policy = field(default_factory=Memory)
     examples: Policy = field(default_factory=Memory)
-    agent_design: Design = Deville()
-    example_design: Design = Deville()
+    agent_design: Design = field(default_factory=Deville)
+    example_design: Design = field(default_factory=Deville)
     divide_by_steps: bool = True  # the 1/E_k of eq. (8)
     drift: float = 0.0  # standard deviation of the true model's random walk, per round
     label: str = ""

@@ -75,7 +75,7 @@ class Sampford:
         values, num = check_inclusion(inclusion)
         joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
         rest = np.flatnonzero((values > 0.0) & (values < 1.0))
-        size = num - np.count_nonzero(values == 1.0)
+        size = num - int(np.count_nonzero(values == 1.0))
         if rest.size:
             joint[np.ix_(rest, rest)] = _sampford_joint(values[rest], size)
         np.fill_diagonal(joint, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import factorial
 from typing import ClassVar
 
@@ -114,7 +114,7 @@ def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
     ends = np.cumsum(inclusion) * (num / inclusion.sum())
     breaks = np.unique(np.concatenate([[0.0, 1.0], ends % 1.0]))
     joint = np.zeros((inclusion.size, inclusion.size))
-    for low, high in zip(breaks[:-1], breaks[1:], strict=True):
+    for low, high in pairwise(breaks):
         points = (low + high) / 2 + np.arange(num)
         drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
         joint[np.ix_(drawn, drawn)] += high - low

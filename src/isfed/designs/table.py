@@ -15,11 +15,9 @@ after any history of changes the tree equals a rebuilt one bit for bit.
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from isfed.compiled import compiled, inlined
-
 from isfed.streams import below, fill_uniform, uniform
 
 UNSEEN = -1.0
@@ -121,7 +119,7 @@ def _count_leaf(nodes, at, count, unit, seen, unseen):
         position += RECORD * size
 
 
-@inlined
+@compiled
 def rebuild(nodes, at, count):
     """Compute every inner node from the leaves."""
     base = at + count
@@ -356,7 +354,7 @@ def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, sta
     return certain
 
 
-@inlined
+@compiled
 def draw_replacement(nodes, at, count, floor, num, state, uniforms, starts, units, prob):
     """`num` independent draws, each with probability proportional to weight."""
     a, b, c = scale(nodes, at, count, floor)
@@ -460,6 +458,17 @@ def table_weights(nodes, at, count, floor, out):
         out[unit] = _weight(nodes[at + unit], a, b, c)
 
 
+@compiled
+def table_probabilities(nodes, at, count, floor, out):
+    """The probability of every unit, before any cap: scores normalised and mixed with the floor."""
+    table_weights(nodes, at, count, floor, out)
+    total = 0.0
+    for unit in range(count):
+        total += out[unit]
+    for unit in range(count):
+        out[unit] /= total
+
+
 @inlined
 def table_inclusion(nodes, at, count, floor, num, out):
     """The inclusion probability of every unit, by a scan: capped at 1, summing to `num`."""
@@ -518,7 +527,7 @@ def shuffle(order, count, state):
         order[j] = i
 
 
-@inlined
+@compiled
 def draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob):
     """Systematic along a fresh random order: the same draw from a shuffled copy of the table."""
     uniforms, starts, order, copy = scratch
@@ -536,7 +545,7 @@ def draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob):
 @inlined
 def draw_scored(nodes, at, count, floor, num, design, state, scratch, units, prob):
     """Draw from a table by the design of that code; prob[i] is what the weights divide by."""
-    uniforms, starts, order, copy = scratch
+    uniforms, starts, _, _ = scratch
     if design == HARTLEY_RAO:
         draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob)
     elif design == REPLACEMENT:

@@ -18,9 +18,7 @@ def _draw(nodes, count, num, design, state):
     units = np.empty(num, np.int64)
     prob = np.empty(num)
     deville = design == table.DEVILLE
-    table.draw_fixed(
-        nodes, 0, count, 0.0, num, deville, state, scratch[0], scratch[1], units, prob
-    )
+    table.draw_fixed(nodes, 0, count, 0.0, num, deville, state, scratch[0], scratch[1], units, prob)
     return units, prob * num
 
 

@@ -23,6 +23,13 @@ def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.
     raise ValueError(f"no minimiser is known for {type(loss).__name__}; pass optimum=... yourself")
 
 
+def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solution, or the smallest least-squares one if the matrix is singular."""
+    solution = linalg.lstsq(matrix, right)
+    assert solution is not None
+    return solution[0]
+
+
 def _moments(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """R = sum_n weight_n x_n x_n^T."""
     return (x * weight[:, None]).T @ x
@@ -31,7 +38,7 @@ def _moments(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 def _least_squares(loss: LeastSquares, x, y, weight) -> np.ndarray:
     """(R + ridge I)^-1 r, the closed form of the paper's section V-A."""
     matrix = _moments(x, weight) + loss.ridge * np.eye(x.shape[1])
-    return linalg.lstsq(matrix, x.T @ (weight * y))[0]
+    return _solve(matrix, x.T @ (weight * y))
 
 
 def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -39,7 +46,7 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     if not isinstance(loss, LeastSquares):
         raise ValueError(f"a drifting optimum needs LeastSquares, not {type(loss).__name__}")
     moments = _moments(x, weight)
-    return linalg.lstsq(moments + loss.ridge * np.eye(len(moments)), moments)[0]
+    return _solve(moments + loss.ridge * np.eye(len(moments)), moments)
 
 
 def _logistic(loss: Logistic, x, y, weight) -> np.ndarray:
@@ -62,7 +69,7 @@ def _logistic(loss: Logistic, x, y, weight) -> np.ndarray:
         residual = gradient(params)
         if np.linalg.norm(residual) <= GRADIENT_TOLERANCE:
             break
-        params = params - linalg.lstsq(hessian(params), residual)[0]
+        params = params - _solve(hessian(params), residual)
     if not np.linalg.norm(gradient(params)) <= 1e-6:
         raise ValueError(
             "the logistic risk has no minimiser (separable classes and ridge=0?); set a ridge > 0"

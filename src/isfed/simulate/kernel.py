@@ -73,8 +73,8 @@ class State(NamedTuple):
 
     params: np.ndarray  # (R, M)
     shift: np.ndarray  # (R, M), how far the true model has drifted; (R, 0) without drift
-    agent_nodes: np.ndarray  # (R or 1, table of K)
-    example_nodes: np.ndarray  # (R or 1, tables of all agents)
+    agent_nodes: np.ndarray  # (R, table of K); (R, 0) if none is needed
+    example_nodes: np.ndarray  # (R, tables of all agents); (R, 0) likewise
     example_at: np.ndarray  # (K,), where the table of an agent begins
     memory: np.ndarray  # (R, K * width), what the agents remember for their score
     counts: np.ndarray  # (R, 2), gradients computed and models sent up so far
@@ -110,7 +110,7 @@ def _draw(side, nodes, at, count, num, scratch, units, prob):
         )
 
 
-@inlined
+@compiled
 def _full_gradient(task, params, shift, agent, scratch):
     """The gradient and the norms of all the examples of one agent, at `params`."""
     first = task.offsets[agent]
@@ -123,15 +123,13 @@ def _full_gradient(task, params, shift, agent, scratch):
     return count
 
 
-@inlined
+@compiled
 def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
     num_agents = task.offsets.size - 1
     for agent in range(num_agents):
         count = _full_gradient(task, params, shift, agent, scratch)
-        spread = spread_of_norms(
-            scratch.norms, count, plan.examples.floor, plan.examples.uniform
-        )
+        spread = spread_of_norms(scratch.norms, count, plan.examples.floor, plan.examples.uniform)
         square = 0.0
         for j in range(params.size):
             square += scratch.gradient[j] * scratch.gradient[j]
@@ -264,13 +262,13 @@ def _round(task, plan, round_index, keys, params, shift, tables, memory, counts,
 
 
 @inlined
-def _distance(task, params, shift):
+def distance(optimum, response, params, shift):
     """|w_i - w^o|^2, eq. (56), w^o moved along with the drift."""
     total = 0.0
     for j in range(params.size):
-        place = task.optimum[j]
+        place = optimum[j]
         for m in range(shift.size):
-            place += task.drift_response[j, m] * shift[m]
+            place += response[j, m] * shift[m]
         total += (params[j] - place) * (params[j] - place)
     return total
 
@@ -287,7 +285,7 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
         _round(
             task, plan, first_round + i, keys[:2], params, shift, tables, memory, counts, scratch
         )
-        msd[i] = _distance(task, params, shift)
+        msd[i] = distance(task.optimum, task.drift_response, params, shift)
         if not msd[i] < TOO_FAR:
             return i
     return msd.size
@@ -349,8 +347,8 @@ def run_rounds(task, plan, state, keys, first_round, msd, done, begin, end):
     scratch = _make_scratch(task, plan)
     for rep in range(begin, end):
         tables = (
-            state.agent_nodes[min(rep, state.agent_nodes.shape[0] - 1)],
-            state.example_nodes[min(rep, state.example_nodes.shape[0] - 1)],
+            state.agent_nodes[rep],
+            state.example_nodes[rep],
             state.example_at,
         )
         done[rep] = _rounds(

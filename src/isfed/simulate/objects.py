@@ -12,7 +12,7 @@ from isfed.cloud import Cloud
 from isfed.policies import Initial, Refresh
 from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History
-from isfed.simulate.kernel import TOO_FAR
+from isfed.simulate.kernel import TOO_FAR, distance
 from isfed.streams import NO_AGENT, Purpose, Stream, stream_key
 
 
@@ -83,12 +83,19 @@ class Federation:
         self.gradients += sum(upload.gradients for upload in uploads)
         self.uploads += len(uploads)
 
+    def finish(self) -> None:
+        """Bring `current` tables to the final model; between turns they hold that of the last."""
+        if self.algorithm.examples.refresh == Refresh.ALL:
+            for agent in self.agents:
+                norms, _ = agent.norms_at(self.cloud.params, shift=self.shift)
+                agent.table.replace(norms)
+
     def distance(self) -> float:
         """|w_i - w^o|^2, eq. (56)."""
-        optimum = self.problem.optimum
-        if self.shift is not None:
-            optimum = optimum + self.problem.drift_response @ self.shift
-        return float(((self.cloud.params - optimum) ** 2).sum())
+        drifting = self.shift is not None
+        response = self.problem.drift_response if drifting else np.empty((0, 0))
+        shift = self.shift if drifting else np.empty(0)
+        return distance(self.problem.optimum, response, self.cloud.params, shift)
 
 
 def simulate_objects(
@@ -116,6 +123,8 @@ def simulate_objects(
                 break
             if progress is not None:
                 progress(1)
+    for run in runs:
+        run.finish()
     history = History(
         msd=msd[:, :finite],
         params=np.array([run.cloud.params for run in runs]),

@@ -95,8 +95,9 @@ def simulate(
             initial=params,
             progress=progress,
         )
-    run = KernelRun(problem, algorithm, repetitions=repetitions, seed=seed, initial=params,
-        threads=threads)
+    run = KernelRun(
+        problem, algorithm, repetitions=repetitions, seed=seed, initial=params, threads=threads
+    )
     msd = np.empty((repetitions, rounds))
     for begin, block in run.chunks(rounds):
         msd[:, begin : begin + block.shape[1]] = block
@@ -173,9 +174,7 @@ class KernelRun:
             msd=msd,
             params=self.state.params.copy(),
             agent_prob=agent_probabilities(self.problem, self.algorithm, self.state),
-            example_prob=example_probabilities(
-                self.problem, self.algorithm, self.task, self.state
-            ),
+            example_prob=example_probabilities(self.problem, self.algorithm, self.task, self.state),
             gradients=self.state.counts[:, 0].copy(),
             uploads=self.state.counts[:, 1].copy(),
         )

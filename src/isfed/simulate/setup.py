@@ -108,9 +108,7 @@ def _write_optimum(task, floor, uniform, examples, nodes, at, agent_scores):
         square = 0.0
         for j in range(gradient.size):
             square += gradient[j] * gradient[j]
-        agent_scores[agent] = bound(
-            task.local_steps[agent], task.batch_size[agent], spread, square
-        )
+        agent_scores[agent] = bound(task.local_steps[agent], task.batch_size[agent], spread, square)
 
 
 def make_state(
@@ -122,16 +120,16 @@ def make_state(
     sizes = np.array([table.table_size(n) for n in np.unique(counts)])
     sizes = sizes[np.searchsorted(np.unique(counts), counts)]
     if plan.examples.equal:
-        at, width, rows = np.zeros_like(counts), 0, 1
+        at, width = np.zeros_like(counts), 0
     elif algorithm.examples.refresh == Refresh.ALL:  # made anew at every turn: one place for all
-        at, width, rows = np.zeros_like(counts), int(sizes.max()), repetitions
+        at, width = np.zeros_like(counts), int(sizes.max())
     else:
         at, width = np.cumsum(sizes) - sizes, int(sizes.sum())
-        rows = repetitions if algorithm.examples.learns else 1
-    example_nodes = np.empty((rows, width))
-    agent_rows = 1 if algorithm.agents.refresh == Refresh.NEVER else repetitions
+    # The oracle's tables never change, yet every repetition has its own: a draw sets the certain
+    # units aside for a moment, and another thread must not see that.
+    example_nodes = np.empty((repetitions, width))
     agent_width = 0 if plan.agents.equal else table.table_size(problem.num_agents)
-    agent_nodes = np.empty((agent_rows, agent_width))
+    agent_nodes = np.empty((repetitions, agent_width))
     keeps_tables = width > 0 and algorithm.examples.refresh != Refresh.ALL
     if keeps_tables:
         _fill_tables(example_nodes[0], at, counts, initial_score(algorithm.examples))
@@ -163,14 +161,12 @@ def make_state(
 
 
 @compiled
-def _weights(nodes, at, counts, floor, out):
+def _probabilities(nodes, at, counts, floor, out):
     first = 0
     for agent in range(counts.size):
-        count = counts[agent]
-        weights = out[first : first + count]
-        table.table_weights(nodes, at[agent], count, floor, weights)
-        weights /= weights.sum()
-        first += count
+        last = first + counts[agent]
+        table.table_probabilities(nodes, at[agent], counts[agent], floor, out[first:last])
+        first = last
 
 
 def agent_probabilities(problem: Problem, algorithm: ISFedAvg, state: State) -> np.ndarray:
@@ -179,9 +175,9 @@ def agent_probabilities(problem: Problem, algorithm: ISFedAvg, state: State) -> 
     out = np.full((repetitions, num_agents), 1.0 / num_agents)
     if state.agent_nodes.size:
         for rep in range(repetitions):
-            nodes = state.agent_nodes[min(rep, len(state.agent_nodes) - 1)]
-            counts = np.array([num_agents])
-            _weights(nodes, np.zeros(1, np.int64), counts, algorithm.agents.floor, out[rep])
+            table.table_probabilities(
+                state.agent_nodes[rep], 0, num_agents, algorithm.agents.floor, out[rep]
+            )
     return out
 
 
@@ -202,8 +198,8 @@ def example_probabilities(
             nodes = np.empty(sizes.sum())
             here = task._replace(optimum=state.params[rep])
             _write_optimum(here, 0.0, False, True, nodes, at, np.empty(counts.size))
-            _weights(nodes, at, counts, algorithm.examples.floor, out[rep])
+            _probabilities(nodes, at, counts, algorithm.examples.floor, out[rep])
         else:
-            nodes = state.example_nodes[min(rep, len(state.example_nodes) - 1)]
-            _weights(nodes, state.example_at, counts, algorithm.examples.floor, out[rep])
+            nodes = state.example_nodes[rep]
+            _probabilities(nodes, state.example_at, counts, algorithm.examples.floor, out[rep])
     return out
