@@ -49,11 +49,18 @@ class Report:
         return SECONDS / 2 if self.quick else SECONDS
 
     def compare(
-        self, part: str, name: str, own: list[float], other: str, against: list[float]
+        self,
+        part: str,
+        name: str,
+        own: list[float],
+        other: str,
+        against: list[float],
+        *,
+        note: str = "",
     ) -> None:
         """Add the ratio of two cases, taken try by try."""
         ratios = [a / b for a, b in zip(own, against, strict=True)]
-        row = Row(part, name, min(own) * 1e6, other, min(against) * 1e6)
+        row = Row(part, name, min(own) * 1e6, other, min(against) * 1e6, note=note)
         row.ratio, row.spread = median(ratios), (min(ratios), max(ratios))
         self.add(row)
 

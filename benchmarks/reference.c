@@ -216,44 +216,48 @@ RARE i64 last_positive(const table_t *t, scale_t s, i64 end, double *low) {
 
 /* The unit at cumulative weight `target`, and where it begins.
  *
- * `whole`: look at all the leaves of the block, without a branch to mispredict. That is faster
- * where many finds are under way at once (systematic), slower where each waits for the last.
+ * Without `low`, which is then not asked for, it looks at all the leaves of the block: no branch to
+ * mispredict, and several finds run at once. With it, leaving early is faster.
  */
-INLINE i64 find(const table_t *t, scale_t s, const double *starts, int plain, int whole,
-                double target, double *low) {
+INLINE i64 find(const table_t *t, scale_t s, const double *starts, int plain, double target,
+                double *low) {
     i64 blocks = above(t->count), block = 0;
+    double reached;
     if (blocks > MOST_BLOCKS) {
-        block = descend(t, s, target, low);
+        block = descend(t, s, target, &reached);
     } else {
         for (i64 i = 1; i < blocks; i++) block += starts[i] <= target;
-        *low = starts[block];
+        reached = starts[block];
     }
     i64 unit = block << SHIFT, last = least(unit + FAN, t->count);
-    double reached = *low;
-    if (plain && whole) {
+    if (plain && !low) {
         i64 passed = 0;
         for (i64 i = unit; i < last; i++) {
             reached += s.a * t->leaf[i] + s.b;
             passed += reached <= target;
         }
-        if (unit + passed < last) return unit + passed;  /* systematic does not ask for low */
+        if (unit + passed < last) return unit + passed;
     } else {
         for (; unit < last; unit++) {
-            reached += plain ? s.a * t->leaf[unit] + s.b : weight_of(t->leaf[unit], s);
-            if (target < reached) return unit;
-            *low = reached;
+            double score = t->leaf[unit];
+            double end = reached + (plain ? s.a * score + s.b : weight_of(score, s));
+            if (target < end) {
+                if (low) *low = reached;
+                return unit;
+            }
+            reached = end;
         }
     }
-    return last_positive(t, s, last, low);
+    return last_positive(t, s, last, low ? low : &reached);
 }
 
 INLINE i64 systematic(const table_t *t, scale_t s, double total, i64 num, double offset,
                       i64 *units, const double *starts, int plain) {
-    double step = total / (double)num, low;
+    double step = total / (double)num;
     i64 certain = 0, previous = -1;
     int repeated = 0;
     for (i64 draw = 0; draw < num; draw++) {
-        i64 unit = find(t, s, starts, plain, 1, (offset + (double)draw) * step, &low);
+        i64 unit = find(t, s, starts, plain, (offset + (double)draw) * step, NULL);
         if (weight_of(t->leaf[unit], s) >= step) {
             if (unit != previous) units[certain++] = unit;
         } else if (certain == 0) {
@@ -267,10 +271,10 @@ INLINE i64 systematic(const table_t *t, scale_t s, double total, i64 num, double
 
 INLINE i64 deville(const table_t *t, scale_t s, double total, i64 num, const double *uniforms,
                    i64 *units, const double *starts, int plain) {
-    double step = total / (double)num, begin, low;
+    double step = total / (double)num, strata = 1.0 / step, begin;
     i64 certain = 0, previous = -1, taken = -1;
     for (i64 stratum = 0; stratum < num; stratum++) {
-        i64 border = find(t, s, starts, plain, 0, (double)stratum * step, &begin);
+        i64 border = find(t, s, starts, plain, (double)stratum * step, &begin);
         double weight = weight_of(t->leaf[border], s);
         if (weight >= step) {
             if (border != previous) units[certain++] = border;
@@ -278,9 +282,9 @@ INLINE i64 deville(const table_t *t, scale_t s, double total, i64 num, const dou
             continue;
         }
         if (certain > 0) continue;
-        double before = (double)stratum - begin / step, share = uniforms[stratum];
+        double before = (double)stratum - begin * strata, share = uniforms[stratum];
         before = before > 0.0 ? before : 0.0;
-        double after = weight / step - before;
+        double after = weight * strata - before;
         if (border != taken) {
             double chance = after / (1.0 - before);
             chance = chance < 1.0 ? chance : 1.0;
@@ -291,7 +295,7 @@ INLINE i64 deville(const table_t *t, scale_t s, double total, i64 num, const dou
             share = (share - chance) / (1.0 - chance);
         }
         double target = ((double)stratum + after + share * (1.0 - after)) * step;
-        i64 unit = find(t, s, starts, plain, 0, target, &low);
+        i64 unit = find(t, s, starts, plain, target, NULL);
         if (unit == taken) return -1;
         units[stratum] = taken = unit;
     }
@@ -457,7 +461,8 @@ INLINE double agent_turn(const task_t *task, const state_t *state, const double 
         if (MEMORY) {
             draw_fixed(task, t, task->example_floor, batch, &g, state->uniforms, state->units,
                        state->prob);
-            for (i64 i = 0; i < batch; i++) state->weight[i] = 1.0 / ((double)count * state->prob[i]);
+            for (i64 i = 0; i < batch; i++)
+                state->weight[i] = 1.0 / ((double)count * state->prob[i]);
         } else {
             for (i64 i = 0; i < batch; i++) state->units[i] = below(&g, count);
         }
@@ -547,8 +552,10 @@ state_t *make(const task_t *task) {
     double *at = state->nodes = room(task->memory ? numbers : 0);
     state->examples = room(agents * 4);  /* a table_t is four words */
     if (task->memory) {
-        for (i64 agent = 0; agent < agents; agent++)
-            state->examples[agent] = make_table(&at, task->offsets[agent + 1] - task->offsets[agent]);
+        for (i64 agent = 0; agent < agents; agent++) {
+            i64 count = task->offsets[agent + 1] - task->offsets[agent];
+            state->examples[agent] = make_table(&at, count);
+        }
         state->agents = make_table(&at, agents);
     }
     state->memory = room(agents * (1 + size));

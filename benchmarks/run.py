@@ -10,10 +10,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 import c_reference
+import costs
+import plain_numpy
+import threads
+import tree
 from measure import Report, load, table
 
 RESULTS = Path(__file__).with_name("results")
-PARTS: dict[str, Callable[[Report, Path], None]] = {"c": c_reference.run}
+PARTS: dict[str, Callable[[Report, Path], None]] = {
+    "c": c_reference.run,
+    "numpy": plain_numpy.run,
+    "threads": threads.run,
+    "costs": costs.run,
+    "tree": tree.run,
+}
 
 
 def main() -> None:

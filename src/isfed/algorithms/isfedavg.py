@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
-from numbers import Integral
 
 from isfed.agent import Rules
 from isfed.designs import Design, Deville

@@ -19,7 +19,7 @@ def _draw(nodes, count, num, design, state):
     prob = np.empty(num)
     deville = design == table.DEVILLE
     table.draw_fixed(nodes, 0, count, 0.0, num, deville, state, scratch[0], scratch[1], units, prob)
-    return units, prob * num
+    return units, np.minimum(prob * num, 1.0)  # rounding
 
 
 @compiled

@@ -71,7 +71,10 @@ def _logistic(loss: Logistic, x, y, weight) -> np.ndarray:
         if np.linalg.norm(residual) <= GRADIENT_TOLERANCE:
             break
         params = params - _solve(hessian(params), residual)
-    if not np.linalg.norm(gradient(params)) <= 1e-6:
+    margins = y * (x @ params)
+    # Where every example is on its right side the risk only falls for ever, ever more slowly.
+    separated = loss.ridge == 0.0 and margins.min() >= 0.0 and margins.max() > 0.0
+    if separated or not np.linalg.norm(gradient(params)) <= 1e-6:
         raise ValueError(
             "the logistic risk has no minimiser (separable classes and ridge=0?); set a ridge > 0"
         )
