@@ -341,17 +341,18 @@ def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, sta
             continue
         if certain > 0:
             continue
-        before = max(stratum - start / step, 0.0)  # the part in the stratum before
-        after = weight / step - before  # the part in this one
+        edge = stratum * step
+        before = max(edge - start, 0.0)  # the part in the stratum before
+        after = weight - before  # the part in this one
         share = uniforms[stratum]
         if border != taken:
-            chance = min(after / (1.0 - before), 1.0)
+            chance = after / (step - before)
             if share < chance:
                 units[begin + stratum] = border
                 taken = border
                 continue
             share = (share - chance) / (1.0 - chance)
-        target = (stratum + after + share * (1.0 - after)) * step
+        target = edge + after + share * (step - after)
         unit, _ = _find(nodes, at, count, abc, starts, plain, target)
         if unit == taken:
             return -1
