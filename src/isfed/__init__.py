@@ -21,10 +21,12 @@ from isfed.problems import (
     OUTLIERS,
     PAPER,
     FederatedData,
+    Huber,
     LeastSquares,
     Logistic,
     Problem,
     Regression,
+    Softmax,
 )
 from isfed.simulate import DivergenceError, History, simulate
 from isfed.streams import Stream
@@ -45,6 +47,7 @@ __all__ = [
     "FederatedData",
     "HartleyRao",
     "History",
+    "Huber",
     "ISFedAvg",
     "LeastSquares",
     "Logistic",
@@ -59,6 +62,7 @@ __all__ = [
     "Sampford",
     "Score",
     "Selection",
+    "Softmax",
     "Stream",
     "SumTree",
     "Systematic",

@@ -11,7 +11,7 @@ from isfed import policies
 from isfed.compiled import compiled
 from isfed.designs import Design
 from isfed.policies import Policy, Refresh, Score, Table
-from isfed.problems.losses import moved_target
+from isfed.problems.gradients import moved_target
 from isfed.streams import Stream
 
 

@@ -1,9 +1,10 @@
 """How the library compiles: one place for the options of Numba.
 
 `compiled` is for what is called from Python, `inlined` for what compiled code calls in its loops:
-without it Numba hands every array over as seven words and counts references at every call. Both
-cache on disk, release the interpreter's lock and divide as the hardware does. Neither allows
-reordering of floating-point sums: a result is the same whichever function it was inlined into.
+without it Numba hands every array over as seven words and counts references at every call. What is
+too large to be worth inlining everywhere is `outlined`. All cache on disk, release the
+interpreter's lock and divide as the hardware does. None allows reordering of floating-point sums:
+a result is the same whichever function it was inlined into.
 """
 
 from __future__ import annotations
@@ -76,3 +77,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile what compiled code calls: inlined everywhere, no reference counts, no allocation."""
     return _jit(function, forceinline=True, _nrt=False)
+
+
+def outlined(function: Callable[..., Any]) -> Any:
+    """Compile what compiled code calls but seldom: one copy, no reference counts, no allocation."""
+    return _jit(function, _nrt=False)

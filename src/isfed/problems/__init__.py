@@ -1,7 +1,7 @@
 """What is learned: federated data, losses, and the minimiser."""
 
 from isfed.problems.data import FederatedData
-from isfed.problems.losses import LeastSquares, Logistic, Loss
+from isfed.problems.losses import Huber, LeastSquares, Logistic, Loss, Softmax
 from isfed.problems.problem import Problem
 from isfed.problems.synthetic import EQUAL, OUTLIERS, PAPER, PRESETS, Regression
 
@@ -11,9 +11,11 @@ __all__ = [
     "PAPER",
     "PRESETS",
     "FederatedData",
+    "Huber",
     "LeastSquares",
     "Logistic",
     "Loss",
     "Problem",
     "Regression",
+    "Softmax",
 ]

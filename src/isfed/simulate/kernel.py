@@ -22,7 +22,7 @@ from isfed.policies import (
     refresh_touched,
     spread_of_norms,
 )
-from isfed.problems.losses import batch_gradient
+from isfed.problems.gradients import CompiledLoss, batch_gradient
 from isfed.streams import NO_AGENT, fill_normal, start
 
 ALL = int(Refresh.ALL)
@@ -39,7 +39,7 @@ class Task(NamedTuple):
     offsets: np.ndarray  # (K + 1,)
     local_steps: np.ndarray  # (K,)
     batch_size: np.ndarray  # (K,)
-    loss: tuple[int, float]
+    loss: CompiledLoss
     optimum: np.ndarray  # (M,)
     drift_response: np.ndarray  # (M, M), or empty without drift
 
@@ -96,6 +96,7 @@ class Scratch(NamedTuple):
     local: np.ndarray  # models and gradients
     gradient: np.ndarray
     total: np.ndarray
+    slopes: np.ndarray  # of one example, one for each row of the parameters
     ones: np.ndarray  # as many as the largest agent has examples
     all_units: np.ndarray
 
@@ -115,7 +116,7 @@ def _full_gradient(task, params, shift, agent, scratch):
     """The gradient and the norms of all the examples of one agent, at `params`."""
     first = task.offsets[agent]
     count = task.offsets[agent + 1] - first
-    out = (scratch.gradient, scratch.norms)
+    out = (scratch.gradient, scratch.norms, scratch.slopes)
     examples = (task.features, task.targets, shift)
     batch_gradient(
         task.loss, params, examples, first, scratch.all_units, scratch.ones, count, True, out
@@ -166,7 +167,7 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
             weight[i] = 1.0 / (count * scratch.example_prob[i])
         batch_gradient(
             task.loss, local, (task.features, task.targets, shift), first, batch, weight,
-            batch_size, plan.scored, (gradient, norms),
+            batch_size, plan.scored, (gradient, norms, scratch.slopes),
         )  # fmt: skip
         for j in range(size):
             local[j] -= step * gradient[j]
@@ -333,6 +334,7 @@ def _make_scratch(task, plan):
         np.empty(size),
         np.empty(size),
         np.empty(size),
+        np.empty(task.loss.num_rows),
         np.ones(full),
         np.arange(full),
     )

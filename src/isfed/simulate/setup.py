@@ -18,7 +18,7 @@ from isfed.policies import (
     spread_of_norms,
 )
 from isfed.problems import Problem
-from isfed.problems.losses import batch_gradient
+from isfed.problems.gradients import batch_gradient
 from isfed.simulate.kernel import Plan, Side, State, Task
 from isfed.streams import Purpose, stream_keys
 
@@ -93,14 +93,13 @@ def _write_optimum(task, floor, uniform, examples, nodes, at, agent_scores):
     num_agents = task.offsets.size - 1
     most = np.max(task.offsets[1:] - task.offsets[:-1])
     gradient, norms = np.empty(task.optimum.size), np.empty(most)
+    out = (gradient, norms, np.empty(task.loss.num_rows))
     units, ones = np.arange(most), np.ones(most)
     data = (task.features, task.targets, np.empty(0))
     for agent in range(num_agents):
         first = task.offsets[agent]
         count = task.offsets[agent + 1] - first
-        batch_gradient(
-            task.loss, task.optimum, data, first, units, ones, count, True, (gradient, norms)
-        )
+        batch_gradient(task.loss, task.optimum, data, first, units, ones, count, True, out)
         if examples:
             nodes[at[agent] : at[agent] + count] = norms[:count]
             table.rebuild(nodes, at[agent], count)
