@@ -144,9 +144,8 @@ def _newton(risk: _Risk) -> np.ndarray:
 
 
 def _newton_step(risk: _Risk, place: np.ndarray) -> np.ndarray:
-    hessian = LinearOperator(
-        (place.size, place.size),
-        matvec=lambda direction: risk.product(place, direction),  # type: ignore[call-arg]
-        dtype=np.float64,
+    operator: Any = LinearOperator  # its own types do not know that `matvec` is an argument
+    hessian = operator(
+        (place.size, place.size), matvec=lambda v: risk.product(place, v), dtype=np.float64
     )
     return cg(hessian, risk.gradient(place), rtol=1e-9, maxiter=10 * place.size)[0]
