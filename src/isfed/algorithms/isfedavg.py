@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from isfed.agent import Rules
 from isfed.designs import Design, Deville
@@ -34,7 +35,7 @@ class ISFedAvg:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.step_size) and self.step_size > 0.0):
             raise ValueError(f"step_size={self.step_size} must be a positive number")
-        if isinstance(self.num_active, bool) or not isinstance(self.num_active, int):
+        if isinstance(self.num_active, bool) or not isinstance(self.num_active, Integral):
             raise ValueError(f"num_active={self.num_active} must be a whole number")
         if self.num_active < 1:
             raise ValueError(f"num_active={self.num_active} must be at least 1")

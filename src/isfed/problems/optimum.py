@@ -53,7 +53,8 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     if not isinstance(loss, LeastSquares):
         raise ValueError(f"a drifting optimum needs LeastSquares, not {type(loss).__name__}")
     moments = _moments(x, weight)
-    return _solve(moments + loss.ridge * np.eye(len(moments)), moments)
+    response = _solve(moments + loss.ridge * np.eye(len(moments)), moments)
+    return np.ascontiguousarray(response)  # in the order that the kernel is compiled for
 
 
 class _Risk:

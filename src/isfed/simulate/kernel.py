@@ -21,6 +21,7 @@ from isfed.policies import (
     bound,
     refresh_touched,
     spread_of_norms,
+    take_scores,
 )
 from isfed.problems.gradients import CompiledLoss, batch_gradient
 from isfed.streams import NO_AGENT, fill_normal, start
@@ -135,7 +136,7 @@ def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
         for j in range(params.size):
             square += scratch.gradient[j] * scratch.gradient[j]
         nodes[agent] = bound(task.local_steps[agent], task.batch_size[agent], spread, square)
-    table.rebuild(nodes, 0, num_agents)
+    take_scores(nodes, 0, num_agents)
 
 
 @inlined
@@ -154,7 +155,7 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
         _full_gradient(task, params, shift, agent, scratch)
         for i in range(count):
             nodes[at + i] = norms[i]  # eq. (49)
-        table.rebuild(nodes, at, count)
+        take_scores(nodes, at, count)
     steps = local_steps if plan.divide_by_steps else 1
     step = plan.step_size / (steps * num_agents * agent_prob)  # eq. (8)
     first_moment = 0.0
