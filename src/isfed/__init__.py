@@ -20,6 +20,7 @@ from isfed.problems import (
     EQUAL,
     OUTLIERS,
     PAPER,
+    Columns,
     FederatedData,
     Huber,
     LeastSquares,
@@ -27,6 +28,7 @@ from isfed.problems import (
     Problem,
     Regression,
     Softmax,
+    read_table,
 )
 from isfed.simulate import DivergenceError, History, simulate
 from isfed.streams import Stream
@@ -39,6 +41,7 @@ __all__ = [
     "PAPER",
     "Agent",
     "Cloud",
+    "Columns",
     "Current",
     "Deville",
     "DivergenceError",
@@ -71,5 +74,6 @@ __all__ = [
     "WithReplacement",
     "__version__",
     "inclusion_probabilities",
+    "read_table",
     "simulate",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from isfed.problems.data import FederatedData
 from isfed.streams import Purpose
@@ -27,8 +28,13 @@ class Partition:
 
     def __post_init__(self) -> None:
         seen = np.bincount(self.rows, minlength=self.rows.size)
-        assert seen.size == self.rows.size and (seen == 1).all(), "a row is lost or duplicated"
-        assert self.offsets.size == len(self.names) + 1 and self.offsets[-1] == self.rows.size
+        if seen.size > self.rows.size or not (seen == 1).all():
+            raise ValueError(f"rows must be 0 to {self.rows.size - 1}, each exactly once")
+        if self.offsets.size != len(self.names) + 1 or self.offsets[-1] != self.rows.size:
+            raise ValueError(
+                f"offsets must lead to {self.rows.size}, the number of rows, in {len(self.names)} "
+                "steps, one for each name"
+            )
 
     @property
     def sizes(self) -> np.ndarray:
@@ -76,7 +82,7 @@ def sizes_in_range(
 ) -> np.ndarray:
     """Random sizes between `low` and `high`, with exactly `num_rows` in all.
 
-    Uniform draws, pulled towards the end of the range that makes the sum right.
+    Uniform draws raised to the power that makes the sum right, so that they fill the range.
 
     >>> sizes = sizes_in_range(35_000, num_agents=100, low=79, high=688)
     >>> int(sizes.sum()), bool(79 <= sizes.min() and sizes.max() <= 688)
@@ -91,13 +97,14 @@ def sizes_in_range(
             f"{high * num_agents} rows, not {num_rows}; with these sizes num_agents can be "
             f"{-(-num_rows // high)} to {num_rows // low}"
         )
-    drawn = _rng(seed).uniform(low, high, num_agents)
-    excess = drawn.sum() - num_rows
-    if excess >= 0:
-        wanted = low + (drawn - low) * (1.0 - excess / max((drawn - low).sum(), 1e-300))
-    else:
-        wanted = high - (high - drawn) * (1.0 + excess / max((high - drawn).sum(), 1e-300))
-    return _round_to(wanted, num_rows)
+    drawn = _rng(seed).random(num_agents)
+
+    def spread(exponent: float) -> np.ndarray:
+        return low + (high - low) * drawn ** np.exp(exponent)
+
+    # At -40 all powers are 1 and every size is `high`, at 40 they are 0 and it is `low`.
+    exponent: Any = brentq(lambda e: spread(e).sum() - num_rows, -40.0, 40.0, xtol=1e-13)
+    return _round_to(spread(exponent), num_rows)
 
 
 def _round_to(wanted: np.ndarray, total: int) -> np.ndarray:
