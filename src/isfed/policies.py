@@ -159,7 +159,7 @@ def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
 
 @inlined
 def take_scores(nodes, at, count):
-    """Make a table of the scores just written to its leaves; of equal ones if some are no numbers."""
+    """Make a table of the scores written to its leaves; of equal ones if some are no numbers."""
     tables.rebuild(nodes, at, count)
     root = at + count + tables.RECORD * (tables.num_nodes(count) - 1)
     if not (nodes[root] < LARGEST_SCORE and nodes[root + 1] == count):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.compiled import compiled, inlined, outlined
+from isfed.compiled import called, compiled, inlined
 
 # The losses that compiled code knows, by number.
 LEAST_SQUARES, LOGISTIC, HUBER, SOFTMAX = 0, 1, 2, 3
@@ -91,7 +91,7 @@ def moved_target(features, targets, row, shift):
     return target
 
 
-@outlined
+@called
 def _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out):
     """`batch_gradient` for the softmax loss; `params` is (classes x features), row after row."""
     features, targets, _ = examples
@@ -104,7 +104,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
         length += params[j] * params[j]
     total = 0.0
     for i in range(num):
-        row = first + units[i]
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
         label = int(targets[row])
         largest = -math.inf
         for c in range(loss.num_rows):
@@ -153,7 +153,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
         length += params[j] * params[j]
     total = 0.0
     for i in range(num):
-        row = first + units[i]
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
         margin = _dot(features, row, params, size)
         slope = _slope(loss, margin, moved_target(features, targets, row, shift))
         factor = weight[i] * slope
