@@ -222,7 +222,7 @@ def _curve(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Excess:
     """P(w_i) - P(w^o), measured along a run."""
 
