@@ -101,7 +101,7 @@ class History:
     @property
     def stderr(self) -> np.ndarray:
         """The standard error of `mean`; nan for a single repetition."""
-        return _stderr(self.msd)
+        return stderr_of_mean(self.msd)
 
     def steady(self, *, share: float = 0.25) -> Steady:
         """The mean msd over the last `share` of the rounds."""
@@ -109,10 +109,11 @@ class History:
             raise ValueError(f"share={share} must be in (0, 1]")
         last = max(1, round(share * self.rounds))
         levels = self.msd[:, -last:].mean(axis=1)
-        return Steady(float(levels.mean()), float(_stderr(levels[:, None])[0]), last)
+        return Steady(float(levels.mean()), float(stderr_of_mean(levels[:, None])[0]), last)
 
 
-def _stderr(values: np.ndarray) -> np.ndarray:
+def stderr_of_mean(values: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over the first axis; nan for a single repetition."""
     if len(values) < 2:
         return np.full(values.shape[1], np.nan)
     return values.std(axis=0, ddof=1) / np.sqrt(len(values))
