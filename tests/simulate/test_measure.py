@@ -11,8 +11,8 @@ from isfed import ISFedAvg, Regression, simulate
 class Norms:
     """The first parameter and the squared length of the model."""
 
-    every = 7
-    names = ("first", "square")
+    every: int = 7
+    names: tuple[str, ...] = ("first", "square")
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
         return np.stack([params[:, 0], (params**2).sum(axis=1)], axis=1)
