@@ -32,8 +32,8 @@ def run(report: Report, folder: Path) -> None:
     options = SHORT if report.quick else []
     whole, cpu = _seconds(folder / "whole", *options)
     note = (
-        f"{whole:.1f} s on the wall, {cpu:.1f} s of CPU time; {first:.1f} s on the wall for a short "
-        "run before it, which may compile"
+        f"{whole:.1f} s on the wall, {cpu:.1f} s of CPU time; a short run before it, which may "
+        f"compile, {first:.1f} s on the wall"
     )
     name = "isfed reproduce regression" + (" (shortened)" if report.quick else "")
     report.add(Row("command", name, note=note))
