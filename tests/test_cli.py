@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -126,3 +127,48 @@ def test_reproduce_regression_in_small(run, tmp_path):
     for word in ("ISFedAvg, current", "23.1 dB", "1.22e-02", "uniform probabilities"):
         assert word in text
     assert (tmp_path / "runs" / "regression" / "msd.png").exists()
+
+
+@pytest.fixture
+def tumours(tmp_path) -> Path:
+    """The breast-cancer table with an artificial column of sites, as a CSV file."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch: Any = load_breast_cancer(as_frame=True)
+    frame = bunch.frame
+    frame["site"] = [f"site {row % 12}" for row in range(len(frame))]
+    path = tmp_path / "tumours.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_compare_on_a_table(run, tumours, tmp_path):
+    code, text = run(
+        "compare", str(tumours), "--agent", "site", "--target", "target", "--task",
+        "classification", "--rounds", "60", "--repetitions", "3",
+    )  # fmt: skip
+    assert code == 0, text
+    assert "Importance sampling" in text
+    assert "12 agents, 569 rows" in text
+    folder = tmp_path / "runs" / "compare-tumours"
+    for name in ("summary.json", "history.parquet", "comparison.png", "comparison.svg"):
+        assert (folder / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--agent", "sit", "--target", "target"], ["no column 'sit'"]),
+        (["--agent", "site", "--target", "target", "--missing", "x"], ["missing='x'"]),
+        (["--agent", "site", "--target", "target", "--task", "guess"], ["guess"]),
+        (["--agent", "site", "--target", "target", "--active", "99"], ["num_active=99"]),
+        (["--agent", "site", "--target", "target", "--rounds", "0"], ["rounds=0"]),
+    ],
+)
+def test_compare_names_what_is_wrong_and_writes_nothing(run, tumours, tmp_path, options, words):
+    code, text = run("compare", str(tumours), *options)
+    assert code == 2
+    assert "Traceback" not in text
+    for word in words:
+        assert word in text
+    assert not (tmp_path / "runs").exists()

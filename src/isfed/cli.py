@@ -264,6 +264,86 @@ def _shortened(tuned: Any, rounds: Any, repetitions: Any, seed: Any) -> Any:
 
 
 @app.command()
+def compare(
+    file: Annotated[Path, typer.Argument(help="Your table: Parquet, CSV or LIBSVM.")],
+    agent: Annotated[str, typer.Option(help="The column that says whose row it is.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    task: Annotated[
+        str, typer.Option(help="regression (a measured target) or classification.")
+    ] = "regression",
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="What a missing value is: error, mean, or a number to put there.")
+    ] = "error",
+    active: Annotated[int | None, typer.Option(help="Agents a round  [default: a tenth]")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples a step, at most.")] = 8,
+    ridge: Annotated[float, typer.Option(help="Weight of the squared length of the model.")] = 1e-3,
+    rounds: Annotated[int, typer.Option(help="Rounds of every repetition.")] = 2000,
+    repetitions: Annotated[int, typer.Option(help="Independent repetitions.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
+    threads: Threads = None,
+    out: Out = None,
+) -> None:
+    """Would importance sampling help on your own data, and by how much?
+
+    FedAvg against ISFedAvg on your table, each at its own best step size: how many rounds, uploads
+    and gradient evaluations each needs to reach the loss that FedAvg ends with.
+    """
+    from isfed.experiments.comparison import Budget, problem_of
+    from isfed.experiments.comparison import compare as run_comparison
+    from isfed.report.comparison import comparison_figure, comparison_table, write_comparison
+
+    with _one_line_errors():
+        try:
+            table = _read_own_table(file, agent, target, task, drop or [], missing)
+            problem = problem_of(table, ridge=ridge, batch_size=batch_size)
+            budget = Budget(
+                num_active=active or max(1, problem.num_agents // 10),
+                rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
+            )  # fmt: skip
+            console.print(
+                f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
+                f"{problem.data.num_features} features, {type(problem.loss).__name__}",
+                highlight=False,
+            )
+            found = run_comparison(
+                problem, budget, progress=lambda words: console.print(words, highlight=False)
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        folder = out or Path("runs") / f"compare-{file.stem}"
+        write_comparison(folder, found)
+        comparison_figure(folder, found)
+        console.print(comparison_table(found))
+        console.print(found.verdict(), highlight=False)
+        console.print(f"Results are in {folder}", highlight=False)
+
+
+def _read_own_table(
+    file: Path, agent: str, target: str, task: Any, drop: list[str], missing: str
+) -> Any:
+    """The user's table, without the columns that are no features."""
+    from isfed.problems.sources import open_source
+    from isfed.problems.tables import Columns, read_table
+
+    if not file.exists():
+        raise ConfigError(f"{file} does not exist")
+    names = open_source(file).table.column_names
+    for name in (agent, target, *drop):
+        if name not in names:
+            raise ConfigError(f"{file} has no column {name!r}; it has {', '.join(names)}")
+    features = [name for name in names if name not in (agent, target, *drop)]
+    try:
+        filling: Any = missing if missing in ("error", "mean") else float(missing)
+    except ValueError:
+        raise ConfigError(f"missing={missing!r} must be error, mean or a number") from None
+    columns = Columns(agent=agent, target=target, features=features, task=task, missing=filling)
+    return read_table(file, columns)
+
+
+@app.command()
 def designs() -> None:
     """List the designs: how n of N units are drawn, and what each guarantees."""
     names = {make: name for name, make in DESIGNS.items()}

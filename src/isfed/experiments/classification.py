@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from isfed.algorithms import FedAvg, ISFedAvg
-from isfed.experiments.measures import HeldOutLoss, TestErrors
+from isfed.experiments.measures import HeldOutLoss, ErrorRates
 from isfed.experiments.store import MEASURES
 from isfed.experiments.tuned import Tuned
 from isfed.policies import Current, Memory, Running
@@ -65,10 +65,10 @@ class Ijcnn1Source:
             split = iid(len(y), num_agents=self.num_agents, sizes=sizes, seed=self.seed)
         return Problem(split.federate(x, y), Logistic(ridge=self.ridge), name=self.partition)
 
-    def measure(self, problem: Problem) -> TestErrors:
+    def measure(self, problem: Problem) -> ErrorRates:
         """Errors on the 91 701 test rows."""
         test = self._load().test
-        return TestErrors(test.features, test.targets, every=self.every)
+        return ErrorRates(test.features, test.targets, every=self.every)
 
     def held_out_loss(self, problem: Problem) -> HeldOutLoss:
         """The loss on the blocks held out, weighing the classes as the agents do."""
@@ -125,10 +125,10 @@ class WritersSource:
             name="writers",
         )
 
-    def measure(self, problem: Problem) -> TestErrors:
+    def measure(self, problem: Problem) -> ErrorRates:
         """Errors on the 10 000 digits of 297 other writers."""
         test = self._load().test
-        return TestErrors(test.features, test.targets, every=self.every)
+        return ErrorRates(test.features, test.targets, every=self.every)
 
     def held_out_loss(self, problem: Problem) -> HeldOutLoss:
         """The loss on the writers held out, every writer with the same weight."""
@@ -175,7 +175,7 @@ def writers(source: WritersSource) -> Tuned:
     )  # fmt: skip
 
 
-def landmarks(problem: Problem, measure: TestErrors) -> dict[str, float]:
+def landmarks(problem: Problem, measure: ErrorRates) -> dict[str, float]:
     """What a good error is: that of w^o itself and that of always naming the majority."""
     error, balanced = measure(problem.optimum[None])[0]
     return {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-class TestErrors:
+class ErrorRates:
     """Share of wrong rows, and the mean over classes of the share of wrong rows."""
 
     names: tuple[str, ...] = ("test_error", "balanced_error")
