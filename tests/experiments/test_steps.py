@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression
-from isfed.experiments.measures import HeldOutLoss, ErrorRates
+from isfed.experiments.measures import ErrorRates, HeldOutLoss
 from isfed.experiments.steps import choose_step_size
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from isfed.algorithms import FedAvg, ISFedAvg
-from isfed.experiments.measures import HeldOutLoss, ErrorRates
+from isfed.experiments.measures import ErrorRates, HeldOutLoss
 from isfed.experiments.store import MEASURES
 from isfed.experiments.tuned import Tuned
 from isfed.policies import Current, Memory, Running
