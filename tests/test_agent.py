@@ -205,6 +205,25 @@ def test_an_agent_without_gradients_draws_uniformly(make_agent, examples):
     np.testing.assert_allclose(agent.table.probabilities(), np.full(7, 1 / 7), rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        ((0, 2), "local_steps=0 must be at least 1"),
+        ((1, 0), "batch_size=0 must be between 1 and num_examples=7"),
+        ((1, 8), "batch_size=8 must be between 1 and num_examples=7"),
+    ],
+)
+def test_work_that_cannot_be_done_is_named(make_agent, work, message):
+    with pytest.raises(ValueError, match=message):
+        make_agent(work=work)
+
+
+def test_rows_and_targets_must_match(make_agent):
+    agent = make_agent()
+    with pytest.raises(ValueError, match="7 rows of features but 6 targets"):
+        Agent(0, (agent.features, agent.targets[:6]), agent.loss, (1, 1), agent.rules)
+
+
 def test_a_batch_of_no_examples_is_no_step(make_agent, monkeypatch):
     """Poisson may draw nobody."""
     agent = make_agent(examples=Uniform(), design=Poisson())

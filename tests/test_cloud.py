@@ -93,6 +93,12 @@ def test_a_draw_of_random_size_is_still_divided_by_l(chosen, expected):
     cloud.refresh(selection, np.ones(count))
 
 
+@pytest.mark.parametrize("num_active", [0, 6, -1])
+def test_more_agents_than_there_are_cannot_be_drawn(num_active):
+    with pytest.raises(ValueError, match=f"num_active={num_active} must be between 1 and num_agen"):
+        make_cloud(num_active=num_active)
+
+
 def test_the_first_model_is_copied():
     start = np.zeros(2)
     cloud = Cloud(start, 5, 1, Uniform(), Deville())

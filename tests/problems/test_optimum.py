@@ -69,7 +69,9 @@ def test_fewer_examples_than_features_without_ridge_give_the_smallest_minimiser(
 
 def test_separable_classes_need_a_ridge():
     data = FederatedData.from_agents([([[1.0], [2.0], [-1.0]], [1.0, 1.0, -1.0])])
-    with pytest.raises(ValueError, match=r"no minimiser .* set a ridge > 0"):
+    with pytest.raises(
+        ValueError, match=r"no minimiser of the Logistic risk .* set a larger ridge"
+    ):
         _ = Problem(data, Logistic(ridge=0.0)).optimum
     assert np.isfinite(Problem(data, Logistic(ridge=1e-6)).optimum).all()
 
