@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.interrupts import hold_interrupt
 from isfed.simulate.kernel import Plan, State, Task, run_rounds
 from isfed.simulate.objects import simulate_objects
 from isfed.simulate.setup import (
@@ -131,41 +133,50 @@ class KernelRun:
         self.keys = make_keys(seed, range(repetitions))
         self.round_index = 0
         self.diverged = False
+        self.whole = True  # false while a chunk runs: then the state must not be saved
+
+    def compile(self) -> None:
+        """Compile the kernel, or load it from the cache, without running a round."""
+        nothing = np.empty((len(self.state.params), 0))
+        self._run(nothing, np.zeros(len(nothing), np.int64), 0, 0)
+
+    def _run(self, msd: np.ndarray, done: np.ndarray, begin: int, end: int) -> None:
+        run_rounds(
+            self.task, self.plan, self.state, self.keys, self.round_index, msd, done, begin, end
+        )
 
     def advance(self, num_rounds: int) -> np.ndarray:
         """Run the next rounds; returns their msd, fewer than asked for if the model diverged."""
         repetitions = len(self.state.params)
         msd = np.empty((repetitions, num_rounds))
         done = np.zeros(repetitions, np.int64)
-
-        def run(block: np.ndarray) -> None:
-            begin, end = int(block[0]), int(block[-1]) + 1
-            run_rounds(
-                self.task, self.plan, self.state, self.keys, self.round_index, msd, done,
-                begin, end,
-            )  # fmt: skip
-
         parts = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
-        blocks = np.array_split(np.arange(repetitions), parts)
-        if len(blocks) == 1:
-            run(blocks[0])
+        edges = np.linspace(0, repetitions, parts + 1).astype(int).tolist()
+        self.whole = False
+        if parts == 1:
+            self._run(msd, done, 0, repetitions)
         else:  # compiled code releases the interpreter's lock
             with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(run, blocks))
+                list(pool.map(partial(self._run, msd, done), edges[:-1], edges[1:]))
         finite = int(done.min())
         self.diverged = finite < num_rounds
         self.round_index += finite
+        self.whole = True
         return msd[:, :finite]
 
     def chunks(self, rounds: int, *, seconds: float = CHUNK_SECONDS):
         """Yield (first round, msd) of chunks of about that much work, until `rounds`."""
+        self.compile()  # Ctrl-C is not held back here: it may take a minute, once
         size = FIRST_CHUNK
         while self.round_index < rounds and not self.diverged:
             begin = self.round_index
             before = time.perf_counter()
-            block = self.advance(min(size, rounds - begin))
+            with hold_interrupt() as held:
+                block = self.advance(min(size, rounds - begin))
             spent = time.perf_counter() - before
             yield begin, block
+            if held.asked:  # only now: what was computed is with the caller
+                raise KeyboardInterrupt
             size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
 
     def history(self, msd: np.ndarray) -> History:

@@ -1,0 +1,5 @@
+"""`python -m isfed`."""
+
+from isfed.cli import main
+
+main()

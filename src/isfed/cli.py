@@ -1,0 +1,173 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from isfed import __version__
+from isfed.designs import ALL_DESIGNS
+from isfed.experiments import (
+    ConfigError,
+    Experiment,
+    StoreError,
+    read_experiment,
+    run_experiment,
+)
+from isfed.experiments.config import DESIGNS
+from isfed.experiments.heterogeneity import Grid, run_grid
+from isfed.report.progress import RunProgress
+from isfed.simulate import DivergenceError
+
+RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    help="Federated learning under importance sampling.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+reproduce = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
+console = Console()
+errors = Console(stderr=True)
+
+Out = Annotated[Path | None, typer.Option(help="Folder for the results  [default: runs/NAME]")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in the folder.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of every repetition.")]
+Repetitions = Annotated[int | None, typer.Option(help="Independent repetitions.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of all draws.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use  [default: all]")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        console.print(f"isfed {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        _fail(str(error), BAD_USAGE)
+    except (StoreError, DivergenceError) as error:
+        _fail(str(error), RUN_FAILED)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        _fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
+    except KeyboardInterrupt:
+        _fail("stopped; --resume continues from here", INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> None:
+    errors.print(f"[red]error:[/red] {message}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def _run(experiment: Experiment, out: Path | None, options: dict[str, Any]) -> tuple[Path, dict]:
+    """Run into the folder, draw the figure, print the table."""
+    from isfed.report.figures import msd_figure  # Matplotlib takes a while to import
+    from isfed.report.tables import print_summary
+
+    folder = out or Path("runs") / experiment.name
+    with RunProgress(console, experiment.repetitions) as progress:
+        summary = run_experiment(experiment, folder, progress=progress, **options)
+    msd_figure(folder)
+    print_summary(summary, console)
+    return folder, summary
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    rounds: Rounds = None,
+    repetitions: Repetitions = None,
+    seed: Seed = None,
+    threads: Threads = None,
+) -> None:
+    """Run an experiment of your own and write its results folder.
+
+    docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
+    """
+    with _one_line_errors():
+        experiment = read_experiment(file, rounds=rounds, repetitions=repetitions, seed=seed)
+        options = {"resume": resume, "overwrite": overwrite, "threads": threads}
+        folder, _ = _run(experiment, out, options)
+        console.print(f"Results are in {folder}", highlight=False)
+
+
+@reproduce.command("regression")
+def reproduce_regression(
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    rounds: Rounds = None,
+    repetitions: Repetitions = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    heterogeneity: Annotated[
+        bool, typer.Option(help="Also draw the gain against the heterogeneity of the agents.")
+    ] = True,
+) -> None:
+    """The paper's regression (section V-A): 300 agents, 6 a round, 100 repetitions.
+
+    FedAvg and ISFedAvg with oracle, current and running probabilities, and beside them FedAvg with
+    the 1/E_k of ISFedAvg and our memory policy.
+    """
+    from isfed.report.figures import heterogeneity_figure
+    from isfed.report.tables import paper_verdict
+
+    with _one_line_errors():
+        with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:
+            experiment = read_experiment(path, rounds=rounds, repetitions=repetitions, seed=seed)
+        options = {"resume": resume, "overwrite": overwrite, "threads": threads}
+        folder, summary = _run(experiment, out, options)
+        if heterogeneity:
+            grid = Grid()
+            with RunProgress(console, 3 * grid.data_seeds * grid.rounds) as progress:
+                study = run_grid(grid, folder, threads=threads, progress=progress)
+            heterogeneity_figure(folder, study)
+        for line in paper_verdict(summary):
+            console.print(f"- {line}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False)
+
+
+@app.command()
+def designs() -> None:
+    """List the designs: how n of N units are drawn, and what each guarantees."""
+    names = {make: name for name, make in DESIGNS.items()}
+    table = Table("design", "guarantees", show_lines=True)
+    for design in ALL_DESIGNS:
+        table.add_row(names[design], design.guarantee)
+    console.print(table)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

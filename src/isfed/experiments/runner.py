@@ -1,0 +1,161 @@
+"""Run an experiment into a results folder, from where it stopped if it was stopped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.experiments.config import Experiment
+from isfed.experiments.store import Store
+from isfed.experiments.summary import history_columns, summarise
+from isfed.policies import Oracle
+from isfed.problems import Problem
+from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.run import KernelRun, check_run
+from isfed.simulate.setup import kernel_runs
+
+LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
+MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
+
+
+class Progress(Protocol):
+    """Told about the work as it goes; see `isfed.report.progress`."""
+
+    def begin(self, name: str, rounds: int, done: int) -> None:
+        """An algorithm begins, with `done` of its rounds already there."""
+        ...
+
+    def advance(self, rounds: int) -> None:
+        """That many more rounds of all repetitions are done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One algorithm's history and the time it took."""
+
+    history: History
+    seconds: float
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    chunk_seconds: float | None = None,
+) -> dict[str, Any]:
+    """Run every algorithm of an experiment; returns the summary, which is also in the folder."""
+    store = Store(folder, experiment)
+    with store.opened(resume=resume, overwrite=overwrite):
+        problem = experiment.problem()
+        results: dict[str, Finished] = {}
+        for index, (name, algorithm) in enumerate(experiment.algorithms.items()):
+            check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
+            job = _Job(experiment, store, index, problem, algorithm, threads)
+            results[name] = job.run(name, progress, chunk_seconds)
+        store.write_history(history_columns(results))
+        summary = summarise(experiment, results, optimal_probabilities(problem))
+        store.write_summary(summary)
+    return summary
+
+
+def optimal_probabilities(problem: Problem) -> History:
+    """The oracle's probabilities, p_k^o and p_n^o of eq. (48) and (44)."""
+    oracle = ISFedAvg(step_size=1.0, num_active=1, agents=Oracle(), examples=Oracle())
+    run = KernelRun(
+        problem, oracle, repetitions=1, seed=0, initial=np.zeros(problem.num_params), threads=1
+    )
+    return run.history(np.empty((1, 0)))
+
+
+class _Job:
+    """One algorithm of an experiment, with its checkpoint."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        store: Store,
+        index: int,
+        problem: Problem,
+        algorithm: ISFedAvg,
+        threads: int | None,
+    ) -> None:
+        if not kernel_runs(problem, algorithm):
+            raise ValueError(
+                f"{algorithm.name}: designs that are not in the kernel run in isfed.simulate only"
+            )
+        self.store = store
+        self.index = index
+        self.rounds = experiment.rounds
+        self.kernel = KernelRun(
+            problem,
+            algorithm,
+            repetitions=experiment.repetitions,
+            seed=experiment.seed,
+            initial=np.zeros(problem.num_params),
+            threads=threads,
+        )
+        self.msd = np.full((experiment.repetitions, experiment.rounds), np.nan)
+        self.seconds = 0.0
+        arrays = store.load(index)
+        if arrays is not None:
+            self._restore(arrays)
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self.kernel.round_index = int(arrays["round_index"])
+        self.kernel.diverged = bool(arrays["diverged"])
+        self.seconds = float(arrays["seconds"])
+        self.msd[:, : self.kernel.round_index] = arrays["msd"]
+        for name, values in self.kernel.state._asdict().items():
+            values[...] = arrays[name]
+
+    def _save(self) -> None:
+        done = self.kernel.round_index
+        arrays = {
+            "round_index": np.array(done),
+            "diverged": np.array(self.kernel.diverged),
+            "seconds": np.array(self.seconds),
+            "msd": self.msd[:, :done],
+            **self.kernel.state._asdict(),
+        }
+        self.store.save(self.index, arrays)
+
+    def run(self, name: str, progress: Progress | None, chunk_seconds: float | None) -> Finished:
+        """Run to the end; a checkpoint is written now and then, at Ctrl-C, and at the end."""
+        kernel = self.kernel
+        complete = kernel.round_index == self.rounds or kernel.diverged
+        if progress is not None:
+            progress.begin(name, self.rounds, kernel.round_index)
+        options: dict[str, Any] = {} if chunk_seconds is None else {"seconds": chunk_seconds}
+        saved = started = time.perf_counter()
+        least = LEAST_BETWEEN
+        try:
+            for begin, block in kernel.chunks(self.rounds, **options):
+                now = time.perf_counter()
+                self.seconds, started = self.seconds + now - started, now
+                self.msd[:, begin : begin + block.shape[1]] = block
+                if progress is not None:
+                    progress.advance(block.shape[1])
+                if now - saved > least:
+                    self._save()
+                    saved = time.perf_counter()
+                    least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
+        except KeyboardInterrupt:
+            if kernel.whole:
+                self._save()
+            raise
+        if not complete:
+            self._save()
+        history = kernel.history(self.msd[:, : kernel.round_index])
+        if kernel.diverged:
+            raise DivergenceError(kernel.round_index, history, kernel.algorithm.step_size)
+        return Finished(history, self.seconds)

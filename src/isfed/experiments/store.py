@@ -1,0 +1,150 @@
+"""A results folder that survives a crash: every file is written beside its place and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isfed.experiments.config import Experiment
+
+CONFIG = "config.toml"
+SUMMARY = "summary.json"
+HISTORY = "history.parquet"
+CHECKPOINTS = "checkpoints"
+DIGEST = "digest.txt"
+
+
+class StoreError(RuntimeError):
+    """The folder cannot be used, said in one line."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that at every moment it is the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class Store:
+    """One results folder of one experiment."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        self.folder = folder
+        self.experiment = experiment
+
+    @contextlib.contextmanager
+    def opened(self, *, resume: bool, overwrite: bool) -> Iterator[None]:
+        """Hold the folder for one run; refuse it if it holds something else."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held as long as the run)
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.folder}: {error.strerror}") from error
+        with lock:
+            _hold(lock, self.folder)
+            self._prepare(resume=resume, overwrite=overwrite)
+            yield
+
+    def _prepare(self, *, resume: bool, overwrite: bool) -> None:
+        found = self.folder / DIGEST
+        if overwrite:
+            self._remove()
+        elif found.exists():
+            if not resume:
+                raise StoreError(
+                    f"{self.folder} already holds results; --resume continues them, --overwrite "
+                    "replaces them, --out names another folder"
+                )
+            if found.read_text().strip() != self.experiment.digest:
+                raise StoreError(
+                    f"{self.folder} holds results of another configuration (see its {CONFIG}); "
+                    "--out names another folder, --overwrite replaces them"
+                )
+        elif any(p.name != ".lock" for p in self.folder.iterdir()):
+            raise StoreError(
+                f"{self.folder} holds files that are not results; choose another --out"
+            )
+        write_whole(self.folder / CONFIG, self.experiment.to_toml().encode())
+        write_whole(found, f"{self.experiment.digest}\n".encode())
+
+    def _remove(self) -> None:
+        """Remove what a run writes, and nothing else."""
+        if not (self.folder / DIGEST).exists():
+            if any(p.name != ".lock" for p in self.folder.iterdir()):
+                raise StoreError(
+                    f"{self.folder} holds files that are not results; nothing was removed"
+                )
+            return
+        for path in (self.folder / CHECKPOINTS).glob("*.npz"):
+            path.unlink()
+        for path in self.folder.iterdir():
+            if path.suffix in (".toml", ".json", ".parquet", ".png", ".svg", ".md", ".txt"):
+                path.unlink()
+
+    def _checkpoint(self, index: int) -> Path:
+        return self.folder / CHECKPOINTS / f"algorithm-{index + 1}.npz"
+
+    def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
+        """Write the checkpoint of one algorithm."""
+        buffer = io.BytesIO()
+        np.savez(buffer, digest=np.array(self.experiment.digest), **arrays)  # type: ignore[arg-type]
+        write_whole(self._checkpoint(index), buffer.getvalue())
+
+    def load(self, index: int) -> dict[str, np.ndarray] | None:
+        """Read the checkpoint of one algorithm; None if there is none."""
+        path = self._checkpoint(index)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as error:
+            raise StoreError(
+                f"the checkpoint {path} is damaged ({error}); delete it to run this algorithm "
+                "again from its first round"
+            ) from error
+        if str(arrays.pop("digest")) != self.experiment.digest:
+            raise StoreError(f"the checkpoint {path} belongs to another configuration")
+        return arrays
+
+    def write_history(self, columns: dict[str, Any]) -> None:
+        """Write history.parquet."""
+        sink = io.BytesIO()
+        pq.write_table(pa.table(columns), sink)
+        write_whole(self.folder / HISTORY, sink.getvalue())
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json, the last file: where it is, the run is complete."""
+        write_whole(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def _hold(lock: Any, folder: Path) -> None:
+    """One run at a time; the system lets go of the lock when a process dies."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock; there two runs are the user's care
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StoreError(f"another run is writing to {folder}; wait for it or use --out") from error

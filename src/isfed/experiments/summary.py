@@ -1,0 +1,98 @@
+"""From histories to the numbers that a paper quotes."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isfed.experiments.config import Experiment
+from isfed.simulate.history import History
+
+if TYPE_CHECKING:
+    from isfed.experiments.runner import Finished
+
+STEADY_SHARE = 0.25  # of the rounds, the last ones
+
+
+def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
+    """The msd of every round as columns, all algorithms below one another."""
+    names, rounds, means, stderrs, lows, highs = [], [], [], [], [], []
+    for name, result in results.items():
+        msd = result.history.msd
+        names.extend([name] * msd.shape[1])
+        rounds.append(np.arange(1, msd.shape[1] + 1))
+        means.append(result.history.mean)
+        stderrs.append(result.history.stderr)
+        lows.append(np.quantile(msd, 0.1, axis=0))
+        highs.append(np.quantile(msd, 0.9, axis=0))
+    return {
+        "algorithm": names,
+        "round": np.concatenate(rounds),
+        "msd": np.concatenate(means),
+        "msd_stderr": np.concatenate(stderrs),
+        "msd_q10": np.concatenate(lows),
+        "msd_q90": np.concatenate(highs),
+    }
+
+
+def _example_distance(prob: np.ndarray, optimal: np.ndarray, offsets: np.ndarray) -> float:
+    """1/K sum_k |p_n^(k) - p_n^(k),o|, the mean over repetitions."""
+    square = np.add.reduceat((prob - optimal) ** 2, offsets[:-1], axis=1)
+    return float(np.sqrt(square).mean())
+
+
+def summarise(
+    experiment: Experiment, results: dict[str, Finished], optimal: History
+) -> dict[str, Any]:
+    """Everything that the table prints, and what it was computed with."""
+    problem = experiment.problem()
+    offsets = problem.data.offsets
+    num_agents = problem.num_agents
+    agent_optimal, example_optimal = optimal.agent_prob[0], optimal.example_prob[0]
+    sizes = problem.data.num_examples
+    uniform = np.repeat(1.0 / sizes, sizes)[None]
+    reference = next(iter(results.values())).history.steady(share=STEADY_SHARE)
+    rows = []
+    for name, result in results.items():
+        history = result.history
+        steady = history.steady(share=STEADY_SHARE)
+        distances = np.linalg.norm(history.agent_prob - agent_optimal, axis=1)
+        rows.append(
+            {
+                "name": name,
+                "msd_db": steady.db,
+                "msd_stderr_db": steady.stderr_db,
+                "gain_db": reference.db - steady.db,
+                "gain_stderr_db": float(np.hypot(reference.stderr_db, steady.stderr_db)),
+                "agent_distance": float(distances.mean()),
+                "example_distance": _example_distance(
+                    history.example_prob, example_optimal, offsets
+                ),
+                "gradients_per_round": float(history.gradients.mean() / history.rounds),
+                "uploads_per_round": float(history.uploads.mean() / history.rounds),
+                "seconds": result.seconds,
+                "rounds_per_second": history.msd.size / max(result.seconds, 1e-9),
+            }
+        )
+    return {
+        "experiment": experiment.name,
+        "digest": experiment.digest,
+        "rounds": experiment.rounds,
+        "repetitions": experiment.repetitions,
+        "steady_rounds": reference.rounds,
+        "uniform_agent_distance": float(np.linalg.norm(1.0 / num_agents - agent_optimal)),
+        "uniform_example_distance": _example_distance(uniform, example_optimal, offsets),
+        "algorithms": rows,
+        "made_with": {
+            "isfed": version("isfed"),
+            "numpy": np.__version__,
+            "numba": version("numba"),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        },
+    }

@@ -1,0 +1,1 @@
+"""Figures and tables from a results folder; it never sees a problem or an algorithm."""
