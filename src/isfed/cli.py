@@ -23,6 +23,7 @@ from isfed.experiments import (
 )
 from isfed.experiments.config import DESIGNS
 from isfed.experiments.heterogeneity import Grid, run_grid
+from isfed.flower.commands import app as federation
 from isfed.report.progress import RunProgress
 from isfed.simulate import DivergenceError
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.add_typer(federation, name="federation")
 console = Console()
 errors = Console(stderr=True)
 

@@ -1,7 +1,8 @@
-"""Arrays on disk that are either the old ones or the new ones, never half of each."""
+"""Files that are at every moment the old ones or the new ones, never a part."""
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import zipfile
@@ -9,24 +10,34 @@ from pathlib import Path
 
 import numpy as np
 
+OWNER_ONLY = 0o600
 
-def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write to a temporary file beside `path`, then rename; only the owner can read it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write to a temporary file beside `path`, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())  # a rename may reach the disk before the data does
+        os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
-    """What `save` wrote; a file that is no such thing is refused with its name."""
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays that only the owner can read."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    write_whole(path, buffer.getvalue(), mode=OWNER_ONLY)
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """What `save_arrays` wrote; a file that is no such thing is refused with its name."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

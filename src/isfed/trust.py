@@ -101,7 +101,8 @@ def limit_inclusion(table: Table, num_active: int, most: float) -> int:
     if seen.max() <= share * seen.sum() * (1.0 + 1e-12):
         return 0
     descending = np.sort(seen)[::-1]
-    rest = descending.sum() - np.cumsum(descending)
+    # The sums of all after the first, the first two, ...: from the small end, or they cancel.
+    rest = np.append(np.cumsum(descending[::-1])[::-1][1:], 0.0)
     limit = descending[-1]
     for above, left in enumerate(rest, start=1):
         if 1.0 - above * share <= 0.0:  # so many equal ones keep within the cap by themselves

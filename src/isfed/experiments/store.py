@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isfed.experiments.config import Experiment
+from isfed.store import write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"
@@ -27,22 +26,6 @@ DIGEST = "digest.txt"
 
 class StoreError(RuntimeError):
     """The folder cannot be used, said in one line."""
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that at every moment it is the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 class Store:

@@ -98,7 +98,7 @@ class Memory:
         """The file if it belongs to this job."""
         if not self.path.exists():
             return None
-        stored = store.load(self.path)
+        stored = store.load_arrays(self.path)
         return stored if str(stored.get("job")) == self.order.job else None
 
     def recall(self) -> float | None:
@@ -139,4 +139,4 @@ class Memory:
             "memory_after": self.agent.memory,
             **self.before,
         }
-        store.save(self.path, state)
+        store.save_arrays(self.path, state)

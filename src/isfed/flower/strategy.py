@@ -118,7 +118,7 @@ class Strategy(FedAvg):
             uploads[place] = self._read(int(self._selection.active[place]), reply)
         report = self.coordinator.close(self._selection, uploads)
         if self.checkpoint is not None:
-            store.save(self.checkpoint, self.coordinator.state())
+            store.save_arrays(self.checkpoint, self.coordinator.state())
         log(INFO, "%s", report.line())
         if self.on_round is not None:
             self.on_round(report, self.coordinator.params)
@@ -195,10 +195,10 @@ class Strategy(FedAvg):
                 safety=self.safety,
             )
             if self.checkpoint is not None and self.checkpoint.exists():
-                self.coordinator.restore(store.load(self.checkpoint))
+                self.coordinator.restore(store.load_arrays(self.checkpoint))
                 log(INFO, "continuing at round %s", self.coordinator.round_index + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-                store.save(self.checkpoint, self.coordinator.state())
+                store.save_arrays(self.checkpoint, self.coordinator.state())
         return self.coordinator, self._layout
 
     def _order(self, coordinator: Coordinator, agent: int, prob: float) -> ConfigRecord:
