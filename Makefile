@@ -35,7 +35,7 @@ dev: $(VENV)/.installed-dev  ## the same with the tools for tests and checks
 
 run: install  ## the main job: reproduce the paper's regression experiment
 	@echo "==> isfed reproduce regression"
-	@$(BIN)/isfed reproduce regression
+	@$(BIN)/isfed reproduce regression --resume
 
 test: dev  ## run the tests and the examples in docstrings
 	@echo "==> pytest"

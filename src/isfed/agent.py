@@ -77,27 +77,28 @@ class Agent:
         rules = self.rules
         num_examples = len(self.targets)
         stream = Stream.at(self.key, round_index=round_index, agent=self.index)
-        gradients = self.local_steps * self.batch_size
+        gradients = 0
         if rules.examples.refresh == Refresh.ALL:
             self.table.replace(self.norms_at(params, shift=shift)[0])  # eq. (49)
-            gradients += num_examples
+            gradients = num_examples
         steps = self.local_steps if rules.divide_by_steps else 1
         step = rules.step_size / (steps * rules.num_agents * agent_prob)  # eq. (8)
         local = params.copy()
         first_moment = second_moment = 0.0
         for _ in range(self.local_steps):
             batch, example_prob = self.table.draw(self.batch_size, stream)
-            weight = 1.0 / (num_examples * example_prob)
+            weight = share = 1.0 / (num_examples * example_prob)
             if batch.size != self.batch_size:  # a design of random size: the mean is over B_k
-                weight *= batch.size / self.batch_size
+                weight = share * (batch.size / self.batch_size)
             if batch.size == 0:
                 continue
+            gradients += batch.size
             x, y = self._examples(batch, shift)
             gradient, norms = self.loss.gradient(local, x, y, weight)
             local -= step * gradient
-            for norm, share in zip(norms, weight, strict=True):
-                first_moment += norm * share
-                second_moment += (norm * share) * (norm * share)
+            for weighted in norms * share:
+                first_moment += weighted
+                second_moment += weighted * weighted
             self.table.refresh(batch, norms)
         score = self._score(params, local, step, (first_moment, second_moment))
         return Upload(local - params, score, gradients)

@@ -1,8 +1,9 @@
 """How the library compiles: one place for the options of Numba.
 
 `compiled` is for what is called from Python, `inlined` for what compiled code calls in its loops:
-without it Numba hands every array over as seven words and counts references at every call. Both
-cache on disk, release the interpreter's lock and divide as the hardware does. Neither allows
+without it Numba hands every array over as seven words and counts references at every call; every
+level of inlining is compiled once more, so `called` stands where a call costs nothing beside the
+work. All cache on disk, release the interpreter's lock and divide as the hardware does. None allows
 reordering of floating-point sums: a result is the same whichever function it was inlined into.
 """
 
@@ -23,14 +24,16 @@ _PACKAGE = Path(__file__).parent
 
 
 def _cache_folder() -> Path | None:
-    """Where compiled code is kept: one folder for each state of the package's source.
+    """Where compiled code is kept: one folder for each state of the sources that are compiled.
 
     Numba alone looks at the file of the function itself, not at the files of what it calls, and
     would go on using a kernel whose parts have changed.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(path.read_bytes())
+        source = path.read_bytes()
+        if b"isfed.compiled" in source:
+            digest.update(source)
     name = f"compiled-{digest.hexdigest()[:16]}"
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     for parent in (_PACKAGE / "__pycache__", user_cache / "isfed"):
@@ -71,6 +74,11 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile what Python calls."""
     return _jit(function)
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """Compile what compiled code calls now and then: a call of its own, no reference counts."""
+    return _jit(function, _nrt=False)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

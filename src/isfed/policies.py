@@ -118,6 +118,7 @@ KEEP_MASS = int(Refresh.TOUCHED_KEEP_MASS)
 BOUND = int(Score.BOUND)
 AVERAGED_BOUND = int(Score.AVERAGED_BOUND)
 SECOND_MOMENT = int(Score.SECOND_MOMENT)
+LARGEST_SCORE = 1e290  # the sum of a table of such scores is still finite
 
 
 @inlined
@@ -140,17 +141,29 @@ def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
     """Write the scores of the units just drawn, by the policy's rule; may reorder the two lists."""
     if design == tables.REPLACEMENT:
         num = _drop_repeats(units, scores, num)
+    total = 0.0
+    for i in range(num):
+        total += scores[i]
+    if not total < LARGEST_SCORE:
+        return  # the model is leaving every bound: a table of such scores could not be drawn from
     if refresh == KEEP_MASS:
         mass = 0.0
-        total = 0.0
         for i in range(num):
             mass += nodes[at + units[i]]
-            total += scores[i]
         if not total > 0.0:
             return  # no gradient among them: their probabilities stay
         for i in range(num):
             scores[i] = scores[i] / total * mass  # eq. (52), (53)
     tables.set_scores(nodes, at, count, units, scores, num)
+
+
+@inlined
+def take_scores(nodes, at, count):
+    """Make a table of the scores written to its leaves; of equal ones if some are no numbers."""
+    tables.rebuild(nodes, at, count)
+    root = at + count + tables.RECORD * (tables.num_nodes(count) - 1)
+    if not (nodes[root] < LARGEST_SCORE and nodes[root + 1] == count):
+        tables.fill_table(nodes, at, count, 1.0)
 
 
 @inlined
@@ -281,7 +294,7 @@ class Table:
     def replace(self, scores: np.ndarray) -> None:
         """Set every score."""
         self.nodes[: self.count] = scores
-        tables.rebuild(self.nodes, 0, self.count)
+        take_scores(self.nodes, 0, self.count)
 
     def probabilities(self) -> np.ndarray:
         """p_k or p_n: the scores normalised and floored, before any cap; they sum to 1."""

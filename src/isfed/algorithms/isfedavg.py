@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 from isfed.agent import Rules
 from isfed.designs import Design, Deville
 from isfed.policies import Memory, Policy
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +38,14 @@ class ISFedAvg:
     label: str = ""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.step_size) and self.step_size > 0.0):
-            raise ValueError(f"step_size={self.step_size} must be a positive number")
-        if isinstance(self.num_active, bool) or not isinstance(self.num_active, int):
+        if not (_is_number(self.step_size) and self.step_size > 0.0):
+            raise ValueError(f"step_size={self.step_size!r} must be a positive number")
+        if isinstance(self.num_active, bool) or not isinstance(self.num_active, Integral):
             raise ValueError(f"num_active={self.num_active} must be a whole number")
         if self.num_active < 1:
             raise ValueError(f"num_active={self.num_active} must be at least 1")
-        if not (math.isfinite(self.drift) and self.drift >= 0.0):
-            raise ValueError(f"drift={self.drift} must be a number >= 0")
+        if not (_is_number(self.drift) and self.drift >= 0.0):
+            raise ValueError(f"drift={self.drift!r} must be a number >= 0")
         for name in ("agents", "examples"):
             if not isinstance(getattr(self, name), Policy):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a policy, e.g. Memory()")

@@ -32,6 +32,15 @@ def check_floor(floor: float, *, name: str = "floor") -> float:
     return float(floor)
 
 
+def check_num(num: int, count: int) -> int:
+    """The size of a draw from `count` units: a whole number from 1 to `count`."""
+    if not 1 <= num <= count:
+        raise ValueError(f"num={num} must be between 1 and the number of units, {count}")
+    if num != int(num):
+        raise ValueError(f"num={num} must be a whole number")
+    return int(num)
+
+
 def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) -> np.ndarray:
     """Inclusion probabilities proportional to the scores, at most 1, summing to `num`.
 
@@ -44,8 +53,7 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
     """
     weights = check_scores(scores)
     floor = check_floor(floor)
-    if not 1 <= num <= weights.size:
-        raise ValueError(f"num={num} must be between 1 and the number of units, {weights.size}")
+    num = check_num(num, weights.size)
     mean = weights.mean()
     if mean == 0.0:
         return np.full(weights.size, num / weights.size)
@@ -68,8 +76,13 @@ def check_inclusion(inclusion: ArrayLike) -> tuple[np.ndarray, int]:
         raise ValueError(
             f"inclusion[{worst}]={values[worst]} exceeds 1; use inclusion_probabilities(scores, n)"
         )
-    total = values.sum()
+    return values, check_total(values)
+
+
+def check_total(inclusion: np.ndarray) -> int:
+    """The size of the draw that inclusion probabilities prescribe: their sum, a whole number."""
+    total = inclusion.sum()
     num = round(total)
-    if num < 1 or abs(total - num) > 1e-9 * values.size:
+    if num < 1 or abs(total - num) > 1e-9 * inclusion.size:
         raise ValueError(f"inclusion sums to {total}, not to a whole number >= 1")
-    return values, num
+    return num

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isfed.designs import table
-from isfed.designs.inclusion import check_inclusion, check_scores
+from isfed.designs.inclusion import check_inclusion, check_scores, check_total
 from isfed.streams import Stream, as_stream
 
 
@@ -51,5 +51,5 @@ class WithReplacement:
         """The units drawn, in the order of drawing, with repeats."""
         values = check_scores(inclusion, name="inclusion")
         ends = np.cumsum(values)
-        points = as_stream(rng).uniforms(round(ends[-1])) * ends[-1]
+        points = as_stream(rng).uniforms(check_total(values)) * ends[-1]
         return np.searchsorted(ends, points, side="right").clip(max=np.flatnonzero(values)[-1])

@@ -55,7 +55,7 @@ class Systematic:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return _draw_once(values, num, self.code, as_stream(rng).state)
+        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by integration over the start."""
@@ -106,7 +106,7 @@ class Deville:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return _draw_once(values, num, self.code, as_stream(rng).state)
+        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
 
 
 def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:

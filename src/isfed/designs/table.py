@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.compiled import compiled, inlined
+from isfed.compiled import called, compiled, inlined
 from isfed.streams import below, fill_uniform, uniform
 
 UNSEEN = -1.0
@@ -29,6 +29,9 @@ RECORD = 3  # sum, seen, unseen
 SYSTEMATIC, DEVILLE, HARTLEY_RAO, REPLACEMENT = 0, 1, 2, 3
 # With equal probabilities these two need no table: see `draw_equal`.
 EQUAL_WITHOUT_TABLE = (HARTLEY_RAO, REPLACEMENT)
+# Unsigned indices: a signed one makes Numba look whether it counts from the end, at every access.
+U1, U2, U3, U4, U5, U6, U7, U8 = (np.uint64(i) for i in range(1, 9))
+U9, U10, U11, U12, U13, U14, U15 = (np.uint64(i) for i in range(9, 16))
 MOST_BLOCKS = 64  # up to 1024 leaves a draw scans all the blocks, beyond it descends from the root
 
 
@@ -57,18 +60,19 @@ def _known(score):
 @inlined
 def _leaf_sum(nodes, first, size):
     """The sum of the known scores among `size` leaves, lane by lane so that it runs in SIMD."""
+    at = np.uint64(first)
     if size == FAN:
-        s0 = _known(nodes[first]) + _known(nodes[first + 8])
-        s1 = _known(nodes[first + 1]) + _known(nodes[first + 9])
-        s2 = _known(nodes[first + 2]) + _known(nodes[first + 10])
-        s3 = _known(nodes[first + 3]) + _known(nodes[first + 11])
-        s4 = _known(nodes[first + 4]) + _known(nodes[first + 12])
-        s5 = _known(nodes[first + 5]) + _known(nodes[first + 13])
-        s6 = _known(nodes[first + 6]) + _known(nodes[first + 14])
-        s7 = _known(nodes[first + 7]) + _known(nodes[first + 15])
+        s0 = _known(nodes[at]) + _known(nodes[at + U8])
+        s1 = _known(nodes[at + U1]) + _known(nodes[at + U9])
+        s2 = _known(nodes[at + U2]) + _known(nodes[at + U10])
+        s3 = _known(nodes[at + U3]) + _known(nodes[at + U11])
+        s4 = _known(nodes[at + U4]) + _known(nodes[at + U12])
+        s5 = _known(nodes[at + U5]) + _known(nodes[at + U13])
+        s6 = _known(nodes[at + U6]) + _known(nodes[at + U14])
+        s7 = _known(nodes[at + U7]) + _known(nodes[at + U15])
         return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
     total = 0.0
-    for leaf in range(first, first + size):
+    for leaf in range(at, at + np.uint64(size)):
         total += _known(nodes[leaf])
     return total
 
@@ -119,7 +123,7 @@ def _count_leaf(nodes, at, count, unit, seen, unseen):
         position += RECORD * size
 
 
-@compiled
+@called
 def rebuild(nodes, at, count):
     """Compute every inner node from the leaves."""
     base = at + count
@@ -194,11 +198,11 @@ def _block_starts(nodes, at, count, abc, starts):
     if blocks > MOST_BLOCKS:
         return
     reached = 0.0
-    record = at + count
-    for block in range(blocks):
+    record = np.uint64(at + count)
+    for block in range(np.uint64(blocks)):
         starts[block] = reached
-        reached += a * nodes[record] + b * nodes[record + 1] + c * nodes[record + 2]
-        record += RECORD
+        reached += a * nodes[record] + b * nodes[record + U1] + c * nodes[record + U2]
+        record += U3
 
 
 @inlined
@@ -208,12 +212,14 @@ def _block_at(nodes, at, count, abc, starts, target):
     if blocks > MOST_BLOCKS:
         return _descend(nodes, at, count, abc, target)
     passed = 0
-    for block in range(1, blocks):  # not left early: a count runs in SIMD, a search does not
+    for block in range(
+        U1, np.uint64(blocks)
+    ):  # to the end: a count runs in SIMD
         passed += starts[block] <= target
     return passed, starts[passed]
 
 
-@compiled
+@called
 def _descend(nodes, at, count, abc, target):
     """`_block_at` from the root down."""
     a, b, c = abc
@@ -254,13 +260,13 @@ def _find(nodes, at, count, abc, starts, plain, target):
     reached = low
     passed = 0
     if plain:
-        for unit in range(at + first, at + last):
+        for unit in range(np.uint64(at + first), np.uint64(at + last)):
             reached += a * nodes[unit] + b
             before = reached <= target
             passed += before
             low = reached if before else low
     else:
-        for unit in range(at + first, at + last):
+        for unit in range(np.uint64(at + first), np.uint64(at + last)):
             reached += _weight(nodes[unit], a, b, c)
             before = reached <= target
             passed += before
@@ -270,11 +276,11 @@ def _find(nodes, at, count, abc, starts, plain, target):
     return first + passed, low
 
 
-@compiled
+@called
 def _last_positive(nodes, at, count, abc, end):
     """The last unit of positive weight before `end`, where rounding led beyond it.
 
-    Its beginning is given as its distance from the end of everything; blocks may be empty.
+    Its beginning is summed from the first unit on, for the blocks before `end` may be empty.
     """
     a, b, c = abc
     unit = end - 1
@@ -335,17 +341,18 @@ def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, sta
             continue
         if certain > 0:
             continue
-        before = max(stratum - start / step, 0.0)  # the part in the stratum before
-        after = weight / step - before  # the part in this one
+        edge = stratum * step
+        before = max(edge - start, 0.0)  # the part in the stratum before
+        after = weight - before  # the part in this one
         share = uniforms[stratum]
         if border != taken:
-            chance = min(after / (1.0 - before), 1.0)
+            chance = after / (step - before)
             if share < chance:
                 units[begin + stratum] = border
                 taken = border
                 continue
             share = (share - chance) / (1.0 - chance)
-        target = (stratum + after + share * (1.0 - after)) * step
+        target = edge + after + share * (step - after)
         unit, _ = _find(nodes, at, count, abc, starts, plain, target)
         if unit == taken:
             return -1
@@ -354,7 +361,7 @@ def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, sta
     return certain
 
 
-@compiled
+@called
 def draw_replacement(nodes, at, count, floor, num, state, uniforms, starts, units, prob):
     """`num` independent draws, each with probability proportional to weight."""
     a, b, c = scale(nodes, at, count, floor)
@@ -404,9 +411,8 @@ def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, u
                 nodes, at, count, (a, b, c), total, rest, offset, units, aside, starts, plain
             )
         if certain == 0:
-            share = rest / (num * total)
-            for i in range(aside, num):
-                prob[i] = _weight(nodes[at + units[i]], a, b, c) * share
+            for i in range(aside, num):  # divided first: num * total may overflow
+                prob[i] = _weight(nodes[at + units[i]], a, b, c) / total * (rest / num)
             break
         if certain > 0:
             _set_aside(nodes, at, count, units, prob, aside, aside + certain)
@@ -417,7 +423,7 @@ def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, u
             prob[i] = 1.0 / num
 
 
-@compiled
+@called
 def _take_present(nodes, at, count, units, kept, aside):
     """Every unit that is left is certain."""
     for unit in range(count):
@@ -428,7 +434,7 @@ def _take_present(nodes, at, count, units, kept, aside):
     return aside
 
 
-@compiled
+@called
 def _set_aside(nodes, at, count, units, kept, begin, end):
     """Take units[begin:end] out of the tree; their scores wait in `kept`."""
     for i in range(begin, end):
@@ -439,7 +445,7 @@ def _set_aside(nodes, at, count, units, kept, begin, end):
     _refresh_sums(nodes, at, count, units, begin, end)
 
 
-@compiled
+@called
 def _put_back(nodes, at, count, units, kept, end):
     """Undo every `_set_aside` of a draw."""
     for i in range(end):
@@ -527,7 +533,7 @@ def shuffle(order, count, state):
         order[j] = i
 
 
-@compiled
+@called
 def draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob):
     """Systematic along a fresh random order: the same draw from a shuffled copy of the table."""
     uniforms, starts, order, copy = scratch

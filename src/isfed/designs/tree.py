@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from isfed.compiled import compiled
 from isfed.designs import table
-from isfed.designs.inclusion import check_scores
+from isfed.designs.inclusion import check_num, check_scores
 from isfed.designs.systematic import Deville, Systematic
 from isfed.streams import Stream, as_stream
 
@@ -19,7 +19,7 @@ def _draw(nodes, count, num, design, state):
     prob = np.empty(num)
     deville = design == table.DEVILLE
     table.draw_fixed(nodes, 0, count, 0.0, num, deville, state, scratch[0], scratch[1], units, prob)
-    return units, prob * num
+    return units, np.minimum(prob * num, 1.0)  # rounding
 
 
 @compiled
@@ -69,10 +69,14 @@ class SumTree:
         outside = (index < 0) | (index >= self._count)
         if outside.any():
             raise ValueError(f"unit {index[outside][0]} is outside 0..{self._count - 1}")
-        distinct = np.unique(index)
-        before = np.count_nonzero(self._nodes[distinct])
+        distinct = np.unique(index).astype(np.int64)
+        before = self._nodes[distinct]
         _update(self._nodes, self._count, index.astype(np.int64), values)
-        self._positive += int(np.count_nonzero(self._nodes[distinct])) - int(before)
+        if not np.isfinite(self.total):
+            _update(self._nodes, self._count, distinct, before)
+            raise ValueError("the sum of the weights overflows; divide them by their maximum")
+        after = self._nodes[distinct]
+        self._positive += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
 
     def draw(
         self,
@@ -82,11 +86,10 @@ class SumTree:
         design: Systematic | Deville | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """`num` distinct units and the inclusion probability of each (Deville by default)."""
-        if not 1 <= num <= self._count:
-            raise ValueError(f"num={num} must be between 1 and the number of units, {self._count}")
+        num = check_num(num, self._count)
         if num > self._positive:
             raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
-        code = (design or Deville()).code
-        if code not in (table.SYSTEMATIC, table.DEVILLE):
+        design = design or Deville()
+        if not isinstance(design, Systematic | Deville):
             raise ValueError(f"a tree draws Systematic() or Deville(), not {design}")
-        return _draw(self._nodes, self._count, num, code, as_stream(rng).state)
+        return _draw(self._nodes, self._count, num, design.code, as_stream(rng).state)

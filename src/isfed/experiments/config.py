@@ -108,7 +108,10 @@ def _policy(given: Any, *, where: str) -> tuple[Policy, dict[str, Any]]:
     _check_keys(options, POLICY_KEYS[name], where=f"{where} ({name})")
     if "score" in options:
         options["score"] = _look_up(options["score"], SCORES, where=f"{where}.score")
-    policy = make(**options)
+    try:
+        policy = make(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
     resolved: dict[str, Any] = {"policy": name}
     for key in POLICY_KEYS[name]:
         value = getattr(policy, key)

@@ -33,6 +33,8 @@ class FederatedData:
     def __post_init__(self) -> None:
         features = _frozen(np.asarray(self.features), np.float64)
         targets = _frozen(np.asarray(self.targets), np.float64)
+        if not np.issubdtype(np.asarray(self.offsets).dtype, np.integer):
+            raise ValueError(f"offsets={self.offsets} must be whole numbers")
         offsets = _frozen(np.asarray(self.offsets), np.int64)
         if features.ndim != 2 or features.shape[1] == 0:
             raise ValueError(f"features must be a matrix, got shape {features.shape}")
@@ -45,7 +47,9 @@ class FederatedData:
             raise ValueError(f"agent {empty[0]} has no examples ({empty.size} such)")
         for name, array in (("features", features), ("targets", targets)):
             # A sum is finite only if every entry is, and needs no second array of that size.
-            if not np.isfinite(array.sum()) and not np.isfinite(array).all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                finite = np.isfinite(array.sum()) or np.isfinite(array).all()
+            if not finite:
                 where = np.argwhere(~np.isfinite(array))[0]
                 raise ValueError(f"{name}{where.tolist()} is {array[tuple(where)]}, not finite")
         object.__setattr__(self, "features", features)

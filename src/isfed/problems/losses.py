@@ -116,7 +116,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
         length += params[j] * params[j]
     total = 0.0
     for i in range(num):
-        row = first + units[i]
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
         margin = _dot(features, row, params, size)
         slope = _slope(kind, margin, moved_target(features, targets, row, shift))
         factor = weight[i] * slope

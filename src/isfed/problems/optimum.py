@@ -46,7 +46,8 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     if not isinstance(loss, LeastSquares):
         raise ValueError(f"a drifting optimum needs LeastSquares, not {type(loss).__name__}")
     moments = _moments(x, weight)
-    return _solve(moments + loss.ridge * np.eye(len(moments)), moments)
+    response = _solve(moments + loss.ridge * np.eye(len(moments)), moments)
+    return np.ascontiguousarray(response)  # in the order that the kernel is compiled for
 
 
 def _logistic(loss: Logistic, x, y, weight) -> np.ndarray:
@@ -70,7 +71,10 @@ def _logistic(loss: Logistic, x, y, weight) -> np.ndarray:
         if np.linalg.norm(residual) <= GRADIENT_TOLERANCE:
             break
         params = params - _solve(hessian(params), residual)
-    if not np.linalg.norm(gradient(params)) <= 1e-6:
+    margins = y * (x @ params)
+    # Where every example is on its right side the risk only falls for ever, ever more slowly.
+    separated = loss.ridge == 0.0 and margins.min() >= 0.0 and margins.max() > 0.0
+    if separated or not np.linalg.norm(gradient(params)) <= 1e-6:
         raise ValueError(
             "the logistic risk has no minimiser (separable classes and ridge=0?); set a ridge > 0"
         )

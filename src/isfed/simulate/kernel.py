@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.compiled import compiled, inlined
+from isfed.compiled import called, compiled, inlined
 from isfed.designs import table
 from isfed.policies import (
     BOUND,
@@ -21,6 +21,7 @@ from isfed.policies import (
     bound,
     refresh_touched,
     spread_of_norms,
+    take_scores,
 )
 from isfed.problems.losses import batch_gradient
 from isfed.streams import NO_AGENT, fill_normal, start
@@ -110,7 +111,7 @@ def _draw(side, nodes, at, count, num, scratch, units, prob):
         )
 
 
-@compiled
+@called
 def _full_gradient(task, params, shift, agent, scratch):
     """The gradient and the norms of all the examples of one agent, at `params`."""
     first = task.offsets[agent]
@@ -123,7 +124,7 @@ def _full_gradient(task, params, shift, agent, scratch):
     return count
 
 
-@compiled
+@called
 def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
     num_agents = task.offsets.size - 1
@@ -134,7 +135,7 @@ def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
         for j in range(params.size):
             square += scratch.gradient[j] * scratch.gradient[j]
         nodes[agent] = bound(task.local_steps[agent], task.batch_size[agent], spread, square)
-    table.rebuild(nodes, 0, num_agents)
+    take_scores(nodes, 0, num_agents)
 
 
 @inlined
@@ -153,7 +154,7 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
         _full_gradient(task, params, shift, agent, scratch)
         for i in range(count):
             nodes[at + i] = norms[i]  # eq. (49)
-        table.rebuild(nodes, at, count)
+        take_scores(nodes, at, count)
     steps = local_steps if plan.divide_by_steps else 1
     step = plan.step_size / (steps * num_agents * agent_prob)  # eq. (8)
     first_moment = 0.0
@@ -218,50 +219,6 @@ def _drop_repeats(scratch, num):
 
 
 @inlined
-def _round(task, plan, round_index, keys, params, shift, tables, memory, counts, scratch):
-    """One iteration of Algorithm 1."""
-    agent_nodes, example_nodes, example_at = tables
-    agents_key, examples_key = keys
-    num_agents = task.offsets.size - 1
-    num_active = plan.num_active
-    total = scratch.total
-    if plan.agents.refresh == ALL:
-        _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
-        counts[0] += task.targets.size
-    start(scratch.state, agents_key, round_index, NO_AGENT)
-    _draw(
-        plan.agents, agent_nodes, 0, num_agents, num_active, scratch, scratch.active,
-        scratch.agent_prob,
-    )  # fmt: skip
-    distinct = num_active
-    if plan.agents.design == table.REPLACEMENT:
-        distinct = _drop_repeats(scratch, num_active)
-    total[:] = 0.0
-    for i in range(distinct):
-        agent = scratch.active[i]
-        start(scratch.state, examples_key, round_index, agent)
-        scratch.scores[i] = _agent_turn(
-            task, plan, params, shift, agent, scratch.agent_prob[i], example_nodes,
-            example_at[agent], memory, scratch,
-        )  # fmt: skip
-        counts[0] += task.local_steps[agent] * task.batch_size[agent]
-        if plan.examples.refresh == ALL:
-            counts[0] += task.offsets[agent + 1] - task.offsets[agent]
-        times = scratch.times[i] if plan.agents.design == table.REPLACEMENT else 1.0
-        for j in range(params.size):
-            total[j] += times * (scratch.local[j] - params[j])
-    counts[1] += distinct
-    for j in range(params.size):
-        # Divided by L, never by the sum of the weights: that would bias the mean.
-        params[j] += total[j] / num_active  # eq. (9)
-    if plan.agents.refresh >= KEEP_MASS:
-        refresh_touched(
-            agent_nodes, 0, num_agents, scratch.active, scratch.scores, distinct,
-            plan.agents.refresh, plan.agents.design,
-        )  # fmt: skip
-
-
-@inlined
 def distance(optimum, response, params, shift):
     """|w_i - w^o|^2, eq. (56), w^o moved along with the drift."""
     total = 0.0
@@ -273,18 +230,63 @@ def distance(optimum, response, params, shift):
     return total
 
 
-@inlined
+@called
+def _select(side, nodes, num_agents, num_active, scratch):
+    """Draw L of K agents, eq. (4)."""
+    _draw(side, nodes, 0, num_agents, num_active, scratch, scratch.active, scratch.agent_prob)
+
+
+@called
+def _refresh_agents(side, nodes, num_agents, distinct, scratch):
+    refresh_touched(
+        nodes, 0, num_agents, scratch.active, scratch.scores, distinct, side.refresh, side.design
+    )
+
+
+@called
 def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts, scratch, msd):
-    """The rounds of one repetition; returns how many ran before it diverged."""
+    """Algorithm 1, one repetition; returns how many rounds ran before it diverged."""
+    agent_nodes, example_nodes, example_at = tables
+    agents_key, examples_key, drift_key = keys
+    num_agents = task.offsets.size - 1
+    num_active = plan.num_active
+    size = params.size
+    total = scratch.total
+    repeats = plan.agents.design == table.REPLACEMENT
     for i in range(msd.size):
+        round_index = first_round + i
         if plan.drift > 0.0:
-            start(scratch.state, keys[2], first_round + i, NO_AGENT)
-            fill_normal(scratch.state, scratch.gradient, params.size)
-            for j in range(params.size):
+            start(scratch.state, drift_key, round_index, NO_AGENT)
+            fill_normal(scratch.state, scratch.gradient, size)
+            for j in range(size):
                 shift[j] += plan.drift * scratch.gradient[j]
-        _round(
-            task, plan, first_round + i, keys[:2], params, shift, tables, memory, counts, scratch
-        )
+        if plan.agents.refresh == ALL:
+            _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
+            counts[0] += task.targets.size
+        start(scratch.state, agents_key, round_index, NO_AGENT)
+        _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
+        distinct = _drop_repeats(scratch, num_active) if repeats else num_active
+        for j in range(size):
+            total[j] = 0.0
+        for turn in range(distinct):
+            agent = scratch.active[turn]
+            start(scratch.state, examples_key, round_index, agent)
+            scratch.scores[turn] = _agent_turn(
+                task, plan, params, shift, agent, scratch.agent_prob[turn], example_nodes,
+                example_at[agent], memory, scratch,
+            )  # fmt: skip
+            counts[0] += task.local_steps[agent] * task.batch_size[agent]
+            if plan.examples.refresh == ALL:
+                counts[0] += task.offsets[agent + 1] - task.offsets[agent]
+            times = scratch.times[turn] if repeats else 1.0
+            for j in range(size):
+                total[j] += times * (scratch.local[j] - params[j])
+        counts[1] += distinct
+        for j in range(size):
+            # Divided by L, never by the sum of the weights: that would bias the mean.
+            params[j] += total[j] / num_active  # eq. (9)
+        if plan.agents.refresh >= KEEP_MASS:
+            _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
         msd[i] = distance(task.optimum, task.drift_response, params, shift)
         if not msd[i] < TOO_FAR:
             return i

@@ -116,7 +116,8 @@ def simulate_objects(
         run = Federation(problem, algorithm, seed=seed, repetition=repetition, initial=initial)
         runs.append(run)
         for i in range(finite):
-            run.step(i)
+            with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported below
+                run.step(i)
             msd[repetition, i] = run.distance()
             if not msd[repetition, i] < TOO_FAR:
                 finite = i

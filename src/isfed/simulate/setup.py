@@ -16,6 +16,7 @@ from isfed.policies import (
     initial_score,
     memory_size,
     spread_of_norms,
+    take_scores,
 )
 from isfed.problems import Problem
 from isfed.problems.losses import batch_gradient
@@ -88,13 +89,13 @@ def _fill_tables(nodes, at, counts, score):
 
 
 @compiled
-def _write_optimum(task, floor, uniform, examples, nodes, at, agent_scores):
+def _write_optimum(task, shift, floor, uniform, examples, nodes, at, agent_scores):
     """The oracle's scores: of examples into their tables (if wanted), of agents, eq. (44), (48)."""
     num_agents = task.offsets.size - 1
     most = np.max(task.offsets[1:] - task.offsets[:-1])
     gradient, norms = np.empty(task.optimum.size), np.empty(most)
     units, ones = np.arange(most), np.ones(most)
-    data = (task.features, task.targets, np.empty(0))
+    data = (task.features, task.targets, shift)
     for agent in range(num_agents):
         first = task.offsets[agent]
         count = task.offsets[agent + 1] - first
@@ -103,7 +104,7 @@ def _write_optimum(task, floor, uniform, examples, nodes, at, agent_scores):
         )
         if examples:
             nodes[at[agent] : at[agent] + count] = norms[:count]
-            table.rebuild(nodes, at[agent], count)
+            take_scores(nodes, at[agent], count)
         spread = spread_of_norms(norms, count, floor, uniform)
         square = 0.0
         for j in range(gradient.size):
@@ -140,12 +141,12 @@ def make_state(
     if examples_oracle or agents_oracle:
         scores = np.empty(problem.num_agents)
         _write_optimum(
-            task, algorithm.examples.floor, algorithm.examples.equal, examples_oracle,
-            example_nodes[0], at, scores,
+            task, np.empty(0), algorithm.examples.floor, algorithm.examples.equal,
+            examples_oracle, example_nodes[0], at, scores,
         )  # fmt: skip
         if agents_oracle:
             agent_nodes[0, : scores.size] = scores
-            table.rebuild(agent_nodes[0], 0, scores.size)
+            take_scores(agent_nodes[0], 0, scores.size)
     example_nodes[1:] = example_nodes[0] if keeps_tables else 0.0
     agent_nodes[1:] = agent_nodes[0]
     memory = memory_size(algorithm.agents, problem.num_params) * problem.num_agents
@@ -197,7 +198,8 @@ def example_probabilities(
             at = np.cumsum(sizes) - sizes
             nodes = np.empty(sizes.sum())
             here = task._replace(optimum=state.params[rep])
-            _write_optimum(here, 0.0, False, True, nodes, at, np.empty(counts.size))
+            shift = state.shift[rep]
+            _write_optimum(here, shift, 0.0, False, True, nodes, at, np.empty(counts.size))
             _probabilities(nodes, at, counts, algorithm.examples.floor, out[rep])
         else:
             nodes = state.example_nodes[rep]

@@ -1,0 +1,52 @@
+"""Measure speed, all in one run and as ratios; results go to benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import c_reference
+import costs
+import plain_numpy
+import threads
+import tree
+from measure import Report, load, table
+
+RESULTS = Path(__file__).with_name("results")
+PARTS: dict[str, Callable[[Report, Path], None]] = {
+    "c": c_reference.run,
+    "numpy": plain_numpy.run,
+    "threads": threads.run,
+    "costs": costs.run,
+    "tree": tree.run,
+}
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter tries")
+    options = parser.parse_args()
+    names = options.only or list(PARTS)
+    report = Report(quick=options.quick)
+    before = load()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            PARTS[name](report, Path(folder))
+    after = load()
+    print(f"{before} before, {after} after")
+    RESULTS.mkdir(exist_ok=True)
+    machine = {"before": before, "after": after}
+    rows = [asdict(row) for row in report.rows]
+    text = json.dumps({"machine": machine, "quick": report.quick, "rows": rows}, indent=1)
+    (RESULTS / "bench.json").write_text(text + "\n")
+    (RESULTS / "bench.md").write_text(table(report, f"{before} before, {after} after"))
+
+
+if __name__ == "__main__":
+    main()

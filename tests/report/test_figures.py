@@ -1,0 +1,30 @@
+"""Figures: written whole, and marked where the paper lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isfed.report.figures import _crossings, _smooth, heterogeneity_figure
+
+
+def test_smoothing_keeps_a_line_and_the_length():
+    line = np.linspace(3.0, 5.0, 50)
+    assert _smooth(line, 9) == pytest.approx(line)
+    assert _smooth(np.ones(7), 1) == pytest.approx(np.ones(7))
+
+
+def test_crossings_are_linear_in_the_logarithm():
+    assert _crossings(np.array([1.0, 100.0]), np.array([0.0, 20.0]), 10.0) == pytest.approx([10.0])
+    assert _crossings(np.array([1.0, 10.0]), np.array([0.0, 5.0]), 10.0) == []
+
+
+def test_heterogeneity_figure(tmp_path):
+    points = [
+        {"noisy_share": share, "noise_ratio": ratio, "gain_db": gain, "gain_stderr_db": 0.3}
+        for share in (0.01, 0.1)
+        for ratio, gain in ((1.0, 7.0), (30.0, 15.0), (100.0, 28.0))
+    ]
+    paths = heterogeneity_figure(tmp_path, {"points": points})
+    assert [path.suffix for path in paths] == [".png", ".svg"]
+    assert all(path.stat().st_size > 1000 for path in paths)
