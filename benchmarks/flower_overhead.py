@@ -74,7 +74,7 @@ def main(grid, context):
         for way in np.roll(WAYS, number):  # each way is first, second and third equally often
             began = time.perf_counter()
             strategy = plain if way == "FedAvg" else ours
-            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+            messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
             if way == "ours":
                 replies = exchange(grid, messages, until=time.monotonic() + LIMIT).values()
             else:

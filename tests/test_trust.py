@@ -60,7 +60,7 @@ def test_noise_needs_a_range_above_zero():
 def test_nobody_exceeds_the_cap(scores, share, num_active, floor):
     values = np.array(scores)
     table = Table(values.size, Memory(floor=floor), Deville())
-    table.replace(values)
+    table.refresh(np.flatnonzero(values >= 0.0), values[values >= 0.0])
     most = num_active / values.size + share * (1.0 - num_active / values.size)
     lowered = limit_inclusion(table, num_active, most)
     assert table.inclusion(num_active).max() <= max(most * (1 + 1e-9), num_active / values.size)

@@ -7,6 +7,7 @@ import os
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -27,6 +28,25 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def hold(path: Path) -> TextIO:
+    """Lock a file for as long as what is returned stays open; BlockingIOError if another does.
+
+    The system lets go of the lock when a process dies.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = open(path, "w")  # noqa: SIM115 (open is what holds it)
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock; there two runs are the user's care
+        return lock
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise
+    return lock
 
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

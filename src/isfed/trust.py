@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isfed.designs import table as tables
 from isfed.policies import Table
 
 
@@ -112,5 +113,6 @@ def limit_inclusion(table: Table, num_active: int, most: float) -> int:
         if above == seen.size or limit >= descending[above]:
             break
     lowered = int((scores > limit).sum())
-    table.replace(np.minimum(scores, limit))  # -1, the mark of an unseen one, stays
+    np.minimum(scores, limit, out=scores)  # in place: the mark of an unseen one, -1, stays
+    tables.rebuild(table.nodes, 0, table.count)
     return lowered

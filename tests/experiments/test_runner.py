@@ -162,7 +162,7 @@ def test_a_full_disk_loses_nothing(small, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             run_experiment(experiment, tmp_path / "cut", resume=True)
     after = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}

@@ -49,7 +49,8 @@ def initial():
 
 
 def make_strategy(algorithm=ALGORITHM, **options):
-    options = {"names": NAMES, "time_limit": 5.0, "join_limit": 0.0, **options}
+    quick = {"names": NAMES, "time_limit": 5.0, "join_limit": 0.0, "fraction_evaluate": 0.0}
+    options = {**quick, **options}
     return Strategy(algorithm, num_agents=AGENTS, seed=SEED, **options)
 
 
@@ -89,6 +90,7 @@ def test_flowers_own_loop_gives_the_same(tmp_path):
     for number in range(1, 7):
         messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
         arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        assert arrays is not None
     assert (arrays["params"].numpy() == in_process(6)).all()
 
 
@@ -130,6 +132,14 @@ def test_a_killed_server_continues_with_the_same_draws(tmp_path):
     again = make_strategy(checkpoint=checkpoint).start(make_grid(tmp_path), initial(), num_rounds=9)
     assert (params_of(again) == in_process(9)).all()
     assert not again.train_metrics_clientapp
+
+
+def test_two_runs_do_not_share_a_checkpoint(tmp_path):
+    checkpoint = tmp_path / "cloud.npz"
+    first = make_strategy(checkpoint=checkpoint)
+    first.start(make_grid(tmp_path), initial(), num_rounds=1)
+    with pytest.raises(ValueError, match="another run is using"):
+        make_strategy(checkpoint=checkpoint).start(make_grid(tmp_path), initial(), num_rounds=2)
 
 
 @pytest.mark.parametrize("lost_round", [1, 4])
@@ -211,6 +221,7 @@ def test_absent_agents_do_not_hold_up_a_round(tmp_path, absences):
     result = strategy.start(grid, initial(), num_rounds=2)
     for metrics in result.train_metrics_clientapp.values():
         assert (metrics["drawn"], metrics["answered"]) == (5, 3)
+    assert strategy.coordinator is not None
     assert strategy.coordinator.responses.rates().tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isfed.experiments.config import Experiment
-from isfed.store import write_whole
+from isfed.store import hold, write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"
@@ -39,12 +39,14 @@ class Store:
     def opened(self, *, resume: bool, overwrite: bool) -> Iterator[None]:
         """Hold the folder for one run; refuse it if it holds something else."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held as long as the run)
+            lock = hold(self.folder / ".lock")
+        except BlockingIOError as error:
+            raise StoreError(
+                f"another run is writing to {self.folder}; wait for it or use --out"
+            ) from error
         except OSError as error:
             raise StoreError(f"cannot write to {self.folder}: {error.strerror}") from error
         with lock:
-            _hold(lock, self.folder)
             self._prepare(resume=resume, overwrite=overwrite)
             yield
 
@@ -119,15 +121,3 @@ class Store:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, the last file: where it is, the run is complete."""
         write_whole(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-
-
-def _hold(lock: Any, folder: Path) -> None:
-    """One run at a time; the system lets go of the lock when a process dies."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there two runs are the user's care
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise StoreError(f"another run is writing to {folder}; wait for it or use --out") from error

@@ -78,3 +78,21 @@ def keys(
     typer.echo(f"{folder}/server.*     to the cloud's host ({', '.join(host)})")
     typer.echo(f"{folder}/agent0 ...   one to each agent, and to nobody else")
     typer.echo(f"{folder}/agent0.pub   register: flwr supernode register agent0.pub --name agent0")
+
+
+def print_engines(*, rounds: int, seed: int) -> None:
+    """One small setting on the kernel, the objects and Flower's simulation: do they agree?"""
+    try:
+        from isfed.flower.simulation import compare_engines
+
+        found = compare_engines(rounds=rounds, seed=seed)
+    except ImportError as error:
+        raise _fail(error) from None
+    typer.echo(f"12 agents of the paper's regression, 4 per round, {rounds} rounds, seed {seed}")
+    for engine in found:
+        typer.echo(
+            f"{engine.engine:8s} difference from the kernel {engine.difference:.1e} "
+            f"({engine.seconds:.1f} s)"
+        )
+    if max(engine.difference for engine in found) > LARGEST_DIFFERENCE:
+        raise _fail(f"expected at most {LARGEST_DIFFERENCE:.0e}: the engines disagree")

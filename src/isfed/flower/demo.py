@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from isfed.flower import require_flwr
-from isfed.flower.processes import FederationError, LocalFederation
+from isfed.flower.processes import FederationError, LocalFederation, is_running
 from isfed.simulate.objects import Federation
 
 QUIET_SECONDS = 300.0  # no round ends for so long: give up
@@ -69,13 +68,11 @@ class Watch:
 
     def server(self) -> int | None:
         """The id of the server app's process, None before it began and after it ended."""
-        path = self.results / "server.pid"
         try:
-            pid = int(path.read_text())
-            os.kill(pid, 0)
-        except (FileNotFoundError, ValueError, ProcessLookupError):
+            pid = int((self.results / "server.pid").read_text())
+        except (FileNotFoundError, ValueError):
             return None
-        return pid
+        return pid if is_running(pid) else None
 
     @property
     def done(self) -> bool:

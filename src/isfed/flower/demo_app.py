@@ -87,6 +87,7 @@ def main(grid: Grid, context: Context) -> None:
         checkpoint=results / "checkpoint.npz",
         names=[f"agent{k}" for k in range(agents)],
         on_round=on_round,
+        fraction_evaluate=0.0,
     )
     (results / "server.pid").write_text(str(os.getpid()))
     initial = ArrayRecord({"params": Array(np.zeros(problem.num_params))})

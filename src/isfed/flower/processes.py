@@ -35,18 +35,34 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting for its parent to notice its end."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    if not Path("/proc/self/stat").exists():
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False  # gone since
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
 def marked(mark: str) -> list[int]:
     """The running processes of a federation, by what they inherited (Linux)."""
     found = []
     wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            alive = entry.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-            if alive and wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
+            if wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
-        except (OSError, IndexError):
+        except OSError:
             continue  # gone meanwhile, or another user's
-    return found
+    return [pid for pid in found if is_running(pid)]
 
 
 class LocalFederation:

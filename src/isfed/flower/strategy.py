@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -21,7 +21,7 @@ from isfed.algorithms import ISFedAvg
 from isfed.cloud import Selection
 from isfed.coordinator import Coordinator, RoundReport, Safety, check_for_network
 from isfed.flower import wire
-from isfed.flower.roll import Roll, exchange
+from isfed.flower.roll import POLL_SECONDS, Roll, exchange
 
 REFUSED = Upload(np.empty(0), 0.0, 0)  # stands for a reply that cannot be read: of no model's shape
 
@@ -52,7 +52,7 @@ class Strategy(FedAvg):
         check_for_network(algorithm, num_agents)
         if not time_limit > 0.0:
             raise ValueError(f"time_limit={time_limit} must be a positive number of seconds")
-        super().__init__(**{"fraction_evaluate": 0.0, **evaluation})
+        super().__init__(**evaluation)
         self.algorithm = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
         self.time_limit, self.join_limit = time_limit, join_limit
@@ -194,12 +194,26 @@ class Strategy(FedAvg):
                 seed=self.seed,
                 safety=self.safety,
             )
+            self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
                 self.coordinator.restore(store.load_arrays(self.checkpoint))
                 log(INFO, "continuing at round %s", self.coordinator.round_index + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
                 store.save_arrays(self.checkpoint, self.coordinator.state())
         return self.coordinator, self._layout
+
+    def _hold(self, checkpoint: Path) -> TextIO:
+        """Nobody else may go on from this checkpoint; a run that was cut off may take a while."""
+        until = time.monotonic() + self.join_limit
+        while True:
+            try:
+                return store.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise ValueError(
+                        f"another run is using {checkpoint}; stop it, or give another path"
+                    ) from None
+                time.sleep(POLL_SECONDS)
 
     def _order(self, coordinator: Coordinator, agent: int, prob: float) -> ConfigRecord:
         return wire.pack_order(
