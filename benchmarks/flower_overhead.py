@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from isfed import ISFedAvg
 from isfed.flower import Strategy, demo_app, wire
-from isfed.flower.demo import Watch, in_process
+from isfed.flower.demo import Watch, in_process, terminable
 from isfed.flower.processes import LocalFederation
 from isfed.flower.roll import exchange
 
@@ -91,7 +91,7 @@ def main(grid, context):
 def measure(rounds: int) -> None:
     """Start the federation, run, print."""
     in_process(demo_app.DEFAULTS)  # compiles what the agents load
-    with tempfile.TemporaryDirectory(prefix="isfed-") as name:
+    with tempfile.TemporaryDirectory(prefix="isfed-") as name, terminable():
         folder = Path(name)
         (folder / "results").mkdir()
         demo_app.write_app(folder / "app", module="flower_overhead")
@@ -105,6 +105,7 @@ def measure(rounds: int) -> None:
             for line in Watch(folder / "results").follow():
                 assert line["n"] == 2, line
                 times[line["way"]].append(line["seconds"])
+                print(f"{line['way']:26s} {line['seconds']:6.2f} s", flush=True)
     base = np.mean(times["FedAvg"])
     print(f"{rounds} rounds each, 2 of 3 agents per round, seconds per round")
     for way, seconds in times.items():

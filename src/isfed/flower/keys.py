@@ -111,6 +111,8 @@ def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> N
 
     if len(set(agents)) != len(agents) or not agents:
         raise ValueError(f"agents must have different names, got {list(agents)}")
+    if not _host_names(hosts):  # checked before anything is written
+        raise ValueError("hosts must name the cloud's host, as agents reach it")
     make_folder(folder)
     pem = serialization.Encoding.PEM
     plain = serialization.NoEncryption()
