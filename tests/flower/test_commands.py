@@ -1,5 +1,6 @@
 """`isfed federation`: mistakes in one line, and keys that only their owner can read."""
 
+# pyright: reportMissingImports=false
 import ssl
 
 import pytest

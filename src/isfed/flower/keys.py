@@ -1,5 +1,6 @@
 """Certificates and keys: an authority, the cloud's certificate, one key pair for every agent."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import datetime
