@@ -23,14 +23,16 @@ Say = Callable[[str], None]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that processes are stopped."""
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that processes are stopped.
+
+    Ctrl-C too: a shell that starts us in the background has it ignored otherwise.
+    """
 
     def interrupt(number: int, _: Any) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
