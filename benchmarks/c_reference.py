@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import problems
 from measure import Case, Report, by_turns
 
-from isfed import Deville, ISFedAvg, Problem, Score, Systematic
+from isfed import Deville, ISFedAvg, Memory, Problem, Score, Systematic
 from isfed.policies import Refresh
 from isfed.problems.losses import LOGISTIC
 from isfed.simulate.run import KernelRun
@@ -160,12 +162,17 @@ def cases_of(problem: Problem, algorithm: ISFedAvg, folder: Path) -> dict[str, C
 
 def run(report: Report, folder: Path) -> None:
     """FedAvg and memory policies on W1 and W2."""
+    if shutil.which("cc") is None:
+        print("c: skipped, for there is no C compiler called cc")
+        return
     for problem in (problems.regression(), problems.ragged()):
         algorithms = {
             "FedAvg": problems.fedavg(problem),
             "memory, Systematic": problems.memory(problem, Systematic()),
             "memory, Deville": problems.memory(problem, Deville()),
         }
+        second = replace(algorithms["memory, Deville"], agents=Memory(score=Score.SECOND_MOMENT))
+        check_same_work(problem, second, folder)
         for label, algorithm in algorithms.items():
             check_same_work(problem, algorithm, folder)
             cases = cases_of(problem, algorithm, folder)

@@ -14,6 +14,7 @@ from statistics import median
 
 Case = Callable[[int], object]  # runs that many rounds
 SECONDS = 0.04  # of one case in one try: short, so that both sides of a ratio meet the same load
+CHUNK = 0.2  # the same where what a chunk of rounds costs besides its rounds must not count much
 TRIES = 41
 
 
@@ -43,11 +44,6 @@ class Report:
         """How often every case runs."""
         return 7 if self.quick else TRIES
 
-    @property
-    def seconds(self) -> float:
-        """How long a case runs in one try."""
-        return SECONDS / 2 if self.quick else SECONDS
-
     def compare(
         self,
         part: str,
@@ -70,13 +66,20 @@ class Report:
         print(line(row), flush=True)
 
 
+def ratio_text(row: Row) -> str:
+    """The ratio, with its least and greatest if it was taken more than once."""
+    if row.ratio is None:
+        return ""
+    text = f"{row.ratio:.2f}"
+    return f"{text} ({row.spread[0]:.2f}-{row.spread[1]:.2f})" if row.spread else text
+
+
 def line(row: Row) -> str:
     """One line of plain text."""
     text = f"{row.part:8} {row.name:36}"
     text += f" {row.microseconds:11.3f} us" if row.microseconds is not None else " " * 15
-    if row.ratio is not None and row.spread is not None:
-        low, high = row.spread
-        text += f" = {row.ratio:6.2f} ({low:.2f}-{high:.2f}) x {row.against}"
+    if row.ratio is not None:
+        text += f" = {ratio_text(row):>6} x {row.against}"
     if row.against_microseconds is not None:
         text += f" {row.against_microseconds:.3f} us"
     return f"{text}  {row.note}".rstrip()
@@ -86,19 +89,23 @@ def rounds_for(case: Case, seconds: float) -> int:
     """How many rounds of a case take about that long; it has then run for a while."""
     rounds = 1
     while True:
-        before = time.perf_counter()
+        before = time.process_time()  # not the wall's: a moment without a core is not work
         case(rounds)
-        spent = time.perf_counter() - before
+        spent = time.process_time() - before
         if spent > seconds / 4:
             return max(1, int(rounds * seconds / spent))
         rounds *= 4
 
 
 def by_turns(
-    cases: Mapping[str, Case], report: Report, *, clock: Callable[[], float] = time.thread_time
+    cases: Mapping[str, Case],
+    report: Report,
+    *,
+    clock: Callable[[], float] = time.thread_time,
+    seconds: float = SECONDS,
 ) -> dict[str, list[float]]:
     """Seconds per round of every case in every try; the order turns round from try to try."""
-    rounds = {name: rounds_for(case, report.seconds) for name, case in cases.items()}
+    rounds = {name: rounds_for(case, seconds) for name, case in cases.items()}
     times: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(report.tries):
         names = list(cases)[:: 1 if number % 2 == 0 else -1]
@@ -125,13 +132,10 @@ def table(report: Report, machine: str) -> str:
         "|---|---|---:|---|---:|---:|---|",
     ]
     for row in report.rows:
-        ratio = ""
-        if row.ratio is not None and row.spread is not None:
-            ratio = f"{row.ratio:.2f} ({row.spread[0]:.2f}-{row.spread[1]:.2f})"
         times = [
             f"{t:.3f}" if t is not None else ""
             for t in (row.microseconds, row.against_microseconds)
         ]
-        cells = (row.part, row.name, times[0], row.against, times[1], ratio, row.note)
+        cells = (row.part, row.name, times[0], row.against, times[1], ratio_text(row), row.note)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import c_reference
 import costs
+import peers
 import plain_numpy
+import reproduce
+import scale
 import threads
 import tree
 from measure import Report, load, table
@@ -22,7 +25,9 @@ PARTS: dict[str, Callable[[Report, Path], None]] = {
     "numpy": plain_numpy.run,
     "threads": threads.run,
     "costs": costs.run,
+    "scale": scale.run,
     "tree": tree.run,
+    "peers": peers.run,
 }
 
 
@@ -31,6 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be repeated")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter tries")
+    parser.add_argument(
+        "--reproduce", action="store_true", help="also time `isfed reproduce regression`, minutes"
+    )
     options = parser.parse_args()
     names = options.only or list(PARTS)
     report = Report(quick=options.quick)
@@ -38,6 +46,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             PARTS[name](report, Path(folder))
+        if options.reproduce:
+            reproduce.run(report, Path(folder))
     after = load()
     print(f"{before} before, {after} after")
     RESULTS.mkdir(exist_ok=True)

@@ -20,11 +20,15 @@ from isfed.problems import (
     EQUAL,
     OUTLIERS,
     PAPER,
+    Columns,
     FederatedData,
+    Huber,
     LeastSquares,
     Logistic,
     Problem,
     Regression,
+    Softmax,
+    read_table,
 )
 from isfed.simulate import DivergenceError, History, simulate
 from isfed.streams import Stream
@@ -37,6 +41,7 @@ __all__ = [
     "PAPER",
     "Agent",
     "Cloud",
+    "Columns",
     "Current",
     "Deville",
     "DivergenceError",
@@ -45,6 +50,7 @@ __all__ = [
     "FederatedData",
     "HartleyRao",
     "History",
+    "Huber",
     "ISFedAvg",
     "LeastSquares",
     "Logistic",
@@ -59,6 +65,7 @@ __all__ = [
     "Sampford",
     "Score",
     "Selection",
+    "Softmax",
     "Stream",
     "SumTree",
     "Systematic",
@@ -67,5 +74,6 @@ __all__ = [
     "WithReplacement",
     "__version__",
     "inclusion_probabilities",
+    "read_table",
     "simulate",
 ]

@@ -11,7 +11,7 @@ from isfed import policies
 from isfed.compiled import compiled
 from isfed.designs import Design
 from isfed.policies import Policy, Refresh, Score, Table
-from isfed.problems.losses import moved_target
+from isfed.problems.gradients import moved_target
 from isfed.streams import Stream
 
 
@@ -64,9 +64,18 @@ class Agent:
         self.features, self.targets = data
         self.loss = loss
         self.local_steps, self.batch_size = work  # E_k, B_k
+        num_examples = len(self.targets)
+        if len(self.features) != num_examples:
+            raise ValueError(f"{len(self.features)} rows of features but {num_examples} targets")
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps={self.local_steps} must be at least 1")
+        if not 1 <= self.batch_size <= num_examples:  # compiled code would draw beyond the table
+            raise ValueError(
+                f"batch_size={self.batch_size} must be between 1 and num_examples={num_examples}"
+            )
         self.rules = rules
         self.key = np.uint64(0)
-        self.table = Table(len(self.targets), rules.examples, rules.example_design)
+        self.table = Table(num_examples, rules.examples, rules.example_design)
         num_params = loss.num_params(self.features.shape[1])
         self.memory = np.full(policies.memory_size(rules.agents, num_params), -1.0)
 

@@ -27,6 +27,10 @@ class Cloud:
     def __init__(
         self, params: np.ndarray, num_agents: int, num_active: int, policy: Policy, design: Design
     ) -> None:
+        if not 1 <= num_active <= num_agents:  # compiled code would draw beyond the table
+            raise ValueError(
+                f"num_active={num_active} must be between 1 and num_agents={num_agents}"
+            )
         self.params = params.copy()
         self.num_active = num_active
         self.key = np.uint64(0)

@@ -62,9 +62,12 @@ class Policy:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        check_floor(self.floor, name=f"floor of policy {self.name}")
+        floor = check_floor(self.floor, name=f"floor of policy {self.name}")
         if not 0.0 < self.rate <= 1.0:
             raise ValueError(f"rate={self.rate} of policy {self.name} must be in (0, 1]")
+        # As floats, for another type would compile every draw anew.
+        object.__setattr__(self, "floor", floor)
+        object.__setattr__(self, "rate", float(self.rate))
 
     @property
     def equal(self) -> bool:

@@ -12,12 +12,13 @@ from typing import TextIO
 import numpy as np
 
 OWNER_ONLY = 0o600
+PART = ".part"  # the end of the name of a file that is not whole yet
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write to a temporary file beside `path`, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

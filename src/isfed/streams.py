@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     DRIFT = 2
     DATA = 3
     DESIGN = 4
+    PARTITION = 5
 
 
 def stream_key(seed: int, *, repetition: int, purpose: Purpose) -> np.uint64:

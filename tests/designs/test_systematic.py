@@ -109,6 +109,19 @@ class TestSystematic:
         np.add.at(inclusion, units, widths[:, None])
         np.testing.assert_array_equal(inclusion, num * weights)
 
+    @pytest.mark.parametrize("count", [16, 40, 300, 1024, 1025, 5000])
+    def test_an_offset_on_a_break_point_belongs_to_the_unit_that_begins_there(self, count):
+        weights = np.zeros(count, np.int64)  # a tie at 0 could lead to the blocks of nothing
+        inner = slice(count // 3, count - 1)
+        size = weights[inner].size
+        num, total = 4, 1 << (4 * count).bit_length()  # powers of two make the points exact
+        weights[inner] = np.random.default_rng(count).multinomial(total, np.full(size, 1 / size))
+        offsets, widths = _cells(weights, num)
+        nodes, begins = _table(weights), (np.cumsum(widths) - widths) / total
+        within, certain = _systematic(nodes, count, 0.0, num, offsets)
+        assert not certain.any()
+        np.testing.assert_array_equal(_systematic(nodes, count, 0.0, num, begins)[0], within)
+
     @pytest.mark.parametrize("floor", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("count", [40, 300, 2000])
     def test_inclusion_is_exact_with_unseen_units_and_a_floor(self, count, floor):

@@ -43,7 +43,7 @@ def test_resolved_configuration_makes_the_same_experiment(small):
     again = make_experiment(tomllib.loads(experiment.to_toml()))
     assert again.digest == experiment.digest
     assert again.algorithms == experiment.algorithms
-    assert again.recipe == experiment.recipe
+    assert again.source == experiment.source
 
 
 def test_the_digest_sees_every_change(small):

@@ -212,9 +212,7 @@ def _block_at(nodes, at, count, abc, starts, target):
     if blocks > MOST_BLOCKS:
         return _descend(nodes, at, count, abc, target)
     passed = 0
-    for block in range(
-        U1, np.uint64(blocks)
-    ):  # to the end: a count runs in SIMD
+    for block in range(U1, np.uint64(blocks)):  # to the end: a count runs in SIMD
         passed += starts[block] <= target
     return passed, starts[passed]
 

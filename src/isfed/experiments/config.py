@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tomli_w
 
@@ -25,6 +25,7 @@ from isfed.designs import (
 )
 from isfed.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
 from isfed.problems import PRESETS, Problem, Regression
+from isfed.simulate import Measure
 
 DESIGNS: dict[str, Callable[[], Design]] = {
     "systematic": Systematic,
@@ -163,13 +164,40 @@ def _recipe(given: Mapping[str, Any]) -> tuple[Regression, int, dict[str, Any]]:
     return recipe, seed, {"preset": preset.name, "seed": seed, **values}
 
 
+class ProblemSource(Protocol):
+    """Where the problem of an experiment comes from."""
+
+    def make(self) -> Problem:
+        """Make or load the problem."""
+        ...
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """What to measure along the way beside the msd."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegressionSource:
+    """A generated regression."""
+
+    recipe: Regression
+    seed: int
+
+    def make(self) -> Problem:
+        """Generate the problem."""
+        return self.recipe.make(seed=self.seed)
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """Nothing beside the msd."""
+        return None
+
+
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """A problem, some algorithms to compare on it, and how long to run them."""
 
     name: str
-    recipe: Regression
-    data_seed: int
+    source: ProblemSource
     algorithms: dict[str, ISFedAvg]  # by the name that tables and figures use
     rounds: int
     repetitions: int
@@ -181,10 +209,6 @@ class Experiment:
         """A fingerprint: two experiments with the same one give the same results."""
         text = json.dumps(self.resolved, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def problem(self) -> Problem:
-        """Make the problem."""
-        return self.recipe.make(seed=self.data_seed)
 
     def to_toml(self) -> str:
         """The resolved configuration."""
@@ -227,7 +251,8 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
         "problem": problem,
         "algorithm": resolved,
     }
-    return Experiment(name, recipe, data_seed, algorithms, rounds, repetitions, seed, every)
+    source = RegressionSource(recipe, data_seed)
+    return Experiment(name, source, algorithms, rounds, repetitions, seed, every)
 
 
 def read_experiment(path: Path, **overrides: Any) -> Experiment:

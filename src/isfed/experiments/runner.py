@@ -11,11 +11,11 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.experiments.config import Experiment
-from isfed.experiments.store import Store
-from isfed.experiments.summary import history_columns, summarise
+from isfed.experiments.store import HISTORY, MEASURES, Store
+from isfed.experiments.summary import history_columns, measure_columns, summarise
 from isfed.policies import Oracle
 from isfed.problems import Problem
-from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.run import KernelRun, check_run
 from isfed.simulate.setup import kernel_runs
 
@@ -56,14 +56,17 @@ def run_experiment(
     """Run every algorithm of an experiment; returns the summary, which is also in the folder."""
     store = Store(folder, experiment)
     with store.opened(resume=resume, overwrite=overwrite):
-        problem = experiment.problem()
+        problem = experiment.source.make()
+        measure = experiment.source.measure(problem)
         results: dict[str, Finished] = {}
         for index, (name, algorithm) in enumerate(experiment.algorithms.items()):
             check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
-            job = _Job(experiment, store, index, problem, algorithm, threads)
+            job = _Job(experiment, store, index, problem, algorithm, measure, threads)
             results[name] = job.run(name, progress, chunk_seconds)
-        store.write_history(history_columns(results))
-        summary = summarise(experiment, results, optimal_probabilities(problem))
+        store.write_table(HISTORY, history_columns(results))
+        if measure is not None:
+            store.write_table(MEASURES, measure_columns(results))
+        summary = summarise(experiment, problem, results, optimal_probabilities(problem))
         store.write_summary(summary)
     return summary
 
@@ -87,6 +90,7 @@ class _Job:
         index: int,
         problem: Problem,
         algorithm: ISFedAvg,
+        measure: Measure | None,
         threads: int | None,
     ) -> None:
         if not kernel_runs(problem, algorithm):
@@ -105,10 +109,15 @@ class _Job:
             threads=threads,
         )
         self.msd = np.full((experiment.repetitions, experiment.rounds), np.nan)
+        self.measured = None
+        if measure is not None:
+            self.measured = Measured(measure, experiment.repetitions, experiment.rounds)
         self.seconds = 0.0
         arrays = store.load(index)
         if arrays is not None:
             self._restore(arrays)
+        elif self.measured is not None:
+            self.measured.look(self.kernel.state.params, 0)
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
         self.kernel.round_index = int(arrays["round_index"])
@@ -117,6 +126,8 @@ class _Job:
         self.msd[:, : self.kernel.round_index] = arrays["msd"]
         for name, values in self.kernel.state._asdict().items():
             values[...] = arrays[name]
+        if self.measured is not None:
+            self.measured.values[...] = arrays["measured"]
 
     def _save(self) -> None:
         done = self.kernel.round_index
@@ -127,6 +138,8 @@ class _Job:
             "msd": self.msd[:, :done],
             **self.kernel.state._asdict(),
         }
+        if self.measured is not None:
+            arrays["measured"] = self.measured.values
         self.store.save(self.index, arrays)
 
     def run(self, name: str, progress: Progress | None, chunk_seconds: float | None) -> Finished:
@@ -136,6 +149,8 @@ class _Job:
         if progress is not None:
             progress.begin(name, self.rounds, kernel.round_index)
         options: dict[str, Any] = {} if chunk_seconds is None else {"seconds": chunk_seconds}
+        if self.measured is not None:
+            options["every"] = self.measured.measure.every
         saved = started = time.perf_counter()
         least = LEAST_BETWEEN
         try:
@@ -143,6 +158,8 @@ class _Job:
                 now = time.perf_counter()
                 self.seconds, started = self.seconds + now - started, now
                 self.msd[:, begin : begin + block.shape[1]] = block
+                if self.measured is not None:
+                    self.measured.look(kernel.state.params, kernel.round_index)
                 if progress is not None:
                     progress.advance(block.shape[1])
                 if now - saved > least:
@@ -155,7 +172,7 @@ class _Job:
             raise
         if not complete:
             self._save()
-        history = kernel.history(self.msd[:, : kernel.round_index])
+        history = kernel.history(self.msd[:, : kernel.round_index], self.measured)
         if kernel.diverged:
             raise DivergenceError(kernel.round_index, history, kernel.algorithm.step_size)
         return Finished(history, self.seconds)

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isfed.experiments.config import Experiment
-from isfed.store import hold, write_whole
+from isfed.store import PART, hold, write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"
 HISTORY = "history.parquet"
+MEASURES = "measures.parquet"
 CHECKPOINTS = "checkpoints"
 DIGEST = "digest.txt"
 
@@ -51,6 +52,7 @@ class Store:
             yield
 
     def _prepare(self, *, resume: bool, overwrite: bool) -> None:
+        self._remove_parts()
         found = self.folder / DIGEST
         if overwrite:
             self._remove()
@@ -69,8 +71,15 @@ class Store:
             raise StoreError(
                 f"{self.folder} holds files that are not results; choose another --out"
             )
-        write_whole(self.folder / CONFIG, self.experiment.to_toml().encode())
+        # The digest first: a folder with it is ours, whenever the process is killed.
         write_whole(found, f"{self.experiment.digest}\n".encode())
+        write_whole(self.folder / CONFIG, self.experiment.to_toml().encode())
+
+    def _remove_parts(self) -> None:
+        """Remove what a killed process was writing beside its place."""
+        for folder in (self.folder, self.folder / CHECKPOINTS):
+            for path in folder.glob(f".*{PART}"):
+                path.unlink(missing_ok=True)
 
     def _remove(self) -> None:
         """Remove what a run writes, and nothing else."""
@@ -112,11 +121,11 @@ class Store:
             raise StoreError(f"the checkpoint {path} belongs to another configuration")
         return arrays
 
-    def write_history(self, columns: dict[str, Any]) -> None:
-        """Write history.parquet."""
+    def write_table(self, name: str, columns: dict[str, Any]) -> None:
+        """Write a Parquet file."""
         sink = io.BytesIO()
         pq.write_table(pa.table(columns), sink)
-        write_whole(self.folder / HISTORY, sink.getvalue())
+        write_whole(self.folder / name, sink.getvalue())
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, the last file: where it is, the run is complete."""

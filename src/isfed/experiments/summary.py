@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isfed.experiments.config import Experiment
-from isfed.simulate.history import History
+from isfed.problems import Problem
+from isfed.simulate.history import History, stderr_of_mean
 
 if TYPE_CHECKING:
     from isfed.experiments.runner import Finished
@@ -39,6 +40,37 @@ def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
     }
 
 
+def measure_columns(results: dict[str, Finished]) -> dict[str, Any]:
+    """What was measured, as columns: mean and standard error over the repetitions."""
+    columns: dict[str, list] = {
+        "algorithm": [],
+        "round": [],
+        "measure": [],
+        "mean": [],
+        "stderr": [],
+    }
+    for name, result in results.items():
+        for measure, values in result.history.measured.items():
+            points = values.shape[1]
+            columns["algorithm"] += [name] * points
+            columns["measure"] += [measure] * points
+            columns["round"] += result.history.measured_rounds.tolist()
+            columns["mean"] += values.mean(axis=0).tolist()
+            columns["stderr"] += stderr_of_mean(values).tolist()
+    return columns
+
+
+def _final(history: History) -> dict[str, dict[str, float]]:
+    """The last measurements: mean and standard error over the repetitions."""
+    return {
+        name: {
+            "mean": float(values[:, -1].mean()),
+            "stderr": float(stderr_of_mean(values[:, -1:])[0]),
+        }
+        for name, values in history.measured.items()
+    }
+
+
 def _example_distance(prob: np.ndarray, optimal: np.ndarray, offsets: np.ndarray) -> float:
     """1/K sum_k |p_n^(k) - p_n^(k),o|, the mean over repetitions."""
     square = np.add.reduceat((prob - optimal) ** 2, offsets[:-1], axis=1)
@@ -46,10 +78,9 @@ def _example_distance(prob: np.ndarray, optimal: np.ndarray, offsets: np.ndarray
 
 
 def summarise(
-    experiment: Experiment, results: dict[str, Finished], optimal: History
+    experiment: Experiment, problem: Problem, results: dict[str, Finished], optimal: History
 ) -> dict[str, Any]:
     """Everything that the table prints, and what it was computed with."""
-    problem = experiment.problem()
     offsets = problem.data.offsets
     num_agents = problem.num_agents
     agent_optimal, example_optimal = optimal.agent_prob[0], optimal.example_prob[0]
@@ -74,6 +105,7 @@ def summarise(
                 ),
                 "gradients_per_round": float(history.gradients.mean() / history.rounds),
                 "uploads_per_round": float(history.uploads.mean() / history.rounds),
+                "final": _final(history),
                 "seconds": result.seconds,
                 "rounds_per_second": history.msd.size / max(result.seconds, 1e-9),
             }

@@ -1,8 +1,7 @@
 """Losses: value, gradient and per-example gradient norm, with the ridge inside every example.
 
-A loss is one function, `gradient(params, x, y, weight) -> (weighted mean gradient, norms)`. For a
-generalised linear loss the gradient of one example is `slope x + 2 ridge params`, so its norm has
-a closed form and the matrix of per-example gradients is never built.
+A loss is one function, `gradient(params, x, y, weight) -> (weighted mean gradient, norms)`; the
+generalised linear ones below share the compiled function of `isfed.problems.gradients`.
 """
 
 from __future__ import annotations
@@ -12,11 +11,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
+from scipy.special import expit, logsumexp, softmax
 
-from isfed.compiled import compiled, inlined
-
-# The losses that compiled code knows, by number.
-LEAST_SQUARES, LOGISTIC = 0, 1
+from isfed.problems.gradients import (
+    HUBER,
+    LEAST_SQUARES,
+    LOGISTIC,
+    SOFTMAX,
+    CompiledLoss,
+    gradient_of,
+)
 
 
 class Loss(Protocol):
@@ -37,116 +41,58 @@ class Loss(Protocol):
         ...
 
 
-@inlined
-def _dot(values, row, params, size):
-    """The inner product of one row with `params`, in eight lanes of a fixed order."""
-    whole = size & ~7
-    if whole == 0:
-        total = 0.0
-        for j in range(size):
-            total += values[row, j] * params[j]
-        return total
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(0, whole, 8):
-        s0 += values[row, j] * params[j]
-        s1 += values[row, j + 1] * params[j + 1]
-        s2 += values[row, j + 2] * params[j + 2]
-        s3 += values[row, j + 3] * params[j + 3]
-        s4 += values[row, j + 4] * params[j + 4]
-        s5 += values[row, j + 5] * params[j + 5]
-        s6 += values[row, j + 6] * params[j + 6]
-        s7 += values[row, j + 7] * params[j + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    for j in range(whole, size):
-        total += values[row, j] * params[j]
-    return total
+@dataclass(frozen=True)
+class LinearLoss:
+    """What the generalised linear losses share: a ridge and the compiled gradient."""
 
+    ridge: float = 0.0
+    kind: ClassVar[int]
+    bend: ClassVar[float]  # the largest second derivative in the margin
 
-@inlined
-def _square(values, row, size):
-    """The squared length of one row, in the same lanes."""
-    whole = size & ~7
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(0, whole, 8):
-        s0 += values[row, j] * values[row, j]
-        s1 += values[row, j + 1] * values[row, j + 1]
-        s2 += values[row, j + 2] * values[row, j + 2]
-        s3 += values[row, j + 3] * values[row, j + 3]
-        s4 += values[row, j + 4] * values[row, j + 4]
-        s5 += values[row, j + 5] * values[row, j + 5]
-        s6 += values[row, j + 6] * values[row, j + 6]
-        s7 += values[row, j + 7] * values[row, j + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    for j in range(whole, size):
-        total += values[row, j] * values[row, j]
-    return total
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.ridge) and self.ridge >= 0.0):
+            raise ValueError(f"ridge={self.ridge} must be a finite number >= 0")
 
+    @property
+    def compiled(self) -> CompiledLoss:
+        """The loss as compiled code takes it."""
+        return CompiledLoss(self.kind, float(self.ridge), math.inf, 1)
 
-@inlined
-def _slope(kind, margin, target):
-    """The derivative of an example's loss in its margin x . params."""
-    if kind == LEAST_SQUARES:
-        return -2.0 * (target - margin)
-    return -target / (1.0 + math.exp(target * margin))  # logistic
+    def gradient(self, params, x, y, weight):
+        """The weighted mean gradient of a batch, and the norm of every example's gradient."""
+        return gradient_of(self.compiled, params, x, y, weight)
 
+    def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The loss of every example."""
+        matrix = params.reshape(self.compiled.num_rows, -1)
+        return self.of_margins(x @ matrix.T, y) + self.ridge * (params @ params)
 
-@inlined
-def moved_target(features, targets, row, shift):
-    """The target of one example when the true model has moved by `shift` (empty: it has not)."""
-    target = targets[row]
-    for j in range(shift.size):
-        target += features[row, j] * shift[j]
-    return target
+    def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The loss of every example without the ridge, from its margins, (N, rows of params)."""
+        raise NotImplementedError
 
+    def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The derivatives of `of_margins`, (N, rows of params)."""
+        raise NotImplementedError
 
-@inlined
-def batch_gradient(loss, params, examples, first, units, weight, num, scored, out):
-    """Weighted mean gradient of the examples `first + units[:num]`, into out = (gradient, norms).
+    def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """The second derivatives of `of_margins` times a change of the margins."""
+        raise NotImplementedError
 
-    `examples` is (features, targets, shift). The norms are left alone unless `scored`.
-    """
-    kind, ridge = loss
-    features, targets, shift = examples
-    gradient, norms = out
-    size = params.size
-    pull = 2.0 * ridge
-    length = 0.0
-    for j in range(size):
-        gradient[j] = 0.0
-        length += params[j] * params[j]
-    total = 0.0
-    for i in range(num):
-        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
-        margin = _dot(features, row, params, size)
-        slope = _slope(kind, margin, moved_target(features, targets, row, shift))
-        factor = weight[i] * slope
-        for j in range(size):
-            gradient[j] += factor * features[row, j]
-        total += weight[i]
-        if scored:  # |slope x + pull params|^2
-            square = slope * slope * _square(features, row, size)
-            square += pull * (2.0 * slope * margin + pull * length)
-            norms[i] = math.sqrt(max(square, 0.0))
-    for j in range(size):
-        gradient[j] = (gradient[j] + total * pull * params[j]) / num
+    def curvature(self, x: np.ndarray) -> np.ndarray:
+        """The Lipschitz constant of every example's gradient (delta of Assumption 1)."""
+        return self.bend * np.einsum("ij,ij->i", x, x) + 2.0 * self.ridge
 
+    def num_params(self, num_features: int) -> int:
+        """One parameter per feature (for softmax, per class and feature)."""
+        return self.compiled.num_rows * num_features
 
-@compiled
-def _gradient(loss, params, features, targets, weight):
-    num = targets.size
-    out = (np.empty(params.size), np.empty(num))
-    examples = (features, targets, np.empty(0))
-    batch_gradient(loss, params, examples, 0, np.arange(num), weight, num, True, out)
-    return out
-
-
-def _check_ridge(ridge: float) -> None:
-    if not (math.isfinite(ridge) and ridge >= 0.0):
-        raise ValueError(f"ridge={ridge} must be a finite number >= 0")
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Every finite number is a target, unless a loss says otherwise."""
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquares(LinearLoss):
     """(y - x . params)^2 + ridge |params|^2, as in the paper's regression.
 
     >>> loss = LeastSquares(ridge=0.0)
@@ -154,73 +100,147 @@ class LeastSquares:
     array([-1., -2.])
     """
 
-    ridge: float = 0.0
     kind: ClassVar[int] = LEAST_SQUARES
+    bend: ClassVar[float] = 2.0
 
-    def __post_init__(self) -> None:
-        _check_ridge(self.ridge)
+    def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(y - margin)^2."""
+        return (y - margins[:, 0]) ** 2
 
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """The loss as compiled code takes it."""
-        return (self.kind, float(self.ridge))
+    def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """-2 (y - margin)."""
+        return -2.0 * (y[:, None] - margins)
 
-    def gradient(self, params, x, y, weight):
-        """The weighted mean gradient of a batch, and the norm of every example's gradient."""
-        return _gradient(self.compiled, params, x, y, weight)
-
-    def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The loss of every example."""
-        return (y - x @ params) ** 2 + self.ridge * (params @ params)
-
-    def curvature(self, x: np.ndarray) -> np.ndarray:
-        """The Lipschitz constant of every example's gradient (delta of Assumption 1)."""
-        return 2.0 * np.einsum("ij,ij->i", x, x) + 2.0 * self.ridge
-
-    def num_params(self, num_features: int) -> int:
-        """One parameter per feature."""
-        return num_features
-
-    def check_targets(self, targets: np.ndarray) -> None:
-        """Every finite number is a target."""
+    def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """2."""
+        return 2.0 * change
 
 
 @dataclass(frozen=True)
-class Logistic:
-    """log(1 + exp(-y x . params)) + ridge |params|^2 for y in {-1, +1}."""
+class Huber(LinearLoss):
+    """Least squares up to a residual of `knee`, linear beyond: outliers pull with bounded force.
 
-    ridge: float = 0.0
-    kind: ClassVar[int] = LOGISTIC
+    With r = y - x . params: r^2 if |r| <= knee, else knee (2 |r| - knee); plus ridge |params|^2.
+
+    >>> Huber(knee=1.0).values(np.zeros(1), np.ones((2, 1)), np.array([0.5, 10.0]))
+    array([ 0.25, 19.  ])
+    """
+
+    knee: float = 1.0
+    kind: ClassVar[int] = HUBER
+    bend: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
-        _check_ridge(self.ridge)
+        super().__post_init__()
+        if not (math.isfinite(self.knee) and self.knee > 0.0):
+            raise ValueError(f"knee={self.knee} must be a finite number > 0")
 
     @property
-    def compiled(self) -> tuple[int, float]:
+    def compiled(self) -> CompiledLoss:
         """The loss as compiled code takes it."""
-        return (self.kind, float(self.ridge))
+        return CompiledLoss(self.kind, float(self.ridge), float(self.knee), 1)
 
-    def gradient(self, params, x, y, weight):
-        """The weighted mean gradient of a batch, and the norm of every example's gradient."""
-        return _gradient(self.compiled, params, x, y, weight)
+    def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """r^2 or knee (2 |r| - knee)."""
+        residual = np.abs(y - margins[:, 0])
+        linear = self.knee * (2.0 * residual - self.knee)
+        return np.where(residual <= self.knee, residual**2, linear)
 
-    def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The loss of every example."""
-        return np.logaddexp(0.0, -y * (x @ params)) + self.ridge * (params @ params)
+    def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """-2 (y - margin), within twice the knee."""
+        return -2.0 * np.clip(y[:, None] - margins, -self.knee, self.knee)
 
-    def curvature(self, x: np.ndarray) -> np.ndarray:
-        """The Lipschitz constant of every example's gradient (delta of Assumption 1)."""
-        return 0.25 * np.einsum("ij,ij->i", x, x) + 2.0 * self.ridge
+    def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """2 up to the knee, 0 beyond."""
+        return np.where(np.abs(y[:, None] - margins) <= self.knee, 2.0 * change, 0.0)
 
-    def num_params(self, num_features: int) -> int:
-        """One parameter per feature."""
-        return num_features
+
+@dataclass(frozen=True)
+class Logistic(LinearLoss):
+    """log(1 + exp(-y x . params)) + ridge |params|^2 for y in {-1, +1}."""
+
+    kind: ClassVar[int] = LOGISTIC
+    bend: ClassVar[float] = 0.25
+
+    def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """log(1 + exp(-y margin))."""
+        return np.logaddexp(0.0, -y * margins[:, 0])
+
+    def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """-y / (1 + exp(y margin))."""
+        return -y[:, None] * expit(-y[:, None] * margins)
+
+    def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """p (1 - p)."""
+        return expit(margins) * expit(-margins) * change
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Targets are -1 or +1."""
-        bad = np.flatnonzero(np.abs(targets) != 1.0)
-        if bad.size:
+        _check_each(targets, np.abs(targets) != 1.0, "logistic loss needs -1 or +1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(LinearLoss):
+    """log(sum_c exp(x . w_c)) - x . w_y + ridge |params|^2 for y in {0, ..., num_classes - 1}.
+
+    `params` is the matrix of all w_c, (classes x features), flattened row after row.
+
+    >>> loss = Softmax(num_classes=2)
+    >>> gradient, norms = loss.gradient(np.zeros(2), np.ones((1, 1)), np.ones(1), np.ones(1))
+    >>> gradient.tolist(), norms.round(4).tolist()
+    ([0.5, -0.5], [0.7071])
+    """
+
+    num_classes: int
+    kind: ClassVar[int] = SOFTMAX
+    bend: ClassVar[float] = 0.5  # of diag(p) - p p^T, reached by two classes of probability 1/2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = isinstance(self.num_classes, int | np.integer)
+        if isinstance(self.num_classes, bool) or not whole or self.num_classes < 2:
+            raise ValueError(f"num_classes={self.num_classes} must be a whole number >= 2")
+
+    @property
+    def compiled(self) -> CompiledLoss:
+        """The loss as compiled code takes it."""
+        return CompiledLoss(self.kind, float(self.ridge), math.inf, int(self.num_classes))
+
+    def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """log(sum of exp) less the margin of the example's class."""
+        return logsumexp(margins, axis=1) - margins[np.arange(len(y)), y.astype(np.int64)]
+
+    def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """p - e_y."""
+        slopes = softmax(margins, axis=1)
+        slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
+        return slopes
+
+    def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """diag(p) - p p^T."""
+        share = softmax(margins, axis=1)
+        moved = share * change
+        return moved - share * moved.sum(axis=1, keepdims=True)
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Targets of all agents together are the whole numbers below `num_classes`, each at least
+        once: a class that never occurs in training cannot be learned."""
+        known = (targets >= 0) & (targets < self.num_classes) & (targets == np.floor(targets))
+        expected = f"softmax loss needs a class, 0 to {self.num_classes - 1}"
+        _check_each(targets, ~known, expected)
+        counts = np.bincount(targets.astype(np.int64), minlength=self.num_classes)
+        absent = np.flatnonzero(counts == 0)
+        if absent.size:
             raise ValueError(
-                f"targets[{bad[0]}]={targets[bad[0]]} but logistic loss needs -1 or +1 "
-                f"({bad.size} such)"
+                f"class {absent[0]} of num_classes={self.num_classes} never occurs in the targets "
+                f"({absent.size} such); leave it out and number the others 0, 1, ..."
             )
+
+
+def _check_each(targets: np.ndarray, bad: np.ndarray, expected: str) -> None:
+    """Raise a ValueError for the first bad target."""
+    places = np.flatnonzero(bad)
+    if places.size:
+        raise ValueError(
+            f"targets[{places[0]}]={targets[places[0]]} but {expected} ({places.size} such)"
+        )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from isfed.experiments.store import HISTORY
+from isfed.experiments.store import HISTORY, MEASURES
 from isfed.report.tables import PAPER_GAIN_DB
 from isfed.store import write_whole
 
@@ -28,6 +28,16 @@ STYLES: dict[str, tuple[str, Any]] = {
     "FedAvg with 1/E_k": ("lightsteelblue", "-"),
     "ISFedAvg, memory (ours)": ("black", (0, (1, 1.2))),
 }
+_LOOKS: list[tuple[str, Any]] = [
+    ("tab:blue", "-"),
+    ("tab:red", (0, (6, 2))),
+    ("tab:purple", (0, (3, 1, 1, 1))),
+    ("black", (0, (1, 1.2))),
+    ("lightsteelblue", "-"),
+    ("lightcoral", (0, (6, 2))),
+    ("plum", (0, (3, 1, 1, 1))),
+    ("grey", (0, (1, 1.2))),
+]
 OTHERS = cycle([("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")])
 
 
@@ -71,6 +81,56 @@ def msd_figure(folder: Path) -> list[Path]:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
     return save_figure(figure, folder, "msd")
+
+
+MEASURE_LABELS = {
+    "test_error": "test error (%)",
+    "balanced_error": "balanced test error (%)",
+    "msd": "mean-square deviation (dB)",
+}
+
+
+def measures_figure(folder: Path, levels: dict[str, float]) -> list[Path]:
+    """Errors and msd against rounds, a panel each; `levels` are horizontal lines in the first."""
+    found = pq.read_table(folder / MEASURES).to_pydict()
+    history = pq.read_table(folder / HISTORY).to_pydict()
+    figure, panels = plt.subplots(1, 3, figsize=(13.5, 4.2))
+    names = list(dict.fromkeys(found["algorithm"]))
+    looks = dict(zip(names, cycle(_LOOKS), strict=False))
+    for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
+        for name in names:
+            colour, dashes = looks[name]
+            if measure == "msd":
+                rows = np.array(history["algorithm"]) == name
+                x = np.array(history["round"])[rows]
+                y = 10 * np.log10(_smooth(np.array(history["msd"])[rows], max(1, x.size // 150)))
+                low = high = y
+            else:
+                rows = (np.array(found["algorithm"]) == name) & (
+                    np.array(found["measure"]) == measure
+                )
+                x = np.array(found["round"])[rows]
+                y = 100 * np.array(found["mean"])[rows]
+                error = 100 * np.array(found["stderr"])[rows]
+                low, high = y - 2 * error, y + 2 * error
+            axes.plot(x, y, color=colour, linestyle=dashes, label=name)
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel("round")
+        axes.set_ylabel(MEASURE_LABELS[measure])
+        axes.grid(alpha=0.3)
+    for label, level in levels.items():
+        panels[0].axhline(100 * level, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
+        panels[0].annotate(
+            label, (1.0, 100 * level), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+            textcoords="offset points", fontsize=8, ha="right",
+        )  # fmt: skip
+    panels[0].set_ylim(0, 60)
+    panels[1].set_ylim(0, 60)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False,
+        fontsize=9, bbox_to_anchor=(0.5, -0.1),
+    )  # fmt: skip
+    return save_figure(figure, folder, "measures")
 
 
 def heterogeneity_figure(folder: Path, study: dict[str, Any]) -> list[Path]:

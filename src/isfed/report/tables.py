@@ -77,3 +77,50 @@ def paper_verdict(summary: dict[str, Any]) -> list[str]:
         f"(paper {PAPER_EXAMPLE_DISTANCE:.2e}; uniform {summary['uniform_example_distance']:.2e}).",
     ]
     return lines
+
+
+PAPER_ERRORS = {"FedAvg": 0.2245, "ISFedAvg": 0.1846}
+
+
+def measures_table(summary: dict[str, Any], landmarks: dict[str, float]) -> Table:
+    """Final errors of every algorithm, with what the optimum and the majority class reach."""
+    table = Table(
+        title=f"{summary['experiment']}: {summary['repetitions']} repetitions, after "
+        f"{summary['rounds']} rounds (± standard error)",
+        title_justify="left",
+    )
+    table.add_column("algorithm")
+    for heading in ("test error", "balanced error", "msd (dB)", "gradients a round"):
+        table.add_column(heading, justify="right")
+    for row in summary["algorithms"]:
+        errors = [row["final"][name] for name in ("test_error", "balanced_error")]
+        table.add_row(
+            row["name"],
+            *(f"{100 * e['mean']:.2f}% ± {100 * e['stderr']:.2f}" for e in errors),
+            f"{row['msd_db']:.2f} ± {row['msd_stderr_db']:.2f}",
+            f"{row['gradients_per_round']:.0f}",
+        )
+    table.add_section()
+    optimum = landmarks["optimum_test_error"], landmarks["optimum_balanced_error"]
+    table.add_row("the minimiser w^o itself", *(f"{100 * e:.2f}%" for e in optimum), "", "")
+    majority = f"{100 * landmarks['majority_test_error']:.2f}%"
+    table.add_row("always the majority class", majority, "", "", "")
+    return table
+
+
+def classification_verdict(summary: dict[str, Any], passage: int | None) -> list[str]:
+    """ISFedAvg's error beside the paper's, and when FedAvg passes the paper's FedAvg."""
+    rows = {row["name"]: row["final"]["test_error"] for row in summary["algorithms"]}
+    when = "never" if passage is None else f"in round {passage}"
+    lines = [
+        f"FedAvg passes the paper's {100 * PAPER_ERRORS['FedAvg']:.2f}% {when} and ends at "
+        f"{100 * rows['FedAvg']['mean']:.2f}% ± {100 * rows['FedAvg']['stderr']:.2f}."
+    ]
+    for name, error in rows.items():
+        if name.startswith("FedAvg"):
+            continue
+        lines.append(
+            f"ISFedAvg, {name}: {100 * error['mean']:.2f}% ± {100 * error['stderr']:.2f}; the "
+            f"paper's ISFedAvg {100 * PAPER_ERRORS['ISFedAvg']:.2f}%."
+        )
+    return lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,6 +33,40 @@ class Steady:
         return float(10.0 / np.log(10.0) * self.stderr / self.msd) if self.msd > 0.0 else 0.0
 
 
+class Measure(Protocol):
+    """Something to measure at the models of a run now and then, for instance a test error."""
+
+    every: int  # rounds between measurements; one is made before the first round too
+    names: tuple[str, ...]
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """From models (R, M) to one column per name, (R, len(names))."""
+        ...
+
+
+class Measured:
+    """What a measure found: values[rep, point, name] at rounds 0, every, 2 every, ..."""
+
+    def __init__(self, measure: Measure, repetitions: int, rounds: int) -> None:
+        if measure.every < 1:
+            raise ValueError(f"every={measure.every} must be at least 1")
+        self.measure = measure
+        self.rounds = np.arange(0, rounds + 1, measure.every)
+        self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
+
+    def look(self, params: np.ndarray, round_index: int, *, repetition: int | None = None) -> None:
+        """Measure if this is a round to measure at."""
+        if round_index % self.measure.every:
+            return
+        rows = slice(None) if repetition is None else slice(repetition, repetition + 1)
+        self.values[rows, round_index // self.measure.every] = self.measure(params)
+
+    def fields(self) -> dict[str, Any]:
+        """What a history keeps of it."""
+        columns = {name: self.values[:, :, i] for i, name in enumerate(self.measure.names)}
+        return {"measured_rounds": self.rounds, "measured": columns}
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """The msd of every round and repetition, and the state at the end.
@@ -45,6 +80,8 @@ class History:
     example_prob: np.ndarray  # (R, rows)
     gradients: np.ndarray  # (R,) example gradients computed
     uploads: np.ndarray  # (R,) models sent up
+    measured_rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    measured: dict[str, np.ndarray] = field(default_factory=dict)  # by name, (R, points)
 
     @property
     def rounds(self) -> int:
@@ -64,7 +101,7 @@ class History:
     @property
     def stderr(self) -> np.ndarray:
         """The standard error of `mean`; nan for a single repetition."""
-        return _stderr(self.msd)
+        return stderr_of_mean(self.msd)
 
     def steady(self, *, share: float = 0.25) -> Steady:
         """The mean msd over the last `share` of the rounds."""
@@ -72,10 +109,11 @@ class History:
             raise ValueError(f"share={share} must be in (0, 1]")
         last = max(1, round(share * self.rounds))
         levels = self.msd[:, -last:].mean(axis=1)
-        return Steady(float(levels.mean()), float(_stderr(levels[:, None])[0]), last)
+        return Steady(float(levels.mean()), float(stderr_of_mean(levels[:, None])[0]), last)
 
 
-def _stderr(values: np.ndarray) -> np.ndarray:
+def stderr_of_mean(values: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over the first axis; nan for a single repetition."""
     if len(values) < 2:
         return np.full(values.shape[1], np.nan)
     return values.std(axis=0, ddof=1) / np.sqrt(len(values))

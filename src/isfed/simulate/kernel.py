@@ -23,7 +23,7 @@ from isfed.policies import (
     spread_of_norms,
     take_scores,
 )
-from isfed.problems.losses import batch_gradient
+from isfed.problems.gradients import CompiledLoss, batch_gradient
 from isfed.streams import NO_AGENT, fill_normal, start
 
 ALL = int(Refresh.ALL)
@@ -40,7 +40,7 @@ class Task(NamedTuple):
     offsets: np.ndarray  # (K + 1,)
     local_steps: np.ndarray  # (K,)
     batch_size: np.ndarray  # (K,)
-    loss: tuple[int, float]
+    loss: CompiledLoss
     optimum: np.ndarray  # (M,)
     drift_response: np.ndarray  # (M, M), or empty without drift
 
@@ -97,6 +97,7 @@ class Scratch(NamedTuple):
     local: np.ndarray  # models and gradients
     gradient: np.ndarray
     total: np.ndarray
+    slopes: np.ndarray  # of one example, one for each row of the parameters
     ones: np.ndarray  # as many as the largest agent has examples
     all_units: np.ndarray
 
@@ -116,7 +117,7 @@ def _full_gradient(task, params, shift, agent, scratch):
     """The gradient and the norms of all the examples of one agent, at `params`."""
     first = task.offsets[agent]
     count = task.offsets[agent + 1] - first
-    out = (scratch.gradient, scratch.norms)
+    out = (scratch.gradient, scratch.norms, scratch.slopes)
     examples = (task.features, task.targets, shift)
     batch_gradient(
         task.loss, params, examples, first, scratch.all_units, scratch.ones, count, True, out
@@ -167,7 +168,7 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
             weight[i] = 1.0 / (count * scratch.example_prob[i])
         batch_gradient(
             task.loss, local, (task.features, task.targets, shift), first, batch, weight,
-            batch_size, plan.scored, (gradient, norms),
+            batch_size, plan.scored, (gradient, norms, scratch.slopes),
         )  # fmt: skip
         for j in range(size):
             local[j] -= step * gradient[j]
@@ -335,6 +336,7 @@ def _make_scratch(task, plan):
         np.empty(size),
         np.empty(size),
         np.empty(size),
+        np.empty(task.loss.num_rows),
         np.ones(full),
         np.arange(full),
     )

@@ -11,7 +11,7 @@ from isfed.algorithms import ISFedAvg
 from isfed.cloud import Cloud
 from isfed.policies import Initial, Refresh
 from isfed.problems import Problem
-from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.history import DivergenceError, History, Measured
 from isfed.simulate.kernel import TOO_FAR, distance
 from isfed.streams import NO_AGENT, Purpose, Stream, stream_key
 
@@ -106,6 +106,7 @@ def simulate_objects(
     repetitions: int,
     seed: int,
     initial: np.ndarray,
+    measured: Measured | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> History:
     """Run every repetition, one after the other."""
@@ -115,6 +116,8 @@ def simulate_objects(
     for repetition in range(repetitions):
         run = Federation(problem, algorithm, seed=seed, repetition=repetition, initial=initial)
         runs.append(run)
+        if measured is not None:
+            measured.look(run.cloud.params[None], 0, repetition=repetition)
         for i in range(finite):
             with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported below
                 run.step(i)
@@ -122,6 +125,8 @@ def simulate_objects(
             if not msd[repetition, i] < TOO_FAR:
                 finite = i
                 break
+            if measured is not None:
+                measured.look(run.cloud.params[None], i + 1, repetition=repetition)
             if progress is not None:
                 progress(1)
     for run in runs:
@@ -135,6 +140,7 @@ def simulate_objects(
         ),
         gradients=np.array([run.gradients for run in runs]),
         uploads=np.array([run.uploads for run in runs]),
+        **({} if measured is None else measured.fields()),
     )
     if finite < rounds:
         raise DivergenceError(finite, history, algorithm.step_size)

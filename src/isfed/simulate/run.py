@@ -13,7 +13,7 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.problems import Problem
-from isfed.simulate.history import DivergenceError, History
+from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.interrupts import hold_interrupt
 from isfed.simulate.kernel import Plan, State, Task, run_rounds
 from isfed.simulate.objects import simulate_objects
@@ -70,12 +70,14 @@ def simulate(
     initial: np.ndarray | None = None,
     engine: Literal["auto", "kernel", "objects"] = "auto",
     threads: int | None = None,
+    measure: Measure | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> History:
     """Run an algorithm on a problem and return what happened.
 
-    `progress` is called with the number of rounds (times repetitions) just done. The engines give
-    the same numbers: `kernel` is fast, `objects` also runs losses and designs of your own.
+    `measure` is evaluated every so many rounds, see `Measure`. `progress` is called with the number
+    of rounds (times repetitions) just done. The engines give the same numbers: `kernel` is fast,
+    `objects` also runs losses and designs of your own.
 
     >>> from isfed import PAPER, FedAvg
     >>> history = simulate(PAPER.make(), FedAvg(step_size=0.01, num_active=6), rounds=20)
@@ -84,6 +86,7 @@ def simulate(
     """
     check_run(problem, algorithm, rounds, repetitions)
     params = check_initial(problem, initial)
+    measured = None if measure is None else Measured(measure, repetitions, rounds)
     runs = kernel_runs(problem, algorithm)
     if engine == "kernel" and not runs:
         raise ValueError("the kernel does not know this loss or design; use engine='objects'")
@@ -95,20 +98,30 @@ def simulate(
             repetitions=repetitions,
             seed=seed,
             initial=params,
+            measured=measured,
             progress=progress,
         )
     run = KernelRun(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=params, threads=threads
     )
     msd = np.empty((repetitions, rounds))
-    for begin, block in run.chunks(rounds):
+    if measured is not None:
+        measured.look(run.state.params, 0)
+    for begin, block in run.chunks(rounds, every=None if measure is None else measure.every):
         msd[:, begin : begin + block.shape[1]] = block
+        if measured is not None:
+            measured.look(run.state.params, run.round_index)
         if progress is not None:
             progress(block.size)
-    history = run.history(msd[:, : run.round_index])
+    history = run.history(msd[:, : run.round_index], measured)
     if run.diverged:
         raise DivergenceError(run.round_index, history, algorithm.step_size)
     return history
+
+
+def _to_next(begin: int, every: int | None, size: int) -> int:
+    """How many rounds until the next multiple of `every`."""
+    return size if every is None else every - begin % every
 
 
 class KernelRun:
@@ -164,23 +177,26 @@ class KernelRun:
         self.whole = True
         return msd[:, :finite]
 
-    def chunks(self, rounds: int, *, seconds: float = CHUNK_SECONDS):
-        """Yield (first round, msd) of chunks of about that much work, until `rounds`."""
+    def chunks(self, rounds: int, *, seconds: float = CHUNK_SECONDS, every: int | None = None):
+        """Yield (first round, msd) of chunks of about that much work, until `rounds`.
+
+        No chunk goes past a multiple of `every`.
+        """
         self.compile()  # Ctrl-C is not held back here: it may take a minute, once
         size = FIRST_CHUNK
         while self.round_index < rounds and not self.diverged:
             begin = self.round_index
             before = time.perf_counter()
             with hold_interrupt() as held:
-                block = self.advance(min(size, rounds - begin))
+                block = self.advance(min(size, rounds - begin, _to_next(begin, every, size)))
             spent = time.perf_counter() - before
             yield begin, block
             if held.asked:  # only now: what was computed is with the caller
                 raise KeyboardInterrupt
             size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
 
-    def history(self, msd: np.ndarray) -> History:
-        """What happened, given the msd of all rounds."""
+    def history(self, msd: np.ndarray, measured: Measured | None = None) -> History:
+        """What happened, given the msd of all rounds and what was measured."""
         return History(
             msd=msd,
             params=self.state.params.copy(),
@@ -188,4 +204,5 @@ class KernelRun:
             example_prob=example_probabilities(self.problem, self.algorithm, self.task, self.state),
             gradients=self.state.counts[:, 0].copy(),
             uploads=self.state.counts[:, 1].copy(),
+            **({} if measured is None else measured.fields()),
         )

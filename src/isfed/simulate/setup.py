@@ -19,7 +19,7 @@ from isfed.policies import (
     take_scores,
 )
 from isfed.problems import Problem
-from isfed.problems.losses import batch_gradient
+from isfed.problems.gradients import batch_gradient
 from isfed.simulate.kernel import Plan, Side, State, Task
 from isfed.streams import Purpose, stream_keys
 
@@ -94,14 +94,13 @@ def _write_optimum(task, shift, floor, uniform, examples, nodes, at, agent_score
     num_agents = task.offsets.size - 1
     most = np.max(task.offsets[1:] - task.offsets[:-1])
     gradient, norms = np.empty(task.optimum.size), np.empty(most)
+    out = (gradient, norms, np.empty(task.loss.num_rows))
     units, ones = np.arange(most), np.ones(most)
     data = (task.features, task.targets, shift)
     for agent in range(num_agents):
         first = task.offsets[agent]
         count = task.offsets[agent + 1] - first
-        batch_gradient(
-            task.loss, task.optimum, data, first, units, ones, count, True, (gradient, norms)
-        )
+        batch_gradient(task.loss, task.optimum, data, first, units, ones, count, True, out)
         if examples:
             nodes[at[agent] : at[agent] + count] = norms[:count]
             take_scores(nodes, at[agent], count)

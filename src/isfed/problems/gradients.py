@@ -1,0 +1,178 @@
+"""The compiled side of the losses: the weighted mean gradient of a batch and its norms.
+
+The gradient of one example is `slope x + 2 ridge params`, one slope for each row of the parameters
+(one row, but for softmax), so its norm has a closed form and the matrix of per-example gradients
+is never built.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from isfed.compiled import called, compiled, inlined
+
+# The losses that compiled code knows, by number.
+LEAST_SQUARES, LOGISTIC, HUBER, SOFTMAX = 0, 1, 2, 3
+
+
+class CompiledLoss(NamedTuple):
+    """A loss as compiled code takes it: the same type for all, so the kernel compiles once."""
+
+    kind: int
+    ridge: float
+    knee: float  # where Huber's loss becomes linear; the others ignore it
+    num_rows: int  # of the parameters as a matrix: the number of classes for softmax, else 1
+
+
+@inlined
+def _dot(values, row, params, size):
+    """The inner product of one row with `params`, in eight lanes of a fixed order."""
+    whole = size & ~7
+    if whole == 0:
+        total = 0.0
+        for j in range(size):
+            total += values[row, j] * params[j]
+        return total
+    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(0, whole, 8):
+        s0 += values[row, j] * params[j]
+        s1 += values[row, j + 1] * params[j + 1]
+        s2 += values[row, j + 2] * params[j + 2]
+        s3 += values[row, j + 3] * params[j + 3]
+        s4 += values[row, j + 4] * params[j + 4]
+        s5 += values[row, j + 5] * params[j + 5]
+        s6 += values[row, j + 6] * params[j + 6]
+        s7 += values[row, j + 7] * params[j + 7]
+    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+    for j in range(whole, size):
+        total += values[row, j] * params[j]
+    return total
+
+
+@inlined
+def _square(values, row, size):
+    """The squared length of one row, in the same lanes."""
+    whole = size & ~7
+    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(0, whole, 8):
+        s0 += values[row, j] * values[row, j]
+        s1 += values[row, j + 1] * values[row, j + 1]
+        s2 += values[row, j + 2] * values[row, j + 2]
+        s3 += values[row, j + 3] * values[row, j + 3]
+        s4 += values[row, j + 4] * values[row, j + 4]
+        s5 += values[row, j + 5] * values[row, j + 5]
+        s6 += values[row, j + 6] * values[row, j + 6]
+        s7 += values[row, j + 7] * values[row, j + 7]
+    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+    for j in range(whole, size):
+        total += values[row, j] * values[row, j]
+    return total
+
+
+@inlined
+def _slope(loss, margin, target):
+    """The derivative of an example's loss in its margin x . params."""
+    if loss.kind == LEAST_SQUARES:
+        return -2.0 * (target - margin)
+    if loss.kind == HUBER:
+        return -2.0 * min(max(target - margin, -loss.knee), loss.knee)
+    return -target / (1.0 + math.exp(target * margin))  # logistic
+
+
+@inlined
+def moved_target(features, targets, row, shift):
+    """The target of one example when the true model has moved by `shift` (empty: it has not)."""
+    target = targets[row]
+    for j in range(shift.size):
+        target += features[row, j] * shift[j]
+    return target
+
+
+@called
+def _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out):
+    """`batch_gradient` for the softmax loss; `params` is (classes x features), row after row."""
+    features, targets, _ = examples
+    gradient, norms, slopes = out
+    size = features.shape[1]
+    pull = 2.0 * loss.ridge
+    length = 0.0
+    for j in range(params.size):
+        gradient[j] = 0.0
+        length += params[j] * params[j]
+    total = 0.0
+    for i in range(num):
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
+        label = int(targets[row])
+        largest = -math.inf
+        for c in range(loss.num_rows):
+            slopes[c] = _dot(features, row, params[c * size :], size)
+            largest = max(largest, slopes[c])
+        # Margins are taken from the largest one: exp cannot overflow, the sum is at least 1.
+        mass = 0.0
+        for c in range(loss.num_rows):
+            mass += math.exp(slopes[c] - largest)
+        square, cross = 0.0, 0.0
+        for c in range(loss.num_rows):
+            margin = slopes[c]
+            slope = math.exp(margin - largest) / mass - (1.0 if c == label else 0.0)
+            square += slope * slope
+            cross += slope * margin
+            factor = weight[i] * slope
+            at = c * size
+            for j in range(size):
+                gradient[at + j] += factor * features[row, j]
+        total += weight[i]
+        if scored:  # |slopes x^T + pull params|^2
+            square = square * _square(features, row, size)
+            square += pull * (2.0 * cross + pull * length)
+            norms[i] = math.sqrt(max(square, 0.0))
+    for j in range(params.size):
+        gradient[j] = (gradient[j] + total * pull * params[j]) / num
+
+
+@inlined
+def batch_gradient(loss, params, examples, first, units, weight, num, scored, out):
+    """Weighted mean gradient of the examples `first + units[:num]`, into out.
+
+    `examples` is (features, targets, shift), `out` is (gradient, norms, room for one number per
+    row of the parameters). The norms are left alone unless `scored`.
+    """
+    if loss.kind == SOFTMAX:
+        _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out)
+        return
+    features, targets, shift = examples
+    gradient, norms, _ = out
+    size = params.size
+    pull = 2.0 * loss.ridge
+    length = 0.0
+    for j in range(size):
+        gradient[j] = 0.0
+        length += params[j] * params[j]
+    total = 0.0
+    for i in range(num):
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
+        margin = _dot(features, row, params, size)
+        slope = _slope(loss, margin, moved_target(features, targets, row, shift))
+        factor = weight[i] * slope
+        for j in range(size):
+            gradient[j] += factor * features[row, j]
+        total += weight[i]
+        if scored:  # |slope x + pull params|^2
+            square = slope * slope * _square(features, row, size)
+            square += pull * (2.0 * slope * margin + pull * length)
+            norms[i] = math.sqrt(max(square, 0.0))
+    for j in range(size):
+        gradient[j] = (gradient[j] + total * pull * params[j]) / num
+
+
+@compiled
+def gradient_of(loss, params, features, targets, weight):
+    """The weighted mean gradient of a batch, and the norm of every example's gradient."""
+    num = targets.size
+    out = (np.empty(params.size), np.empty(num), np.empty(loss.num_rows))
+    examples = (features, targets, np.empty(0))
+    batch_gradient(loss, params, examples, 0, np.arange(num), weight, num, True, out)
+    return out[0], out[1]
