@@ -24,10 +24,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev run test test-lowest check format bench study clean
+.PHONY: help install dev run test test-federation test-lowest check format bench study clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.installed  ## create .venv and install the project in it
 
@@ -40,6 +40,10 @@ run: install  ## the main job: reproduce the paper's regression experiment
 test: dev  ## run the tests and the examples in docstrings
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest
+
+test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapter, with real processes on loopback
+	@echo "==> pytest tests/flower tests/federation"
+	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest tests/flower tests/federation
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"
@@ -82,6 +86,11 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "==> installing isfed and its development tools in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-flower: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed, its development tools and Flower in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
+	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
 
 $(LOWEST)/.installed: pyproject.toml requirements-lowest.txt | $(LOWEST)/bin/python
 	@echo "==> installing isfed with the lowest versions in $(LOWEST)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -24,6 +24,8 @@ from isfed.experiments import (
 )
 from isfed.experiments.config import DESIGNS
 from isfed.experiments.heterogeneity import Grid, run_grid
+from isfed.flower.commands import app as federation
+from isfed.flower.commands import print_engines
 from isfed.report.progress import RunProgress
 from isfed.simulate import DivergenceError
 
@@ -37,6 +39,7 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.add_typer(federation, name="federation")
 console = Console()
 errors = Console(stderr=True)
 
@@ -132,6 +135,10 @@ def reproduce_regression(
     repetitions: Repetitions = None,
     seed: Seed = None,
     threads: Threads = None,
+    engine: Annotated[
+        Literal["kernel", "flower"],
+        typer.Option(help="flower: a small setting on all engines, Flower's simulation included."),
+    ] = "kernel",
     heterogeneity: Annotated[
         bool, typer.Option(help="Also draw the gain against the heterogeneity of the agents.")
     ] = True,
@@ -144,6 +151,9 @@ def reproduce_regression(
     from isfed.report.figures import heterogeneity_figure
     from isfed.report.tables import paper_verdict
 
+    if engine == "flower":
+        print_engines(rounds=rounds or 20, seed=seed or 0)
+        return
     with _one_line_errors():
         with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:
             experiment = read_experiment(path, rounds=rounds, repetitions=repetitions, seed=seed)

@@ -17,6 +17,7 @@ import pytest
 
 from isfed.experiments import StoreError, make_experiment, run_experiment, runner, store
 from isfed.simulate.history import DivergenceError
+from isfed.store import PART
 
 
 class Stop:
@@ -109,7 +110,7 @@ def test_twenty_kills_at_random_moments(small, tmp_path):
 def test_parts_of_files_are_cleared_away(small, tmp_path):
     """What a kill leaves in the middle of a write is no obstacle and does not stay."""
     (tmp_path / "run").mkdir()
-    part = tmp_path / "run" / f".digest.txt.x7{store.PART}"
+    part = tmp_path / "run" / f".digest.txt.x7{PART}"
     part.write_text("half")
     run_experiment(make_experiment(small), tmp_path / "run")
     assert not part.exists()
@@ -172,7 +173,7 @@ def test_a_full_disk_loses_nothing(small, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             run_experiment(experiment, tmp_path / "cut", resume=True)
     after = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}

@@ -13,10 +13,11 @@ import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
 from isfed.experiments.runner import Progress
-from isfed.experiments.store import StoreError, write_whole
+from isfed.experiments.store import StoreError
 from isfed.policies import Memory, Oracle
 from isfed.problems import OUTLIERS
 from isfed.simulate.run import simulate
+from isfed.store import write_whole
 
 FILE = "heterogeneity.json"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isfed.experiments.config import Experiment
+from isfed.store import PART, hold, write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"
@@ -24,27 +23,10 @@ HISTORY = "history.parquet"
 MEASURES = "measures.parquet"
 CHECKPOINTS = "checkpoints"
 DIGEST = "digest.txt"
-PART = ".part"  # the end of the name of a file that is not whole yet
 
 
 class StoreError(RuntimeError):
     """The folder cannot be used, said in one line."""
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that at every moment it is the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 class Store:
@@ -58,12 +40,14 @@ class Store:
     def opened(self, *, resume: bool, overwrite: bool) -> Iterator[None]:
         """Hold the folder for one run; refuse it if it holds something else."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held as long as the run)
+            lock = hold(self.folder / ".lock")
+        except BlockingIOError as error:
+            raise StoreError(
+                f"another run is writing to {self.folder}; wait for it or use --out"
+            ) from error
         except OSError as error:
             raise StoreError(f"cannot write to {self.folder}: {error.strerror}") from error
         with lock:
-            _hold(lock, self.folder)
             self._prepare(resume=resume, overwrite=overwrite)
             yield
 
@@ -146,15 +130,3 @@ class Store:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, the last file: where it is, the run is complete."""
         write_whole(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-
-
-def _hold(lock: Any, folder: Path) -> None:
-    """One run at a time; the system lets go of the lock when a process dies."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there two runs are the user's care
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise StoreError(f"another run is writing to {folder}; wait for it or use --out") from error

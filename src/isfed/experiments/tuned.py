@@ -12,9 +12,10 @@ from isfed.algorithms import ISFedAvg
 from isfed.experiments.config import Experiment
 from isfed.experiments.runner import Progress
 from isfed.experiments.steps import StepChoice, choose_step_size
-from isfed.experiments.store import StoreError, write_whole
+from isfed.experiments.store import StoreError
 from isfed.problems import Problem
 from isfed.simulate import Measure
+from isfed.store import write_whole
 
 
 class HoldingSource(Protocol):

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from isfed.experiments.store import HISTORY, MEASURES, write_whole
+from isfed.experiments.store import HISTORY, MEASURES
 from isfed.report.tables import PAPER_GAIN_DB
+from isfed.store import write_whole
 
 # The paper's four colours, dark to light so that they differ in grey, each with its own dashes.
 STYLES: dict[str, tuple[str, Any]] = {

@@ -1,0 +1,100 @@
+"""Agents that do not answer: how often each of them does, and what that does to its weight.
+
+An agent k that was drawn answers with probability r_k. Two modes:
+
+    drop      its change counts as zero. The steps then follow 1/K sum_k r_k grad P_k: they are
+              shorter, and agents that answer less often count less.
+    adjusted  a change is multiplied by an estimate of 1 / r_k, which undoes both as long as an
+              absence does not depend on what the agent would have sent.
+
+The estimate of 1 / r_k must be unbiased itself, and 1 / (share of answers) is not. The number of
+turns that it took to collect the last `WINDOW` answers, divided by `WINDOW`, is: looking back,
+that number has a negative binomial law with mean WINDOW / r_k, and it is independent of whether
+the agent answers now. Before an agent has a history that long, the answers it lacks are taken to
+have come as often as those of all agents together.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+WINDOW = 16
+LARGEST_WEIGHT = 20.0  # an agent that answers once in a hundred turns would make steps x 100
+
+
+class Absences(Enum):
+    """What becomes of the share of an agent that does not answer."""
+
+    DROP = "drop"
+    ADJUSTED = "adjusted"
+
+
+class Responses:
+    """How often every agent answered when it was drawn.
+
+    >>> responses = Responses(2)
+    >>> for answered in (True, False, True, False):
+    ...     responses.record(np.array([0]), np.array([answered]))
+    >>> float(responses.rates()[0])
+    0.5
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        self.turns = np.zeros(num_agents, np.int64)  # how often it was drawn
+        self.answers = np.zeros(num_agents, np.int64)
+        # The turns at which an agent gave its last answers, a ring of WINDOW places.
+        self.answered_at = np.zeros((num_agents, WINDOW), np.int64)
+
+    def inverse_rates(self, agents: np.ndarray) -> np.ndarray:
+        """The estimates of 1 / r_k from the turns before this one, at most LARGEST_WEIGHT."""
+        turns, answers = self.turns[agents], self.answers[agents]
+        # The place that the next answer will take holds the oldest: the WINDOW-th looking back.
+        oldest = self.answered_at[agents, answers % WINDOW]
+        lacking = np.maximum(WINDOW - answers, 0)
+        needed = np.where(lacking > 0, turns + lacking * self._pooled(), turns - oldest)
+        return np.minimum(needed / WINDOW, LARGEST_WEIGHT)
+
+    def _pooled(self) -> float:
+        """1 / r over all agents.
+
+        Of n turns with S answers, (n + 1) / (S + 1) has the mean (1 - (1 - r)^(n + 1)) / r, and is
+        finite when nobody ever answered.
+        """
+        return float((self.turns.sum() + 1) / (self.answers.sum() + 1))
+
+    def record(self, agents: np.ndarray, answered: np.ndarray) -> None:
+        """One round: who was drawn (each once), and who of them answered."""
+        here = agents[answered]
+        self.answered_at[here, self.answers[here] % WINDOW] = self.turns[here]
+        self.turns[agents] += 1
+        self.answers[here] += 1
+
+    def rates(self) -> np.ndarray:
+        """The share of turns answered; an agent never drawn counts as the mean of the others."""
+        pooled = 1.0 / self._pooled()
+        return np.where(self.turns > 0, self.answers / np.maximum(self.turns, 1), pooled)
+
+    def bias_report(self) -> str:
+        """What the rates mean for `drop`, in one line."""
+        drawn = self.turns > 0
+        if not drawn.any() or (self.answers == self.turns).all():
+            return "every agent answered every time: no bias from absences"
+        rates = self.rates()
+        low, high = rates[drawn].min(), rates[drawn].max()
+        return (
+            f"agents answered {self.answers.sum()} of {self.turns.sum()} times; dropping makes "
+            f"steps {rates.mean():.2f} times as long and minimises a risk in which agents weigh "
+            f"{low:.2f} to {high:.2f} instead of 1"
+        )
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs."""
+        return {"turns": self.turns, "answers": self.answers, "answered_at": self.answered_at}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state."""
+        self.turns = state["turns"].copy()
+        self.answers = state["answers"].copy()
+        self.answered_at = state["answered_at"].copy()

@@ -1,0 +1,30 @@
+"""The same agents and cloud over a network, on Flower; needs the extra `flower`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isfed.flower.client import agent_turn, tell_agent
+    from isfed.flower.strategy import Strategy
+
+__all__ = ["Strategy", "agent_turn", "tell_agent"]
+
+_HOMES = {"Strategy": "strategy", "agent_turn": "client", "tell_agent": "client"}
+
+
+def require_flwr() -> None:
+    """Raise an ImportError that says what to install, if Flower is not there."""
+    if importlib.util.find_spec("flwr") is None:
+        raise ImportError("Flower is not installed: pip install 'isfed[flower]'")
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: an agent's process starts for every message and needs no strategy, and the
+    # command line can show its help without Flower.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isfed.flower' has no attribute {name!r}")
+    require_flwr()
+    return getattr(importlib.import_module(f"isfed.flower.{_HOMES[name]}"), name)

@@ -1,0 +1,142 @@
+"""`isfed federation demo`: a real federation on this machine, compared with the same in process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isfed.flower import require_flwr
+from isfed.flower.processes import FederationError, LocalFederation, is_running
+from isfed.simulate.objects import Federation
+
+QUIET_SECONDS = 300.0  # no round ends for so long: give up
+Say = Callable[[str], None]
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that processes are stopped.
+
+    Ctrl-C too: a shell that starts us in the background has it ignored otherwise.
+    """
+
+    def interrupt(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def in_process(config: dict[str, Any]) -> np.ndarray:
+    """The model after every round, from the agent and cloud objects in this process."""
+    from isfed.flower.demo_app import demo_algorithm, demo_problem
+
+    problem = demo_problem(config["agents"], config["seed"])
+    initial = np.zeros(problem.num_params)
+    run = Federation(
+        problem, demo_algorithm(config), seed=config["seed"], repetition=0, initial=initial
+    )
+    params = []
+    for i in range(config["rounds"]):
+        run.step(i)
+        params.append(run.cloud.params)
+    return np.array(params)
+
+
+class Watch:
+    """Follows the folder of results: what the server app has written, and whether it lives."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds written so far; the last line may be half a line."""
+        path = self.results / "rounds.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def server(self) -> int | None:
+        """The id of the server app's process, None before it began and after it ended."""
+        try:
+            pid = int((self.results / "server.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if is_running(pid) else None
+
+    @property
+    def done(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.results / "done").exists()
+
+    def follow(self, seconds: float = QUIET_SECONDS) -> Iterator[dict[str, Any]]:
+        """Every round as it ends, until the run is done; raises if it died or is stuck."""
+        seen, began = 0, False
+        until = time.monotonic() + seconds
+        while True:
+            done, alive = self.done, self.server() is not None
+            began = began or alive
+            for line in self.rounds()[seen:]:
+                seen += 1
+                until = time.monotonic() + seconds
+                yield line
+            if done:
+                return
+            if began and not alive:
+                raise FederationError("the server app ended before the last round")
+            if time.monotonic() > until:
+                raise FederationError(f"no round ended within {seconds:g} seconds")
+            time.sleep(0.2)
+
+
+def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> float:
+    """Run the demo; returns the largest difference from the in-process simulation."""
+    require_flwr()
+    from isfed.flower.demo_app import DEFAULTS, write_app
+
+    config = {**DEFAULTS, "agents": agents, "rounds": rounds, "active": active, "seed": seed}
+    say("in process: the same agents and cloud, for comparison")
+    expected = in_process(config)  # also compiles what every agent's process will load
+    with tempfile.TemporaryDirectory(prefix="isfed-") as name, terminable():
+        folder = Path(name)  # only its owner can enter
+        config["results"] = str(folder / "results")
+        (folder / "results").mkdir()
+        write_app(folder / "app")
+        say(f"starting a SuperLink and {agents} SuperNodes on loopback, with TLS and node keys")
+        with LocalFederation(folder, agents=agents) as federation:
+            federation.start()
+            federation.submit(folder / "app", config)
+            try:
+                worst = _compare(Watch(folder / "results"), expected, say)
+            except FederationError as error:
+                tail = "\n".join(federation.log("superlink").splitlines()[-8:])
+                raise FederationError(f"{error}\n{tail}") from error
+            say((folder / "results" / "done").read_text())
+            say("stopping every process")
+    return worst
+
+
+def _compare(watch: Watch, expected: np.ndarray, say: Say) -> float:
+    worst, began = 0.0, time.monotonic()
+    for line in watch.follow():
+        i = line["round_index"]
+        difference = float(np.abs(np.array(line["params"]) - expected[i]).max())
+        worst = max(worst, difference)
+        say(
+            f"round {i + 1} of {len(expected)}: {line['answered']} of {line['drawn']} agents "
+            f"answered, step {line['step']:.3e}, difference from in-process {difference:.1e} "
+            f"({time.monotonic() - began:.0f} s)"
+        )
+    return worst

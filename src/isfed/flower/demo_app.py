@@ -1,0 +1,125 @@
+"""The app that `isfed federation demo` runs: the paper's regression, one part of it per agent."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from isfed.absences import Absences
+from isfed.algorithms import ISFedAvg
+from isfed.coordinator import RoundReport, Safety
+from isfed.flower.client import agent_turn, tell_agent
+from isfed.flower.strategy import Strategy
+from isfed.problems import PAPER, Problem
+
+client = ClientApp()
+server = ServerApp()
+
+# What a run can be told, with the values it has otherwise; Flower refuses other keys.
+DEFAULTS: dict[str, Any] = {
+    "rounds": 5,
+    "seed": 0,
+    "agents": 3,
+    "active": 2,
+    "step-size": 0.01,
+    "time-limit": 120.0,
+    "join-limit": 120.0,
+    "absences": "drop",
+    "results": "",
+}
+
+
+def demo_problem(agents: int, seed: int) -> Problem:
+    """The paper's regression with so many agents."""
+    return PAPER.replace(num_agents=agents).make(seed=seed)
+
+
+def demo_algorithm(config: dict[str, Any]) -> ISFedAvg:
+    """ISFedAvg with its default policies."""
+    return ISFedAvg(step_size=float(config["step-size"]), num_active=int(config["active"]))
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """One turn on this agent's part of the data."""
+    config, agent = context.run_config, int(context.node_config["partition-id"])
+    problem = demo_problem(int(config["agents"]), int(config["seed"]))
+    turn = agent_turn(
+        lambda _: problem.data.agent(agent),
+        loss=problem.loss,
+        local_steps=int(problem.local_steps[agent]),
+        batch_size=int(problem.batch_size[agent]),
+    )
+    return turn(message, context)
+
+
+client.query()(tell_agent)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """All rounds; the model after each goes into the folder of results."""
+    config = context.run_config
+    results = Path(str(config["results"]))
+    agents = int(config["agents"])
+    problem = demo_problem(agents, int(config["seed"]))
+
+    def on_round(report: RoundReport, params: np.ndarray) -> None:
+        line = json.dumps({**vars(report), "params": params.tolist()})
+        with open(results / "rounds.jsonl", "a") as file:
+            file.write(line + "\n")
+
+    strategy = Strategy(
+        demo_algorithm(config),
+        num_agents=agents,
+        seed=int(config["seed"]),
+        safety=Safety(absences=Absences(config["absences"])),
+        time_limit=float(config["time-limit"]),
+        join_limit=float(config["join-limit"]),
+        checkpoint=results / "checkpoint.npz",
+        names=[f"agent{k}" for k in range(agents)],
+        on_round=on_round,
+        fraction_evaluate=0.0,
+    )
+    (results / "server.pid").write_text(str(os.getpid()))
+    initial = ArrayRecord({"params": Array(np.zeros(problem.num_params))})
+    strategy.start(grid, initial, num_rounds=int(config["rounds"]))
+    (results / "done").write_text(strategy_summary(strategy))
+
+
+def strategy_summary(strategy: Strategy) -> str:
+    """What a run says about absences at its end."""
+    assert strategy.coordinator
+    return strategy.coordinator.responses.bias_report()
+
+
+def write_app(
+    folder: Path, *, module: str = __name__, defaults: dict[str, Any] | None = None
+) -> None:
+    """Write the Flower app: two modules that import from `module`, and a description."""
+    package = folder / "isfed_demo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for part in ("client", "server"):
+        # An assignment, not `import as`: Flower looks for one before it imports anything.
+        (package / f"{part}.py").write_text(f"from {module} import {part}\n\napp = {part}\n")
+    values = {**DEFAULTS, **(defaults or {})}
+    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "isfed-demo"\nversion = "1.0.0"\n'
+        'description = "ISFedAvg on the regression of its paper"\nlicense = "Apache-2.0"\n'
+        "dependencies = []\n\n"
+        '[tool.hatch.build.targets.wheel]\npackages = ["isfed_demo"]\n\n'
+        '[tool.flwr.app]\npublisher = "isfed"\n\n'
+        '[tool.flwr.app.components]\nserverapp = "isfed_demo.server:app"\n'
+        'clientapp = "isfed_demo.client:app"\n\n'
+        f"[tool.flwr.app.config]\n{lines}\n"
+    )

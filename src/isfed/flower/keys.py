@@ -1,0 +1,152 @@
+"""Certificates and keys: an authority, the cloud's certificate, one key pair for every agent."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+VALID_DAYS = 825  # the longest that common TLS clients accept
+# SuperLink and SuperNode accept elliptic-curve keys in OpenSSH's format for node authentication.
+
+
+def _write(path: Path, content: bytes, *, secret: bool) -> None:
+    """Write a new file; a secret one only its owner can read, from the first byte on."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        handle = os.open(path, flags, 0o600 if secret else 0o644)
+    except FileExistsError:
+        raise ValueError(
+            f"{path} exists and is not overwritten: a federation may be using it; "
+            "choose another folder or remove it yourself"
+        ) from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def make_folder(path: Path) -> None:
+    """A folder that only its owner can enter."""
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+
+
+def _host_names(hosts: Sequence[str]) -> list[Any]:
+    from cryptography import x509
+
+    names: list[Any] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            if not host or any(c.isspace() or c in "/:" for c in host):
+                raise ValueError(
+                    f"host {host!r} must be a name or an address, without port and scheme"
+                ) from None
+            names.append(x509.DNSName(host))
+    return names
+
+
+def _certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str] = ()) -> Any:
+    """A certificate for `key`, signed by the issuer (certificate, key), or by itself if none."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+    now = datetime.datetime.now(datetime.UTC)
+    authority = issuer is None
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name if authority else issuer[0].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ between hosts
+        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(
+                (key if authority else issuer[1]).public_key()
+            ),
+            critical=False,
+        )
+        .add_extension(_usage(authority), critical=True)
+    )
+    if not authority:
+        names = x509.SubjectAlternativeName(_host_names(hosts))
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = builder.add_extension(names, critical=False).add_extension(usage, critical=False)
+    return builder.sign(key if authority else issuer[1], hashes.SHA256())
+
+
+def _usage(authority: bool) -> Any:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> None:
+    """Make all that a federation needs, in `folder`:
+
+    ca.crt, ca.key          the authority; every party gets ca.crt, nobody gets ca.key
+    server.pem, server.key  for the cloud's host, valid for the names in `hosts`
+    NAME, NAME.pub          a pair per agent; NAME goes to that agent alone, NAME.pub is registered
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if len(set(agents)) != len(agents) or not agents:
+        raise ValueError(f"agents must have different names, got {list(agents)}")
+    if not _host_names(hosts):  # checked before anything is written
+        raise ValueError("hosts must name the cloud's host, as agents reach it")
+    make_folder(folder)
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+
+    def private(key: Any, form: Any) -> bytes:
+        return key.private_bytes(pem, form, plain)
+
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    authority = _certificate("isfed federation", authority_key)
+    server_key = ec.generate_private_key(ec.SECP384R1())
+    server = _certificate(hosts[0], server_key, (authority, authority_key), hosts)
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    _write(folder / "ca.key", private(authority_key, pkcs8), secret=True)
+    _write(folder / "ca.crt", authority.public_bytes(pem), secret=False)
+    _write(folder / "server.key", private(server_key, pkcs8), secret=True)
+    _write(folder / "server.pem", server.public_bytes(pem), secret=False)
+    for name in agents:
+        write_agent_key(folder / name)
+
+
+def write_agent_key(path: Path) -> None:
+    """One pair for node authentication: `path`, and `path`.pub in OpenSSH's format."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    _write(path, private, secret=True)
+    _write(path.with_name(f"{path.name}.pub"), public + b"\n", secret=False)

@@ -1,0 +1,263 @@
+"""A federation of processes on this machine: started on loopback, and always stopped again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isfed.flower.keys import make_folder, make_keys
+
+HOST = "127.0.0.1"
+LINK = "isfed"  # the name of the connection in Flower's configuration
+MARK = "ISFED_FEDERATION"  # an environment variable that all processes of a federation inherit
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+
+class FederationError(RuntimeError):
+    """A federation that could not be started or did not do what was asked."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on; asked of the system, so it is not asked for again soon."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting for its parent to notice its end."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    if not Path("/proc/self/stat").exists():
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False  # gone since
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def marked(mark: str) -> list[int]:
+    """The running processes of a federation, by what they inherited (Linux)."""
+    found = []
+    wanted = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # gone meanwhile, or another user's
+    return [pid for pid in found if is_running(pid)]
+
+
+class LocalFederation:
+    """A SuperLink and SuperNodes with TLS and node authentication, as a context.
+
+    `folder` holds keys, logs, the database and the agents' state; `stop` (and leaving the context)
+    ends every process that was started, and those that they started.
+    """
+
+    def __init__(self, folder: Path, *, agents: int) -> None:
+        self.folder = folder
+        self.names = [f"agent{k}" for k in range(agents)]
+        self.port = free_port()
+        self.mark = uuid.uuid4().hex
+        self.processes: dict[str, subprocess.Popen] = {}
+        scripts = Path(sys.executable).parent
+        self.env = {
+            **os.environ,
+            MARK: self.mark,
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            # Several agents share this machine's cores: one thread each.
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def __enter__(self) -> LocalFederation:
+        make_folder(self.folder)
+        for name in ("flwr", "logs", "keys"):
+            make_folder(self.folder / name)
+        make_keys(self.keys, hosts=["localhost", HOST], agents=self.names)
+        (self.folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
+            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n'
+        )
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    @property
+    def keys(self) -> Path:
+        """The folder of certificates and keys."""
+        return self.folder / "keys"
+
+    def log(self, name: str) -> str:
+        """What a process has written."""
+        path = self.folder / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen:
+        """Start a process in a session of its own, so that Ctrl-C reaches us alone."""
+        with open(self.folder / "logs" / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                list(command),
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        self.processes[name] = process
+        return process
+
+    def start_link(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        keys = self.keys
+        self.spawn(
+            "superlink",
+            [
+                "flower-superlink", "--host", HOST, "--port", str(self.port),
+                "--ssl-ca-certfile", str(keys / "ca.crt"),
+                "--ssl-certfile", str(keys / "server.pem"),
+                "--ssl-keyfile", str(keys / "server.key"),
+                "--enable-supernode-auth", "--database", str(self.folder / "superlink.db"),
+                "--disable-runtime-dependency-installation",
+            ],
+        )  # fmt: skip
+        self._wait_for("superlink", lambda: _listens(self.port))
+
+    def register(self, names: Sequence[str] | None = None) -> None:
+        """Register the agents' public keys, so that their nodes are let in."""
+        for name in self.names if names is None else names:
+            self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), LINK, "--name", name)
+
+    def start_node(
+        self, index: int, *, name: str | None = None, options: Sequence[str] = ()
+    ) -> str:
+        """Start the SuperNode of an agent; `options` replace those for TLS and the key."""
+        name = name or self.names[index]
+        secure = [
+            "--root-certificates", str(self.keys / "ca.crt"),
+            "--auth-supernode-private-key", str(self.keys / self.names[index]),
+        ]  # fmt: skip
+        state = self.folder / "state" / self.names[index]
+        config = f'partition-id={index} num-partitions={len(self.names)} isfed-state="{state}"'
+        self.spawn(
+            name,
+            [
+                "flower-supernode", *(options or secure), "--superlink", f"{HOST}:{self.port}",
+                "--host", HOST, "--port", str(free_port()), "--node-config", config,
+            ],
+        )  # fmt: skip
+        return name
+
+    def start(self) -> None:
+        """Start everything."""
+        self.start_link()
+        self.register()
+        for index in range(len(self.names)):
+            self.start_node(index)
+
+    def flwr(self, *arguments: str, seconds: float = START_SECONDS) -> str:
+        """Run Flower's command line and return what it printed."""
+        try:
+            done = subprocess.run(
+                ["flwr", *arguments],
+                env=self.env,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FederationError(
+                f"flwr {arguments[0]} did not end within {seconds:g} seconds"
+            ) from error
+        if done.returncode:
+            raise FederationError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}".strip())
+        return done.stdout
+
+    def submit(self, app: Path, config: dict[str, Any]) -> str:
+        """Submit an app and return the id of its run."""
+        pairs = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        printed = self.flwr("run", str(app), LINK, "--run-config", pairs, "--format", "json")
+        answer = _read_json(printed)
+        if not answer.get("run-id"):
+            raise FederationError(f"{app} was not accepted: {answer.get('error-message')}")
+        return str(answer["run-id"])
+
+    def status(self, run: str) -> str:
+        """The state of a run, e.g. 'running' or 'finished:completed'."""
+        printed = self.flwr("ls", LINK, "--run-id", run, "--format", "json")
+        return str(_read_json(printed)["runs"][0]["status"])
+
+    def kill(self, name: str) -> None:
+        """kill -9 of one process and nothing else."""
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then after a while SIGKILL, to all that was started; no signal stops this."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        until = time.monotonic() + STOP_SECONDS
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        for process in self.processes.values():  # its session: children that did not follow it
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        # What went into a session of its own: found by what it inherited.
+        while left := marked(self.mark):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        self.processes.clear()
+
+    def _wait_for(self, name: str, ready: Any) -> None:
+        until = time.monotonic() + START_SECONDS
+        while not ready():
+            if self.processes[name].poll() is not None or time.monotonic() > until:
+                tail = "\n".join(self.log(name).splitlines()[-5:])
+                raise FederationError(f"{name} did not start:\n{tail}")
+            time.sleep(0.1)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _read_json(printed: str) -> Any:
+    """The JSON in what Flower printed; it may print other lines before."""
+    begin = printed.find("{")
+    try:
+        return json.JSONDecoder().raw_decode(printed[begin:])[0]
+    except ValueError as error:
+        raise FederationError(f"flwr printed no JSON: {printed.strip()[:300]}") from error

@@ -1,0 +1,70 @@
+"""The demo leaves no process behind, whatever ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Running processes whose environment names the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            zombie = entry.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            if not zombie and f"FLWR_HOME={folder}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill_server(demo: subprocess.Popen, folder: Path) -> None:
+    """kill -9 of the server app, as soon as there is one."""
+    until = time.monotonic() + 90.0
+    while not (found := list(folder.glob("*/results/server.pid"))):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(0.5)
+    os.kill(int(found[0].read_text()), signal.SIGKILL)
+
+
+ENDS = {
+    "Ctrl-C": (lambda demo, _: demo.send_signal(signal.SIGINT), 130, "every process was stopped"),
+    "SIGTERM": (lambda demo, _: demo.send_signal(signal.SIGTERM), 130, "every process was stopped"),
+    "failure": (kill_server, 1, "the server app ended before the last round"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_left(tmp_path, end):
+    act, code, said = ENDS[end]
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "isfed", "federation", "demo", "--agents", "2"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 90.0
+        while len(processes_of(tmp_path)) < 2:  # at least the SuperLink and its SuperExec
+            assert demo.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        act(demo, tmp_path)
+        _, errors = demo.communicate(timeout=90)
+    finally:
+        demo.kill()
+        left = processes_of(tmp_path)
+        for pid in left:  # only if the demo failed to
+            os.kill(pid, signal.SIGKILL)
+    assert demo.returncode == code, errors
+    assert said in errors
+    assert left == []
+    assert not list(tmp_path.glob("isfed-*"))  # keys and all
