@@ -40,22 +40,25 @@ def main() -> None:
         "--reproduce", action="store_true", help="also time `isfed reproduce regression`, minutes"
     )
     options = parser.parse_args()
-    names = options.only or list(PARTS)
+    parts = {name: PARTS[name] for name in options.only or PARTS}
+    if options.reproduce:
+        parts["reproduce"] = reproduce.run
     report = Report(quick=options.quick)
     before = load()
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            PARTS[name](report, Path(folder))
-        if options.reproduce:
-            reproduce.run(report, Path(folder))
-    after = load()
-    print(f"{before} before, {after} after")
+        for part in parts.values():
+            part(report, Path(folder))
+            save(report, f"{before} before, {load()} after")  # a run that is stopped has its parts
+    print(f"{before} before, {load()} after")
+
+
+def save(report: Report, machine: str) -> None:
+    """Write what was measured so far."""
     RESULTS.mkdir(exist_ok=True)
-    machine = {"before": before, "after": after}
     rows = [asdict(row) for row in report.rows]
     text = json.dumps({"machine": machine, "quick": report.quick, "rows": rows}, indent=1)
     (RESULTS / "bench.json").write_text(text + "\n")
-    (RESULTS / "bench.md").write_text(table(report, f"{before} before, {after} after"))
+    (RESULTS / "bench.md").write_text(table(report, machine))
 
 
 if __name__ == "__main__":
