@@ -71,13 +71,14 @@ class Measured:
 class History:
     """The msd of every round and repetition, and the state at the end.
 
-    Probabilities are of the first repetition; `example_prob` is flat like the data, agent by agent.
+    `example_prob` is flat like the data, agent by agent; of a large problem the kernel keeps it for
+    the first repetitions alone.
     """
 
     msd: np.ndarray  # (R, rounds): |w_i - w^o|^2 after round i, eq. (56)
     params: np.ndarray  # (R, M) at the end
     agent_prob: np.ndarray  # (R, K)
-    example_prob: np.ndarray  # (R, rows)
+    example_prob: np.ndarray  # (R, rows), or fewer than R
     gradients: np.ndarray  # (R,) example gradients computed
     uploads: np.ndarray  # (R,) models sent up
     measured_rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
