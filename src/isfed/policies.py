@@ -182,13 +182,12 @@ def spread_of_norms(norms, count, floor, equal):
     total = 0.0
     for i in range(count):
         total += norms[i]
+    share = 0.0 if equal or not total > 0.0 else (1.0 - floor) / total
+    rest = (1.0 if share == 0.0 else floor) / count
     spread = 0.0
     for i in range(count):
-        prob = 1.0 / count
-        if not equal and total > 0.0:
-            prob = (1.0 - floor) * norms[i] / total + floor / count
-        if norms[i] > 0.0:
-            spread += norms[i] * norms[i] / prob
+        prob = share * norms[i] + rest
+        spread += norms[i] * norms[i] / prob if prob > 0.0 else 0.0
     return spread / (count * float(count))
 
 

@@ -134,6 +134,32 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
 
 
 @inlined
+def _pair_gradient(loss, params, examples, first, units, weight, num, scored, out):
+    """`batch_gradient` for two features, as in the paper's regression: all stays in registers."""
+    features, targets, shift = examples
+    gradient, norms, _ = out
+    pull = 2.0 * loss.ridge
+    p0, p1 = params[0], params[1]
+    length = p0 * p0 + p1 * p1
+    g0, g1, total = 0.0, 0.0, 0.0
+    for i in range(num):
+        row = np.uint64(first + units[i])
+        x0, x1 = features[row, 0], features[row, 1]
+        margin = x0 * p0 + x1 * p1
+        slope = _slope(loss, margin, moved_target(features, targets, row, shift))
+        factor = weight[i] * slope
+        g0 += factor * x0
+        g1 += factor * x1
+        total += weight[i]
+        if scored:
+            square = slope * slope * (x0 * x0 + x1 * x1)
+            square += pull * (2.0 * slope * margin + pull * length)
+            norms[i] = math.sqrt(square if square > 0.0 else 0.0)
+    gradient[0] = (g0 + total * pull * p0) / num
+    gradient[1] = (g1 + total * pull * p1) / num
+
+
+@inlined
 def batch_gradient(loss, params, examples, first, units, weight, num, scored, out):
     """Weighted mean gradient of the examples `first + units[:num]`, into out.
 
@@ -142,6 +168,9 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
     """
     if loss.kind == SOFTMAX:
         _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out)
+        return
+    if params.size == 2:
+        _pair_gradient(loss, params, examples, first, units, weight, num, scored, out)
         return
     features, targets, shift = examples
     gradient, norms, _ = out
