@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
@@ -40,7 +42,9 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(federation, name="federation")
-console = Console()
+# A pipe has no width of its own; tables then take what they need instead of being cut at 80.
+WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
+console = Console(width=WIDTH)
 errors = Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results  [default: runs/NAME]")]

@@ -112,3 +112,11 @@ def test_current_pays_for_what_it_looks_at():
         )
         costs[name] = simulate(problem, algorithm, rounds=10).gradients[0] / 10
     assert costs == {"neither": 4, "agents": 4 + 9, "examples": 4 + 6, "both": 4 + 9 + 6}
+
+
+@pytest.mark.parametrize(("option", "value"), [("engine", "kernell"), ("threads", -1)])
+def test_unknown_engines_and_impossible_threads_are_refused(option, value):
+    problem = Regression(num_agents=3, num_examples=12).make()
+    algorithm = ISFedAvg(step_size=0.01, num_active=1)
+    with pytest.raises(ValueError, match=f"{option}="):
+        simulate(problem, algorithm, rounds=1, **{option: value})

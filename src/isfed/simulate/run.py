@@ -85,6 +85,8 @@ def simulate(
     (1, 20)
     """
     check_run(problem, algorithm, rounds, repetitions)
+    if engine not in ("auto", "kernel", "objects"):
+        raise ValueError(f"engine={engine!r} must be 'auto', 'kernel' or 'objects'")
     params = check_initial(problem, initial)
     measured = None if measure is None else Measured(measure, repetitions, rounds)
     runs = kernel_runs(problem, algorithm)
@@ -137,6 +139,8 @@ class KernelRun:
         initial: np.ndarray,
         threads: int | None = None,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads={threads} must be at least 1")
         self.threads = threads or num_cores()
         self.problem = problem
         self.algorithm = algorithm
