@@ -12,9 +12,8 @@ import numpy as np
 import problems
 from measure import Case, Report, by_turns
 
-from isfed import Deville, ISFedAvg, Memory, Problem, Score, Systematic
+from isfed import Deville, ISFedAvg, Logistic, Memory, Problem, Score, Systematic
 from isfed.policies import Refresh
-from isfed.problems.losses import LOGISTIC
 from isfed.simulate.run import KernelRun
 from isfed.streams import Purpose, stream_key
 
@@ -72,7 +71,7 @@ def constants_of(problem: Problem, algorithm: ISFedAvg) -> dict[str, int]:
         "B": int(problem.batch_size[0]),
         "E": int(problem.local_steps[0]),
         "L": algorithm.num_active,
-        "LOGISTIC": int(problem.loss.kind == LOGISTIC),
+        "LOGISTIC": int(isinstance(problem.loss, Logistic)),
         "MEMORY": int(is_memory(algorithm)),
         "DEVILLE": int(isinstance(algorithm.agent_design, Deville)),
     }

@@ -17,8 +17,7 @@ import problems
 from c_reference import kernel_run
 from measure import CHUNK, Case, Report, by_turns
 
-from isfed import ISFedAvg, Problem
-from isfed.problems.losses import LOGISTIC
+from isfed import ISFedAvg, Logistic, Problem
 
 NEVER = 10**9
 
@@ -32,7 +31,7 @@ def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
         x, y = problem.data.agent(agent)
         clients[str(agent).encode()] = {"x": x.astype(np.float32), "y": y.astype(np.float32)}
     data = fedjax.InMemoryFederatedData(clients)
-    ridge, logistic = problem.loss.ridge, problem.loss.kind == LOGISTIC
+    ridge, logistic = problem.loss.ridge, isinstance(problem.loss, Logistic)
 
     def loss(params, batch, _rng):
         margin, y = batch["x"] @ params, batch["y"]
@@ -64,7 +63,7 @@ def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
 def _torch_model(problem: Problem) -> Any:
     """A linear model with the loss as a method, as pfl wants it."""
     torch = import_module("torch")
-    ridge, logistic = problem.loss.ridge, problem.loss.kind == LOGISTIC
+    ridge, logistic = problem.loss.ridge, isinstance(problem.loss, Logistic)
 
     class Linear(torch.nn.Module):
         def __init__(self) -> None:

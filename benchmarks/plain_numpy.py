@@ -9,8 +9,7 @@ import problems
 from c_reference import kernel_run
 from measure import Report, by_turns
 
-from isfed import Problem
-from isfed.problems.losses import LOGISTIC
+from isfed import Logistic, Problem
 
 
 class NumpyRun:
@@ -22,7 +21,7 @@ class NumpyRun:
         self.num_active = num_active
         self.params = np.zeros(problem.num_params)
         self.rng = np.random.default_rng(0)
-        self.logistic = problem.loss.kind == LOGISTIC
+        self.logistic = isinstance(problem.loss, Logistic)
 
     def gradient(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The mean gradient of a batch."""
