@@ -95,6 +95,7 @@ def test_the_written_configuration_runs_again(run, tmp_path):
         (SMALL.replace("num_active = 3", "num_active = 99"), [], 2, ["num_active=99"]),
         (SMALL.replace("0.01", "90.0"), [], 1, ["diverged in round", "step_size"]),
         ("nonsense", [], 2, ["not valid TOML"]),
+        (SMALL + "[problem.more]\n", [], 2, ["[problem]", "'more'"]),
     ],
 )
 def test_mistakes_end_in_one_line_and_a_code(run, tmp_path, text, options, code, words):

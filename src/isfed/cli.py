@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from isfed import __version__
@@ -47,7 +48,9 @@ WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
 console = Console(width=WIDTH)
 errors = Console(stderr=True)
 
-Out = Annotated[Path | None, typer.Option(help="Folder for the results  [default: runs/NAME]")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results (default: a folder below runs/).")
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
 ]
@@ -55,7 +58,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the result
 Rounds = Annotated[int | None, typer.Option(help="Rounds of every repetition.")]
 Repetitions = Annotated[int | None, typer.Option(help="Independent repetitions.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of all draws.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use  [default: all]")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use (default: all).")]
 
 
 def _version(value: bool) -> None:
@@ -83,6 +86,12 @@ def _one_line_errors() -> Iterator[None]:
         _fail(str(error), BAD_USAGE)
     except (StoreError, DivergenceError) as error:
         _fail(str(error), RUN_FAILED)
+    except FileNotFoundError as error:
+        _fail(str(error), RUN_FAILED)
+    except MemoryError:
+        _fail("not enough memory for so many rounds and repetitions", RUN_FAILED)
+    except ValueError as error:
+        _fail(str(error), BAD_USAGE)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
@@ -91,7 +100,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> None:
-    errors.print(f"[red]error:[/red] {message}", highlight=False, soft_wrap=True)
+    errors.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
@@ -127,7 +136,7 @@ def run(
         experiment = read_experiment(file, rounds=rounds, repetitions=repetitions, seed=seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         folder, _ = _run(experiment, out, options)
-        console.print(f"Results are in {folder}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False, markup=False)
 
 
 @reproduce.command("regression")
@@ -165,16 +174,18 @@ def reproduce_regression(
         folder, summary = _run(experiment, out, options)
         if heterogeneity:
             grid = Grid()
-            with RunProgress(console, 3 * grid.data_seeds * grid.rounds) as progress:
+            with RunProgress(
+                console, 3 * grid.data_seeds * grid.rounds * grid.repetitions
+            ) as progress:
                 study = run_grid(grid, folder, threads=threads, progress=progress)
             heterogeneity_figure(folder, study)
         for line in paper_verdict(summary):
             console.print(f"- {line}", highlight=False)
-        console.print(f"Results are in {folder}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False, markup=False)
 
 
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with the data files  [default: $ISFED_DATA]")
+    Path | None, typer.Option(help="Folder with the data files (default: $ISFED_DATA).")
 ]
 
 
@@ -235,7 +246,7 @@ def reproduce_classification(
         when = passage(folder, "FedAvg", PAPER_ERRORS["FedAvg"])
         for line in classification_verdict(summary, when):
             console.print(f"- {line}", highlight=False)
-        console.print(f"Results are in {folder}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False, markup=False)
 
 
 @reproduce.command("writers")
@@ -256,7 +267,7 @@ def reproduce_writers(
         tuned = _shortened(writers(WritersSource(data_dir=data_dir)), rounds, repetitions, seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         _, folder = _reproduce_tuned(tuned, out, options)
-        console.print(f"Results are in {folder}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False, markup=False)
 
 
 def _partition(name: str) -> Any:
@@ -291,7 +302,7 @@ def compare(
     missing: Annotated[
         str, typer.Option(help="What a missing value is: error, mean, or a number to put there.")
     ] = "error",
-    active: Annotated[int | None, typer.Option(help="Agents a round  [default: a tenth]")] = None,
+    active: Annotated[int | None, typer.Option(help="Agents a round (default: a tenth).")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples a step, at most.")] = 8,
     ridge: Annotated[float, typer.Option(help="Weight of the squared length of the model.")] = 1e-3,
     rounds: Annotated[int, typer.Option(help="Rounds of every repetition.")] = 2000,
@@ -314,7 +325,7 @@ def compare(
             table = _read_own_table(file, agent, target, task, drop or [], missing)
             problem = problem_of(table, ridge=ridge, batch_size=batch_size)
             budget = Budget(
-                num_active=active or max(1, problem.num_agents // 10),
+                num_active=max(1, problem.num_agents // 10) if active is None else active,
                 rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
             )  # fmt: skip
             console.print(
@@ -332,7 +343,7 @@ def compare(
         comparison_figure(folder, found)
         console.print(comparison_table(found))
         console.print(found.verdict(), highlight=False)
-        console.print(f"Results are in {folder}", highlight=False)
+        console.print(f"Results are in {folder}", highlight=False, markup=False)
 
 
 def _read_own_table(

@@ -73,6 +73,11 @@ def test_the_digest_sees_every_change(small):
         ({"problem": {"num_agents": 2}}, ["num_active=3", "num_agents=2"]),
         ({"problem": {"noise_ratio": -1.0}}, ["noise_ratio=-1.0"]),
         ({"problem": 3}, ["[problem]", "3"]),
+        ({"problem": {"num_agents": 12.5}}, ["num_agents=12.5"]),
+        ({"problem": {"local_steps": 3}}, ["local_steps=3"]),
+        ({"problem": {"local_steps": [1.5, 2.5]}}, ["local_steps"]),
+        ({"algorithm": [1]}, ["algorithm 1", "1"]),
+        ({"name": ".."}, [".."]),
     ],
 )
 def test_bad_keys_and_values_are_named(small, change, words):
@@ -98,6 +103,9 @@ def test_bad_keys_and_values_are_named(small, change, words):
         ({"kind": "FedAvgg"}, ["FedAvgg", "'FedAvg'"]),
         ({"examples": {"policy": "memory", "floor": 1.5}}, ["floor", "1.5"]),
         ({"name": "FedAvg"}, ["two algorithms", "FedAvg"]),
+        ({"name": 5}, ["name=5"]),
+        ({"divide_by_steps": "no"}, ["divide_by_steps='no'"]),
+        ({"examples": {"policy": "memory", "floor": "x"}}, ["examples"]),
     ],
 )
 def test_bad_algorithms_are_named(small, change, words):
@@ -125,3 +133,9 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not a text file"):
         read_experiment(binary)
+
+
+def test_stating_a_default_changes_nothing(small):
+    digest = make_experiment(small).digest
+    small["algorithm"][1].update({"drift": 0.0, "divide_by_steps": True, "agent_design": "deville"})
+    assert make_experiment(small).digest == digest

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from isfed.experiments import StoreError, make_experiment, run_experiment, runner, store
+from isfed.experiments import (
+    ConfigError,
+    StoreError,
+    make_experiment,
+    run_experiment,
+    runner,
+    store,
+)
 from isfed.simulate.history import DivergenceError
 from isfed.store import PART
 
@@ -131,6 +138,41 @@ def test_an_existing_folder_is_not_touched_without_a_word(small, tmp_path):
     assert not np.array_equal(before["history/msd"], results(tmp_path / "run")["history/msd"])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"problem": {"ridge": -1.0}}, {"problem": {"num_agents": 20, "num_examples": 2}}],
+)
+def test_what_cannot_run_does_not_cost_the_old_results(small, tmp_path, change):
+    run_experiment(make_experiment(small), tmp_path / "run")
+    before = results(tmp_path / "run")
+    with pytest.raises(ConfigError):
+        run_experiment(make_experiment({**small, **change}), tmp_path / "run", overwrite=True)
+    after = results(tmp_path / "run")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_overwriting_leaves_the_files_of_others(small, tmp_path):
+    run_experiment(make_experiment(small), tmp_path / "run")
+    (tmp_path / "run" / "notes.md").write_text("mine")
+    run_experiment(make_experiment({**small, "seed": 8}), tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run" / "notes.md").read_text() == "mine"
+
+
+def test_a_checkpoint_of_another_version_is_refused(small, tmp_path, monkeypatch):
+    experiment = make_experiment(small)
+    run_experiment(experiment, tmp_path / "run")
+    monkeypatch.setattr(store, "version", lambda _: "9.9")
+    with pytest.raises(StoreError, match="another configuration or version"):
+        run_experiment(experiment, tmp_path / "run", resume=True)
+
+
+def test_a_design_without_a_kernel_is_named(small, tmp_path):
+    small["algorithm"][1]["agent_design"] = "sampford"
+    with pytest.raises(ConfigError, match="engine='objects'"):
+        run_experiment(make_experiment(small), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_of_other_files_is_refused(small, tmp_path):
     (tmp_path / "thesis.tex").write_text("ten years of work")
     for overwrite in (False, True):
@@ -195,9 +237,9 @@ def test_one_run_at_a_time(small, tmp_path):
 def test_divergence_is_reported_and_remembered(small, tmp_path):
     small["algorithm"][0]["step_size"] = 50.0
     experiment = make_experiment(small)
-    with pytest.raises(DivergenceError, match="diverged in round"):
+    with pytest.raises(DivergenceError, match="FedAvg diverged in round"):
         run_experiment(experiment, tmp_path / "run")
-    with pytest.raises(DivergenceError, match="diverged in round"):
+    with pytest.raises(DivergenceError, match="FedAvg diverged in round"):
         run_experiment(experiment, tmp_path / "run", resume=True)
 
 

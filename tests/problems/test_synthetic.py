@@ -76,9 +76,9 @@ def test_share_of_noisy_agents(share, expected):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_agents": 0}, "num_agents=0 must be at least 1"),
-        ({"num_examples": -1}, "num_examples=-1 must be at least 1"),
-        ({"num_features": 0}, "num_features=0 must be at least 1"),
+        ({"num_agents": 0}, "num_agents=0 must be a whole number >= 1"),
+        ({"num_examples": -1}, "num_examples=-1 must be a whole number >= 1"),
+        ({"num_features": 0}, "num_features=0 must be a whole number >= 1"),
         ({"feature_variance": (0.0, 1.0)}, r"feature_variance=\(0.0, 1.0\) must be a range"),
         ({"noise_variance": (2.0, 1.0)}, r"noise_variance=\(2.0, 1.0\) must be a range"),
         ({"noise_variance": (1.0, np.inf)}, "must be a range of positive numbers"),

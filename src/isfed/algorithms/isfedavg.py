@@ -46,6 +46,8 @@ class ISFedAvg:
             raise ValueError(f"num_active={self.num_active} must be at least 1")
         if not (_is_number(self.drift) and self.drift >= 0.0):
             raise ValueError(f"drift={self.drift!r} must be a number >= 0")
+        if not isinstance(self.divide_by_steps, bool):
+            raise ValueError(f"divide_by_steps={self.divide_by_steps!r} must be true or false")
         for name in ("agents", "examples"):
             if not isinstance(getattr(self, name), Policy):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a policy, e.g. Memory()")

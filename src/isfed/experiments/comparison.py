@@ -93,7 +93,7 @@ class Comparison:
         """Whether ISFedAvg ends lower by more than two standard errors, and gets there sooner."""
         gain, error = self.difference
         mine, theirs = self.isfedavg.first_at(self.level), self.fedavg.first_at(self.level)
-        sooner = mine is not None and (theirs is None or mine < theirs)
+        sooner = mine is not None and theirs is not None and mine < theirs
         return gain > 2.0 * error and sooner
 
     def rows(self) -> list[dict[str, float | str | None]]:

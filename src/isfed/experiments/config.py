@@ -124,6 +124,8 @@ def _policy(given: Any, *, where: str) -> tuple[Policy, dict[str, Any]]:
 
 def _algorithm(given: Mapping[str, Any], *, where: str) -> tuple[ISFedAvg, dict[str, Any]]:
     """An algorithm, and the table that would make it again."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of keys, got {given!r}")
     kind = given.get("kind", "ISFedAvg")
     keys = _look_up(kind, ALGORITHM_KEYS, where=f"{where}.kind")
     _check_keys(given, ("name", "kind", *keys), where=where)
@@ -146,7 +148,13 @@ def _algorithm(given: Mapping[str, Any], *, where: str) -> tuple[ISFedAvg, dict[
         algorithm = make(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
-    return algorithm, {"name": given.get("name", algorithm.name), **resolved}
+    name = given.get("name", algorithm.name)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}.name={name!r} must be a text")
+    for key in ("divide_by_steps", "drift"):
+        if key in keys:
+            resolved[key] = getattr(algorithm, key)
+    return algorithm, {"name": name, **resolved}
 
 
 def _recipe(given: Mapping[str, Any]) -> tuple[Regression, int, dict[str, Any]]:
@@ -221,7 +229,7 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     _check_keys(given, known, where="the file")
     given = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, **given}
     name = given["name"]
-    if not isinstance(name, str) or not name or "/" in name:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
         raise ConfigError(f"name={name!r} must be a word that can name a folder")
     rounds = _whole(given, "rounds", least=1)
     repetitions = _whole(given, "repetitions", least=1)

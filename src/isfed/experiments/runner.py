@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.experiments.config import Experiment
-from isfed.experiments.store import HISTORY, MEASURES, Store
+from isfed.experiments.config import ConfigError, Experiment
+from isfed.experiments.store import HISTORY, MEASURES, Store, StoreError
 from isfed.experiments.summary import history_columns, measure_columns, summarise
 from isfed.policies import Oracle
 from isfed.problems import Problem
@@ -54,13 +54,13 @@ def run_experiment(
     chunk_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Run every algorithm of an experiment; returns the summary, which is also in the folder."""
+    # Before the folder is touched: what cannot run must not cost anybody their old results.
+    problem = _checked_problem(experiment)
+    measure = experiment.source.measure(problem)
     store = Store(folder, experiment)
     with store.opened(resume=resume, overwrite=overwrite):
-        problem = experiment.source.make()
-        measure = experiment.source.measure(problem)
         results: dict[str, Finished] = {}
         for index, (name, algorithm) in enumerate(experiment.algorithms.items()):
-            check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
             job = _Job(experiment, store, index, problem, algorithm, measure, threads)
             results[name] = job.run(name, progress, chunk_seconds)
         store.write_table(HISTORY, history_columns(results))
@@ -69,6 +69,21 @@ def run_experiment(
         summary = summarise(experiment, problem, results, optimal_probabilities(problem))
         store.write_summary(summary)
     return summary
+
+
+def _checked_problem(experiment: Experiment) -> Problem:
+    """The problem, if every algorithm of the experiment can run on it."""
+    try:
+        problem = experiment.source.make()
+        for name, algorithm in experiment.algorithms.items():
+            check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
+            if not kernel_runs(problem, algorithm):
+                raise ValueError(
+                    f"{name}: this design runs in isfed.simulate(engine='objects') only"
+                )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    return problem
 
 
 def optimal_probabilities(problem: Problem) -> History:
@@ -93,10 +108,6 @@ class _Job:
         measure: Measure | None,
         threads: int | None,
     ) -> None:
-        if not kernel_runs(problem, algorithm):
-            raise ValueError(
-                f"{algorithm.name}: designs that are not in the kernel run in isfed.simulate only"
-            )
         self.store = store
         self.index = index
         self.rounds = experiment.rounds
@@ -113,14 +124,21 @@ class _Job:
         if measure is not None:
             self.measured = Measured(measure, experiment.repetitions, experiment.rounds)
         self.seconds = 0.0
+        self.booked = 0
         arrays = store.load(index)
         if arrays is not None:
-            self._restore(arrays)
+            try:
+                self._restore(arrays)
+            except (KeyError, ValueError) as error:
+                raise StoreError(
+                    f"the checkpoint of {algorithm.name} does not fit ({error}); --overwrite "
+                    "starts again"
+                ) from error
         elif self.measured is not None:
             self.measured.look(self.kernel.state.params, 0)
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
-        self.kernel.round_index = int(arrays["round_index"])
+        self.kernel.round_index = self.booked = int(arrays["round_index"])
         self.kernel.diverged = bool(arrays["diverged"])
         self.seconds = float(arrays["seconds"])
         self.msd[:, : self.kernel.round_index] = arrays["msd"]
@@ -151,6 +169,7 @@ class _Job:
         options: dict[str, Any] = {} if chunk_seconds is None else {"seconds": chunk_seconds}
         if self.measured is not None:
             options["every"] = self.measured.measure.every
+        kernel.compile()
         saved = started = time.perf_counter()
         least = LEAST_BETWEEN
         try:
@@ -160,6 +179,7 @@ class _Job:
                 self.msd[:, begin : begin + block.shape[1]] = block
                 if self.measured is not None:
                     self.measured.look(kernel.state.params, kernel.round_index)
+                self.booked = kernel.round_index
                 if progress is not None:
                     progress.advance(block.shape[1])
                 if now - saved > least:
@@ -167,12 +187,15 @@ class _Job:
                     saved = time.perf_counter()
                     least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
         except KeyboardInterrupt:
-            if kernel.whole:
+            # Only if the chunk is whole and everything about it is written down here.
+            if kernel.whole and self.booked == kernel.round_index:
                 self._save()
             raise
         if not complete:
             self._save()
         history = kernel.history(self.msd[:, : kernel.round_index], self.measured)
         if kernel.diverged:
-            raise DivergenceError(kernel.round_index, history, kernel.algorithm.step_size)
+            raise DivergenceError(
+                kernel.round_index, history, kernel.algorithm.step_size, name=name
+            )
         return Finished(history, self.seconds)

@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isfed.experiments.config import Experiment
-from isfed.store import PART, hold, write_whole
+from isfed.store import PART, hold, load_arrays, save_arrays, write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"
@@ -23,6 +24,8 @@ HISTORY = "history.parquet"
 MEASURES = "measures.parquet"
 CHECKPOINTS = "checkpoints"
 DIGEST = "digest.txt"
+FIGURES = tuple(f"{n}.{k}" for n in ("msd", "measures", "heterogeneity") for k in ("png", "svg"))
+WRITTEN = (CONFIG, SUMMARY, HISTORY, MEASURES, "heterogeneity.json", *FIGURES)
 
 
 class StoreError(RuntimeError):
@@ -89,20 +92,18 @@ class Store:
                     f"{self.folder} holds files that are not results; nothing was removed"
                 )
             return
-        for path in (self.folder / CHECKPOINTS).glob("*.npz"):
+        for path in (self.folder / CHECKPOINTS).glob("algorithm-*.npz"):
             path.unlink()
-        for path in self.folder.iterdir():
-            if path.suffix in (".toml", ".json", ".parquet", ".png", ".svg", ".md", ".txt"):
-                path.unlink()
+        for name in WRITTEN:  # not the digest: the folder stays ours if we are killed here
+            (self.folder / name).unlink(missing_ok=True)
 
     def _checkpoint(self, index: int) -> Path:
         return self.folder / CHECKPOINTS / f"algorithm-{index + 1}.npz"
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the checkpoint of one algorithm."""
-        buffer = io.BytesIO()
-        np.savez(buffer, digest=np.array(self.experiment.digest), **arrays)  # type: ignore[arg-type]
-        write_whole(self._checkpoint(index), buffer.getvalue())
+        digest = np.array(f"{self.experiment.digest} {version('isfed')}")
+        save_arrays(self._checkpoint(index), {"digest": digest, **arrays})
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
         """Read the checkpoint of one algorithm; None if there is none."""
@@ -110,15 +111,18 @@ class Store:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = load_arrays(path)
+            digest = str(arrays.pop("digest"))
         except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as error:
             raise StoreError(
                 f"the checkpoint {path} is damaged ({error}); delete it to run this algorithm "
                 "again from its first round"
             ) from error
-        if str(arrays.pop("digest")) != self.experiment.digest:
-            raise StoreError(f"the checkpoint {path} belongs to another configuration")
+        if digest != f"{self.experiment.digest} {version('isfed')}":
+            raise StoreError(
+                f"the checkpoint {path} belongs to another configuration or version of isfed; "
+                "--overwrite starts again"
+            )
         return arrays
 
     def write_table(self, name: str, columns: dict[str, Any]) -> None:
@@ -128,5 +132,5 @@ class Store:
         write_whole(self.folder / name, sink.getvalue())
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json, the last file: where it is, the run is complete."""
+        """Write summary.json, after all other numbers: where it is, the run is complete."""
         write_whole(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())

@@ -36,15 +36,20 @@ class Regression:
 
     def __post_init__(self) -> None:
         for name in ("num_agents", "num_examples", "num_features"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number >= 1")
+        for name in ("feature_variance", "noise_variance", "local_steps", "batch_size"):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and len(value) == 2):
+                raise ValueError(f"{name}={value!r} must be a range of two numbers")
         for name in ("feature_variance", "noise_variance"):
             low, high = getattr(self, name)
             if not 0.0 < low <= high < np.inf:
                 raise ValueError(f"{name}={(low, high)} must be a range of positive numbers")
         for name in ("local_steps", "batch_size"):
             low, high = getattr(self, name)
-            if not 1 <= low <= high:
+            whole = isinstance(low, int) and isinstance(high, int)
+            if not (whole and 1 <= low <= high):
                 raise ValueError(f"{name}={(low, high)} must be a range of whole numbers >= 1")
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")

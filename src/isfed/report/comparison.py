@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from isfed.experiments.comparison import Comparison
-from isfed.experiments.store import write_whole
 from isfed.report.figures import save_figure
+from isfed.store import write_whole
 
 
 def comparison_table(found: Comparison) -> Table:

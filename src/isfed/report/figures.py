@@ -19,10 +19,10 @@ from isfed.experiments.store import HISTORY, MEASURES
 from isfed.report.tables import PAPER_GAIN_DB
 from isfed.store import write_whole
 
-# The paper's four colours, dark to light so that they differ in grey, each with its own dashes.
+# The paper's four colours, each with its own dashes so that they can be told apart in grey.
 STYLES: dict[str, tuple[str, Any]] = {
     "FedAvg": ("tab:blue", "-"),
-    "ISFedAvg, oracle": ("tab:green", "-"),
+    "ISFedAvg, oracle": ("tab:green", (0, (9, 1.5))),
     "ISFedAvg, current": ("tab:red", (0, (6, 2))),
     "ISFedAvg, running": ("tab:purple", (0, (3, 1, 1, 1))),
     "FedAvg with 1/E_k": ("lightsteelblue", "-"),
@@ -38,7 +38,7 @@ _LOOKS: list[tuple[str, Any]] = [
     ("plum", (0, (3, 1, 1, 1))),
     ("grey", (0, (1, 1.2))),
 ]
-OTHERS = cycle([("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")])
+OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")]
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -66,11 +66,12 @@ def msd_figure(folder: Path) -> list[Path]:
     history = pq.read_table(folder / HISTORY).to_pydict()
     names = np.array(history["algorithm"])
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
+    others = cycle(OTHERS)
     for name in dict.fromkeys(history["algorithm"]):
         rows = names == name
         rounds = np.array(history["round"])[rows]
         msd = np.array(history["msd"])[rows]
-        colour, dashes = STYLES.get(name) or next(OTHERS)
+        colour, dashes = STYLES.get(name) or next(others)
         width = max(1, rounds.size // 150)
         axes.plot(
             rounds, 10 * np.log10(_smooth(msd, width)), color=colour, linestyle=dashes, label=name
@@ -152,13 +153,13 @@ def heterogeneity_figure(folder: Path, study: dict[str, Any]) -> list[Path]:
             ratios, gains, 2 * errors, color=colour, marker=marker, markersize=5, capsize=2,
             label=f"{100 * share:g}% of the agents",
         )  # fmt: skip
-        crossings += [(x, share) for x in _crossings(ratios, gains, PAPER_GAIN_DB)]
+        crossings += _crossings(ratios, gains, PAPER_GAIN_DB)
     axes.axhline(PAPER_GAIN_DB, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.annotate(
         f"the paper: {PAPER_GAIN_DB} dB", (1.05, PAPER_GAIN_DB), xytext=(0, 4),
         textcoords="offset points", fontsize=9,
     )  # fmt: skip
-    for ratio, _ in crossings:
+    for ratio in crossings:
         axes.plot(ratio, PAPER_GAIN_DB, marker="x", markersize=11, color="black", mew=2.2)
     axes.set_xscale("log")
     axes.set_xlabel("noise of the noisy agents over noise of the others (standard deviations)")

@@ -16,7 +16,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-QUIET_SECONDS = 2.0  # what ends sooner shows nothing
 LINE_SECONDS = 10.0  # between plain lines
 
 
@@ -47,7 +46,6 @@ class RunProgress:
         self.shown = False
 
     def __enter__(self) -> RunProgress:
-        self.start = time.monotonic()
         return self
 
     def __exit__(

@@ -123,9 +123,11 @@ def stderr_of_mean(values: np.ndarray) -> np.ndarray:
 class DivergenceError(RuntimeError):
     """The model left every bound; `history` holds the finite rounds before."""
 
-    def __init__(self, round_index: int, history: History, step_size: float) -> None:
+    def __init__(
+        self, round_index: int, history: History, step_size: float, *, name: str = "the model"
+    ) -> None:
         super().__init__(
-            f"the model diverged in round {round_index} (step_size={step_size}); "
+            f"{name} diverged in round {round_index} (step_size={step_size}); "
             "use a smaller step_size or a larger floor"
         )
         self.round_index = round_index
