@@ -73,6 +73,21 @@ def _square(values, row, size):
 
 
 @inlined
+def _square_of(features, squares, row, size):
+    """The squared length of one row, from the stored ones where they are stored."""
+    return squares[row] if squares.size > 0 else _square(features, row, size)
+
+
+@compiled
+def row_squares(features):
+    """The squared length of every row, bit for bit as `batch_gradient` would compute it."""
+    squares = np.empty(features.shape[0])
+    for row in range(squares.size):
+        squares[row] = _square(features, np.uint64(row), features.shape[1])
+    return squares
+
+
+@inlined
 def _slope(loss, margin, target):
     """The derivative of an example's loss in its margin x . params."""
     if loss.kind == LEAST_SQUARES:
@@ -94,7 +109,7 @@ def moved_target(features, targets, row, shift):
 @called
 def _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out):
     """`batch_gradient` for the softmax loss; `params` is (classes x features), row after row."""
-    features, targets, _ = examples
+    features, targets, _, squares = examples
     gradient, norms, slopes = out
     size = features.shape[1]
     pull = 2.0 * loss.ridge
@@ -126,7 +141,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
                 gradient[at + j] += factor * features[row, j]
         total += weight[i]
         if scored:  # |slopes x^T + pull params|^2
-            square = square * _square(features, row, size)
+            square = square * _square_of(features, squares, row, size)
             square += pull * (2.0 * cross + pull * length)
             norms[i] = math.sqrt(max(square, 0.0))
     for j in range(params.size):
@@ -136,7 +151,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
 @inlined
 def _pair_gradient(loss, params, examples, first, units, weight, num, scored, out):
     """`batch_gradient` for two features, as in the paper's regression: all stays in registers."""
-    features, targets, shift = examples
+    features, targets, shift, _ = examples
     gradient, norms, _ = out
     pull = 2.0 * loss.ridge
     p0, p1 = params[0], params[1]
@@ -163,8 +178,9 @@ def _pair_gradient(loss, params, examples, first, units, weight, num, scored, ou
 def batch_gradient(loss, params, examples, first, units, weight, num, scored, out):
     """Weighted mean gradient of the examples `first + units[:num]`, into out.
 
-    `examples` is (features, targets, shift), `out` is (gradient, norms, room for one number per
-    row of the parameters). The norms are left alone unless `scored`.
+    `examples` is (features, targets, shift, squared lengths of the rows or none), `out` is
+    (gradient, norms, room for one number per row of the parameters). The norms are left alone
+    unless `scored`.
     """
     if loss.kind == SOFTMAX:
         _softmax_gradient(loss, params, examples, first, units, weight, num, scored, out)
@@ -172,7 +188,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
     if params.size == 2:
         _pair_gradient(loss, params, examples, first, units, weight, num, scored, out)
         return
-    features, targets, shift = examples
+    features, targets, shift, squares = examples
     gradient, norms, _ = out
     size = params.size
     pull = 2.0 * loss.ridge
@@ -190,7 +206,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
             gradient[j] += factor * features[row, j]
         total += weight[i]
         if scored:  # |slope x + pull params|^2
-            square = slope * slope * _square(features, row, size)
+            square = slope * slope * _square_of(features, squares, row, size)
             square += pull * (2.0 * slope * margin + pull * length)
             norms[i] = math.sqrt(max(square, 0.0))
     for j in range(size):
@@ -202,6 +218,6 @@ def gradient_of(loss, params, features, targets, weight):
     """The weighted mean gradient of a batch, and the norm of every example's gradient."""
     num = targets.size
     out = (np.empty(params.size), np.empty(num), np.empty(loss.num_rows))
-    examples = (features, targets, np.empty(0))
+    examples = (features, targets, np.empty(0), np.empty(0))
     batch_gradient(loss, params, examples, 0, np.arange(num), weight, num, True, out)
     return out[0], out[1]

@@ -37,6 +37,7 @@ class Task(NamedTuple):
 
     features: np.ndarray  # (rows, M)
     targets: np.ndarray  # (rows,)
+    squares: np.ndarray  # (rows,) squared lengths of the features, or empty
     offsets: np.ndarray  # (K + 1,)
     local_steps: np.ndarray  # (K,)
     batch_size: np.ndarray  # (K,)
@@ -118,7 +119,7 @@ def _full_gradient(task, params, shift, agent, scratch):
     first = task.offsets[agent]
     count = task.offsets[agent + 1] - first
     out = (scratch.gradient, scratch.norms, scratch.slopes)
-    examples = (task.features, task.targets, shift)
+    examples = (task.features, task.targets, shift, task.squares)
     batch_gradient(
         task.loss, params, examples, first, scratch.all_units, scratch.ones, count, True, out
     )
@@ -167,8 +168,8 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
         for i in range(batch_size):
             weight[i] = 1.0 / (count * scratch.example_prob[i])
         batch_gradient(
-            task.loss, local, (task.features, task.targets, shift), first, batch, weight,
-            batch_size, plan.scored, (gradient, norms, scratch.slopes),
+            task.loss, local, (task.features, task.targets, shift, task.squares), first, batch,
+            weight, batch_size, plan.scored, (gradient, norms, scratch.slopes),
         )  # fmt: skip
         for j in range(size):
             local[j] -= step * gradient[j]

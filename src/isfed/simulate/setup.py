@@ -19,10 +19,11 @@ from isfed.policies import (
     take_scores,
 )
 from isfed.problems import Problem
-from isfed.problems.gradients import batch_gradient
+from isfed.problems.gradients import batch_gradient, row_squares
 from isfed.simulate.kernel import Plan, Side, State, Task
 from isfed.streams import Purpose, stream_keys
 
+STORED_FROM = 16  # features; below, storing one more number a row would not be worth it
 MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history
 
 
@@ -61,11 +62,17 @@ def make_plan(algorithm: ISFedAvg) -> Plan:
     )
 
 
+def _squares(features: np.ndarray) -> np.ndarray:
+    """The rows' squared lengths, for the norms of gradients; none where they are quickly made."""
+    return row_squares(features) if features.shape[1] >= STORED_FROM else np.empty(0)
+
+
 def make_task(problem: Problem, *, drift: bool) -> Task:
     """The problem as arrays."""
     return Task(
         features=problem.data.features,
         targets=problem.data.targets,
+        squares=_squares(problem.data.features),
         offsets=problem.data.offsets,
         local_steps=problem.local_steps,
         batch_size=problem.batch_size,
@@ -96,7 +103,7 @@ def _write_optimum(task, shift, floor, uniform, examples, nodes, at, agent_score
     gradient, norms = np.empty(task.optimum.size), np.empty(most)
     out = (gradient, norms, np.empty(task.loss.num_rows))
     units, ones = np.arange(most), np.ones(most)
-    data = (task.features, task.targets, shift)
+    data = (task.features, task.targets, shift, task.squares)
     for agent in range(num_agents):
         first = task.offsets[agent]
         count = task.offsets[agent + 1] - first
