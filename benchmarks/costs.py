@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import problems
 from c_reference import WARM_UP, kernel_run
 from measure import Report, by_turns
 
-from isfed import Deville, Systematic
+from isfed import Deville, Memory, Score, Systematic
 
 
 def run(report: Report, _folder: Path) -> None:
@@ -18,6 +19,9 @@ def run(report: Report, _folder: Path) -> None:
             "uniform": problems.uniform(problem),
             "memory, Systematic": problems.memory(problem, Systematic()),
             "memory, Deville": problems.memory(problem, Deville()),
+            "memory, Systematic, 2nd moment": replace(
+                problems.memory(problem, Systematic()), agents=Memory(score=Score.SECOND_MOMENT)
+            ),
         }
         cases = {}
         for name, algorithm in algorithms.items():
