@@ -14,6 +14,7 @@ import numpy as np
 from isfed.algorithms import FedAvg, ISFedAvg
 from isfed.problems import FederatedTable, Problem
 from isfed.simulate import DivergenceError, History, simulate
+from isfed.simulate.history import stderr_of_mean
 from isfed.simulate.run import check_run
 
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
@@ -85,7 +86,7 @@ class Comparison:
     def difference(self) -> tuple[float, float]:
         """FedAvg's final loss less ISFedAvg's, and its standard error over the repetitions."""
         one, other = self.fedavg.final, self.isfedavg.final
-        error = np.hypot(*(part.std(ddof=1) / np.sqrt(part.size) for part in (one, other)))
+        error = np.hypot(*(stderr_of_mean(part[:, None])[0] for part in (one, other)))
         return float(one.mean() - other.mean()), float(error)
 
     @property
@@ -106,7 +107,7 @@ class Comparison:
                     "name": curve.name,
                     "step_size": curve.step_size,
                     "final_excess": float(curve.final.mean()),
-                    "final_stderr": float(curve.final.std(ddof=1) / np.sqrt(curve.final.size)),
+                    "final_stderr": float(stderr_of_mean(curve.final[:, None])[0]),
                     "rounds": rounds,
                     "uploads": None if rounds is None else rounds * curve.uploads,
                     "gradients": None if rounds is None else rounds * curve.gradients,

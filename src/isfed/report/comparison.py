@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
 from isfed.experiments.comparison import Comparison
 from isfed.report.figures import save_figure
+from isfed.simulate.history import stderr_of_mean
 from isfed.store import write_whole
 
 
@@ -42,7 +42,7 @@ def write_comparison(folder: Path, found: Comparison) -> None:
         columns["algorithm"] += [curve.name] * points
         columns["round"] += curve.rounds.tolist()
         columns["excess"] += curve.excess.mean(axis=0).tolist()
-        error = curve.excess.std(axis=0, ddof=1) / np.sqrt(len(curve.excess))
+        error = stderr_of_mean(curve.excess)
         columns["stderr"] += error.tolist()
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
@@ -62,7 +62,7 @@ def comparison_figure(folder: Path, found: Comparison) -> list[Path]:
     looks = (("tab:blue", "-"), ("black", (0, (4, 1.5))))
     for curve, (colour, dashes) in zip((found.fedavg, found.isfedavg), looks, strict=True):
         mean = curve.excess.mean(axis=0)
-        error = curve.excess.std(axis=0, ddof=1) / np.sqrt(len(curve.excess))
+        error = stderr_of_mean(curve.excess)
         label = f"{curve.name}, step {curve.step_size:.3g}"
         axes.plot(curve.rounds, mean, color=colour, linestyle=dashes, label=label)
         axes.fill_between(
