@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,24 @@ def test_compare_names_what_is_wrong_and_writes_nothing(run, tumours, tmp_path, 
     for word in words:
         assert word in text
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("option", [["--rounds", "0"], ["--rounds", "-1"], ["--seed", "-1"]])
+def test_the_flower_engine_refuses_impossible_numbers(run, option):
+    code, text = run("reproduce", "regression", "--engine", "flower", *option)
+    assert code == 2
+    assert f"{option[0][2:]}={option[1]}" in text
+
+
+def test_one_repetition_gives_no_verdict_and_valid_json(run, tmp_path):
+    words = ["--rounds", "8", "--repetitions", "1", "--no-heterogeneity"]
+    code, text = run("reproduce", "regression", *words)
+    assert code == 0, text
+    assert "no verdict" in text
+
+    def never(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    summary = (tmp_path / "runs" / "regression" / "summary.json").read_text()
+    found = json.loads(summary, parse_constant=never)
+    assert found["algorithms"][0]["msd_stderr_db"] is None

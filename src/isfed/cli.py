@@ -165,7 +165,11 @@ def reproduce_regression(
     from isfed.report.tables import paper_verdict
 
     if engine == "flower":
-        print_engines(rounds=rounds or 20, seed=seed or 0)
+        with _one_line_errors():
+            for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
+                if value is not None and value < least:
+                    raise ConfigError(f"{name}={value} must be a whole number >= {least}")
+            print_engines(rounds=20 if rounds is None else rounds, seed=seed or 0)
         return
     with _one_line_errors():
         with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:

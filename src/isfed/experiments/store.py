@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -133,4 +134,14 @@ class Store:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, after all other numbers: where it is, the run is complete."""
-        write_whole(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        text = json.dumps(_finite(summary), indent=2, allow_nan=False)
+        write_whole(self.folder / SUMMARY, f"{text}\n".encode())
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no word for, such as the error of one repetition."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

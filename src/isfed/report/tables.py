@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -59,6 +60,8 @@ def paper_verdict(summary: dict[str, Any]) -> list[str]:
     def apart(row: dict[str, Any], other: dict[str, Any]) -> str:
         distance = row["msd_db"] - other["msd_db"]
         error = (row["msd_stderr_db"] ** 2 + other["msd_stderr_db"] ** 2) ** 0.5
+        if math.isnan(error):
+            return f"{distance:+.2f} dB (one repetition: no standard error, no verdict)"
         if abs(distance) <= 2.0 * error:
             return f"level with it ({distance:+.2f} ± {error:.2f} dB)"
         return f"{abs(distance):.2f} ± {error:.2f} dB {'above' if distance > 0 else 'below'} it"
