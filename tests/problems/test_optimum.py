@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from isfed import FederatedData, LeastSquares, Logistic, Problem
+from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax
+from isfed.problems import optimum
+from isfed.problems.optimum import minimise
 
 
 def ragged(*, sizes=(5, 9, 3, 7), num_features=3, seed=0, signs=False):
@@ -102,3 +104,19 @@ def test_an_unknown_loss_has_no_known_minimiser():
     data, _, _ = ragged()
     with pytest.raises(ValueError, match="no minimiser is known for Mine"):
         _ = Problem(data, Mine()).optimum
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+def test_many_rows_begin_with_a_sample_and_end_with_all(ridge):
+    """More rows than the sample takes, agent after agent, classes in their own proportions."""
+    rng = np.random.default_rng(3)
+    rows = 2 * optimum.SAMPLE + 1234
+    x = rng.standard_normal((rows, 6)) * [0.01, 1.0, 1.0, 5.0, 1.0, 1.0]
+    y = np.argmax(x[:, :4] + rng.gumbel(size=(rows, 4)), axis=1).astype(float)
+    weight = np.linspace(1.0, 3.0, rows)
+    weight /= weight.sum()
+    loss = Softmax(ridge=ridge, num_classes=4)
+    found = minimise(loss, x, y, weight)
+    gradient, _ = loss.gradient(found, x, y, rows * weight)
+    assert np.linalg.norm(gradient) < 1e-12
+    np.testing.assert_allclose(found.reshape(4, 6).sum(axis=0), 0.0, atol=1e-9)

@@ -14,7 +14,7 @@ from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
 
 GRADIENT_TOLERANCE = 1e-13
 NEWTON_STEPS = 50
-LARGE_PRODUCT = 50_000_000  # multiplications; below this a second core costs more than it brings
+SAMPLE = 10_000  # rows: of more, a sample gives the start and the preconditioner
 
 
 def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -22,10 +22,9 @@ def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.
     if isinstance(loss, LeastSquares):
         return _least_squares(loss, x, y, weight)
     if isinstance(loss, LinearLoss):
-        small = x.size * loss.compiled.num_rows < LARGE_PRODUCT
-        # Hundreds of small products: threads that wait for each other made it 20 times slower on a
-        # machine that was busy.
-        with threadpool_limits(limits=1 if small else None, user_api="blas"):
+        # Many products that the memory limits: a second core brings little, and threads that wait
+        # for each other made it 20 times slower on a machine that was busy.
+        with threadpool_limits(limits=1, user_api="blas"):
             return _newton(_Risk(loss, x, y, weight))
     raise ValueError(f"no minimiser is known for {type(loss).__name__}; pass optimum=... yourself")
 
@@ -71,6 +70,7 @@ class _Risk:
         bound = loss.bend * spectrum + 2.0 * loss.ridge
         seen = bound > 1e-14 * bound.max()
         self.back = vectors[:, seen] / np.sqrt(bound[seen])  # (M, directions)
+        self.forth = vectors[:, seen] * np.sqrt(bound[seen])
         self.shape = (loss.compiled.num_rows, self.back.shape[1])
         self._key, self._margins = b"", np.empty(0)
 
@@ -84,6 +84,12 @@ class _Risk:
         if key != self._key:
             self._key, self._margins = key, self.x @ self.params(place).T
         return self._margins
+
+    def sample(self) -> _Risk:
+        """The same on some of the rows; every so many, because neighbours are of one agent."""
+        rows = slice(None, None, -(-len(self.x) // SAMPLE))
+        weight = self.weight[rows, 0] / self.weight[rows].sum()
+        return _Risk(self.loss, np.ascontiguousarray(self.x[rows]), self.y[rows], weight)
 
     def value(self, place: np.ndarray) -> float:
         losses = self.loss.of_margins(self.margins(place), self.y)
@@ -104,6 +110,19 @@ class _Risk:
         raw = (self.weight * bends).T @ self.x + 2.0 * self.loss.ridge * change
         return (raw @ self.back).ravel()
 
+    def blocks(self, place: np.ndarray) -> list[np.ndarray]:
+        """The Hessian's diagonal blocks, one for each row of the parameters, of a sample."""
+        rows = slice(None, None, max(1, len(self.x) // (2 * SAMPLE)))
+        seen = self.x[rows] @ self.back
+        share = self.weight[rows] / self.weight[rows].sum()
+        ridge = 2.0 * self.loss.ridge * self.back.T @ self.back
+        found = []
+        for unit in np.eye(self.shape[0]):
+            change = np.broadcast_to(unit, (len(seen), self.shape[0]))
+            bends = self.loss.bends(self.margins(place)[rows], self.y[rows], change) @ unit
+            found.append((seen * (share[:, 0] * bends)[:, None]).T @ seen + ridge)
+        return found
+
     def separates(self, place: np.ndarray) -> bool:
         """Whether every example is on its side: then larger parameters are always better."""
         margins = self.margins(place)
@@ -119,22 +138,18 @@ class _Risk:
 
 def _newton(risk: _Risk) -> np.ndarray:
     """SciPy's trust region to the neighbourhood, then Newton steps to the last digits."""
-    start = np.zeros(risk.shape[0] * risk.shape[1])
-    slack = 1e-9 * np.linalg.norm(risk.raw_gradient(start)) + GRADIENT_TOLERANCE
-    gtol = 1e-6 * float(np.linalg.norm(risk.gradient(start))) + GRADIENT_TOLERANCE
-    reached = scipy_optimize.minimize(
-        risk.value, start, jac=risk.gradient, hessp=risk.product, method="trust-ncg",
-        options={"gtol": gtol, "maxiter": 1000},
-    )  # fmt: skip
-    place, residual = reached.x, np.linalg.norm(risk.raw_gradient(reached.x))
-    for _ in range(NEWTON_STEPS):
-        if residual <= GRADIENT_TOLERANCE or risk.separates(place):
+    place = np.zeros(risk.shape[0] * risk.shape[1])
+    slack = 1e-9 * np.linalg.norm(risk.raw_gradient(place)) + GRADIENT_TOLERANCE
+    if len(risk.x) > 2 * SAMPLE:
+        some = risk.sample()
+        start = _approach(some, np.zeros(some.shape[0] * some.shape[1]), 1e-2)
+        place = (some.params(start) @ risk.forth).ravel()
+    residual = np.inf
+    for closeness in (1e-2, 1e-6):  # a neighbourhood that is too wide shows in the residual
+        place = _approach(risk, place, closeness)
+        place, residual = _polish(risk, place)
+        if residual <= slack or risk.separates(place):
             break
-        step = _newton_step(risk, place)
-        smaller = np.linalg.norm(risk.raw_gradient(place - step))
-        if not smaller < residual:  # rounding is all that is left
-            break
-        place, residual = place - step, smaller
     if risk.separates(place) or not residual <= slack:
         raise ValueError(
             f"no minimiser of the {type(risk.loss).__name__} risk was found: with "
@@ -144,9 +159,59 @@ def _newton(risk: _Risk) -> np.ndarray:
     return risk.params(place).ravel()
 
 
-def _newton_step(risk: _Risk, place: np.ndarray) -> np.ndarray:
+def _approach(risk: _Risk, start: np.ndarray, closeness: float) -> np.ndarray:
+    """Go down until the gradient is that much of what it is at zero."""
+    first = float(np.linalg.norm(risk.gradient(np.zeros(start.size))))
+    return scipy_optimize.minimize(
+        risk.value, start, jac=risk.gradient, hessp=risk.product, method="trust-ncg",
+        options={"gtol": closeness * first + GRADIENT_TOLERANCE, "maxiter": 1000},
+    ).x  # fmt: skip
+
+
+def _polish(risk: _Risk, place: np.ndarray) -> tuple[np.ndarray, float]:
+    """Newton steps as long as the gradient gets smaller; the place and the gradient's length."""
+    residual = float(np.linalg.norm(risk.raw_gradient(place)))
+    nearly_inverse = _preconditioner(risk, place)
+    for _ in range(NEWTON_STEPS):
+        if residual <= GRADIENT_TOLERANCE or risk.separates(place):
+            break
+        step = _newton_step(risk, place, nearly_inverse)
+        smaller = float(np.linalg.norm(risk.raw_gradient(place - step)))
+        if not smaller < residual:  # rounding is all that is left
+            break
+        place, residual = place - step, smaller
+    return place, residual
+
+
+def _operator(size: int, product: Any) -> LinearOperator:
     operator: Any = LinearOperator  # its own types do not know that `matvec` is an argument
-    hessian = operator(
-        (place.size, place.size), matvec=lambda v: risk.product(place, v), dtype=np.float64
-    )
-    return cg(hessian, risk.gradient(place), rtol=1e-9, maxiter=10 * place.size)[0]
+    return operator((size, size), matvec=product, dtype=np.float64)
+
+
+def _preconditioner(risk: _Risk, place: np.ndarray) -> LinearOperator | None:
+    """The inverse of the Hessian's diagonal blocks."""
+    try:
+        factors = [linalg.cho_factor(block) for block in risk.blocks(place)]
+    except linalg.LinAlgError:  # no ridge, and nothing bends in some direction
+        return None
+
+    def product(right: np.ndarray) -> np.ndarray:
+        parts = right.reshape(risk.shape)
+        # The same change of all classes changes no probability. The Hessian keeps to the space
+        # without such changes, and so must we: outside it is almost singular.
+        common = risk.shape[0] > 1
+        parts = parts - common * parts.mean(axis=0)
+        solved = np.stack(
+            [linalg.cho_solve(f, part) for f, part in zip(factors, parts, strict=True)]
+        )
+        return (solved - common * solved.mean(axis=0)).ravel()
+
+    return _operator(place.size, product)
+
+
+def _newton_step(
+    risk: _Risk, place: np.ndarray, nearly_inverse: LinearOperator | None
+) -> np.ndarray:
+    hessian = _operator(place.size, lambda v: risk.product(place, v))
+    right = risk.gradient(place)
+    return cg(hessian, right, rtol=1e-4, maxiter=10 * place.size, M=nearly_inverse)[0]
