@@ -177,7 +177,8 @@ def reproduce_regression(
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         folder, summary = _run(experiment, out, options)
         if heterogeneity:
-            grid = Grid()
+            given = {"rounds": rounds, "repetitions": repetitions, "seed": seed}
+            grid = replace(Grid(), **{k: v for k, v in given.items() if v is not None})
             with RunProgress(
                 console, 3 * grid.data_seeds * grid.rounds * grid.repetitions
             ) as progress:
@@ -195,28 +196,17 @@ DataDir = Annotated[
 
 def _reproduce_tuned(tuned: Any, out: Path | None, options: dict[str, Any]) -> tuple[dict, Path]:
     """Choose the step sizes, run, draw, print."""
-    from isfed.experiments.classification import landmarks
-    from isfed.report.figures import measures_figure, msd_figure
-    from isfed.report.tables import PAPER_ERRORS, measures_table
+    from isfed.experiments.tuned import run_tuned
+    from isfed.report.figures import measures_figure
+    from isfed.report.tables import measures_table, step_lines
 
     folder = out or Path("runs") / tuned.name
-    steps = folder.with_name(f"{folder.name}-steps.json")
-    with RunProgress(console, tuned.grid_rounds * tuned.grid_repetitions) as progress:
-        chosen = tuned.choose_steps(steps, threads=options["threads"], progress=progress)
-    for name, choice in chosen.items():
-        edge = " (at the edge of the grid)" if choice.at_edge else ""
-        console.print(f"best step size of {name}: {choice.best:g}{edge}", highlight=False)
-    experiment = tuned.experiment(chosen)
-    with RunProgress(console, experiment.repetitions) as progress:
-        summary = run_experiment(experiment, folder, progress=progress, **options)
-    problem = tuned.source.make()
-    known = landmarks(problem, tuned.source.measure(problem))
-    msd_figure(folder)
-    levels = {"w^o": known["optimum_test_error"], "majority": known["majority_test_error"]}
-    if tuned.name.startswith("classification"):
-        levels |= {f"paper, {name}": level for name, level in PAPER_ERRORS.items()}
-    measures_figure(folder, levels)
-    console.print(measures_table(summary, known))
+    with RunProgress(console, tuned.repetitions) as progress:
+        summary = run_tuned(tuned, folder, progress=progress, **options)
+    measures_figure(folder, summary)
+    console.print(measures_table(summary))
+    for line in step_lines(summary):
+        console.print(f"- {line}", highlight=False)
     return summary, folder
 
 
@@ -226,7 +216,8 @@ def reproduce_classification(
     resume: Resume = False,
     overwrite: Overwrite = False,
     partition: Annotated[
-        str, typer.Option(help="one-class (half of the agents positive) or natural.")
+        Literal["one-class", "natural"],
+        typer.Option(help="one-class: half of the agents hold positive rows only."),
     ] = "one-class",
     rounds: Rounds = None,
     repetitions: Repetitions = None,
@@ -239,16 +230,15 @@ def reproduce_classification(
     FedAvg and ISFedAvg with current, running and memory probabilities, all at the paper's step
     size and each again at its own best one, chosen on blocks of training rows held out.
     """
-    from isfed.experiments.classification import Ijcnn1Source, paper_classification, passage
-    from isfed.report.tables import PAPER_ERRORS, classification_verdict
+    from isfed.experiments.classification import Ijcnn1Source, paper_classification
+    from isfed.report.tables import classification_verdict
 
     with _one_line_errors():
-        source = Ijcnn1Source(partition=_partition(partition), data_dir=data_dir)
+        source = Ijcnn1Source(partition=partition, data_dir=data_dir)
         tuned = _shortened(paper_classification(source), rounds, repetitions, seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         summary, folder = _reproduce_tuned(tuned, out, options)
-        when = passage(folder, "FedAvg", PAPER_ERRORS["FedAvg"])
-        for line in classification_verdict(summary, when):
+        for line in classification_verdict(summary):
             console.print(f"- {line}", highlight=False)
         console.print(f"Results are in {folder}", highlight=False, markup=False)
 
@@ -272,12 +262,6 @@ def reproduce_writers(
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         _, folder = _reproduce_tuned(tuned, out, options)
         console.print(f"Results are in {folder}", highlight=False, markup=False)
-
-
-def _partition(name: str) -> Any:
-    if name not in ("one-class", "natural"):
-        raise ConfigError(f"partition={name!r} must be 'one-class' or 'natural'")
-    return name
 
 
 def _shortened(tuned: Any, rounds: Any, repetitions: Any, seed: Any) -> Any:

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from isfed.experiments.classification import (
-    Ijcnn1Source,
-    landmarks,
-    paper_classification,
-    passage,
-)
-from isfed.experiments.runner import run_experiment
-from isfed.experiments.steps import StepChoice
-from isfed.experiments.store import MEASURES
+from isfed.experiments.classification import Ijcnn1Source, paper_classification
+from isfed.experiments.runner import Finished
+from isfed.experiments.tuned import passage, run_tuned
+from isfed.simulate import History
 
 needs_data = pytest.mark.skipif(
     not os.environ.get("ISFED_DATA"), reason="set ISFED_DATA to the folder of the data sets"
 )
 
 
-def test_the_passage_is_the_one_after_the_peak(tmp_path):
-    errors = [0.10, 0.40, 0.30, 0.20, 0.25]
-    columns = {
-        "algorithm": ["a"] * 5,
-        "measure": ["test_error"] * 5,
-        "round": [0, 10, 20, 30, 40],
-        "mean": errors,
-    }
-    pq.write_table(pa.table(columns), tmp_path / MEASURES)
-    assert passage(tmp_path, "a", 0.22) == 30
-    assert passage(tmp_path, "a", 0.05) is None
+def measured(errors: list[float]) -> Finished:
+    """A result whose mean test error is that, every ten rounds."""
+    params, none = np.zeros((1, 1)), np.empty((1, 0))
+    history = History(
+        msd=np.zeros((1, 10 * len(errors) - 10)),
+        params=params, agent_prob=none, example_prob=none, gradients=none, uploads=none,
+        measured_rounds=10 * np.arange(len(errors)), measured={"test_error": np.array([errors])},
+    )  # fmt: skip
+    return Finished(history, 0.0)
+
+
+def test_the_passage_is_the_one_after_the_peak_and_the_last_for_good():
+    result = measured([0.10, 0.40, 0.30, 0.20, 0.25, 0.21, 0.20])
+    assert passage(result, 0.22) == (30, 50)
+    assert passage(result, 0.29) == (30, 30)
+    assert passage(result, 0.05) == (None, None)  # never reached
+    assert passage(result, 0.50) == (None, None)  # never above
 
 
 @needs_data
@@ -68,14 +69,17 @@ def test_held_out_blocks_are_contiguous_and_apart():
 
 @needs_data
 def test_a_short_run_end_to_end(tmp_path):
-    tuned = paper_classification(Ijcnn1Source(every=10))
-    choices = {name: StepChoice(1.0, {1.0: 0.5}) for name in tuned.methods}
-    experiment = tuned.experiment(choices)
-    short = type(experiment)(**{**vars(experiment), "rounds": 20, "repetitions": 2})
-    summary = run_experiment(short, tmp_path / "run")
+    tuned = replace(
+        paper_classification(Ijcnn1Source(every=10)),
+        rounds=25, repetitions=2, grid=(1.0, 2.0), grid_rounds=20, grid_repetitions=1,
+    )  # fmt: skip
+    summary = run_tuned(tuned, tmp_path / "run")
     assert len(summary["algorithms"]) == 8
     assert 0.0 < summary["algorithms"][0]["final"]["test_error"]["mean"] < 1.0
-    source = Ijcnn1Source()
-    problem = source.make()
-    known = landmarks(problem, source.measure(problem))
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    known = written["landmarks"]
     assert known["majority_test_error"] == pytest.approx(8_712 / 91_701)
+    assert known["optimum_test_error"] == pytest.approx(0.174, abs=0.01)
+    assert known["paper_test_error"] == {"FedAvg": 0.2245, "ISFedAvg": 0.1846}
+    assert "passage_round" in known
+    assert written["step_sizes"].keys() == tuned.methods.keys()

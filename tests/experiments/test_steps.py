@@ -7,7 +7,7 @@ import pytest
 
 from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
-from isfed.experiments.steps import choose_step_size
+from isfed.experiments.steps import NoStepError, choose_step_size
 
 
 def test_errors_are_counted_by_hand():
@@ -67,7 +67,7 @@ def test_a_grid_that_diverges_everywhere_is_an_error():
     )
     problem = Problem(data, LeastSquares())
     measure = HeldOutLoss(problem.loss, data.features, data.targets, np.ones(20), every=10)
-    with pytest.raises(ValueError, match="diverged at every step size"):
+    with pytest.raises(NoStepError, match="diverged at every step size"):
         choose_step_size(
             problem, FedAvg(step_size=1.0, num_active=1), measure, (1e3, 1e4),
             rounds=100, repetitions=1,

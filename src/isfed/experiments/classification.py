@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from isfed.algorithms import FedAvg, ISFedAvg
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
-from isfed.experiments.store import MEASURES
 from isfed.experiments.tuned import Tuned
 from isfed.policies import Current, Memory, Running
 from isfed.problems import Logistic, Problem, Softmax
@@ -20,7 +18,7 @@ from isfed.problems.partition import by_column, iid, one_class, sizes_in_range
 
 BLOCK = 500  # rows of the time series that are held out together
 HELD_OUT_EVERY = 5  # every fifth block (or writer)
-ERROR = "test_error"
+PAPER_ERRORS = {"FedAvg": 0.2245, "ISFedAvg": 0.1846}
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,8 @@ def _methods(step_size: float, num_active: int, *, current: bool = True) -> dict
 def paper_classification(source: Ijcnn1Source) -> Tuned:
     """Section V-B: K=100, L=10, B_k=E_k=1, mu=0.25, rho=1e-4."""
     grid = (0.0625, 0.25, 1.0, 2.0, 4.0, 8.0, 16.0)
-    return Tuned(f"classification-{source.partition}", source, _methods(0.25, 10), grid)
+    name = f"classification-{source.partition}"
+    return Tuned(name, source, _methods(0.25, 10), grid, paper=PAPER_ERRORS)
 
 
 def writers(source: WritersSource) -> Tuned:
@@ -173,28 +172,3 @@ def writers(source: WritersSource) -> Tuned:
         "writers", source, _methods(0.2, 10, current=False), grid,
         rounds=1500, repetitions=3, grid_rounds=500, grid_repetitions=1,
     )  # fmt: skip
-
-
-def landmarks(problem: Problem, measure: ErrorRates) -> dict[str, float]:
-    """What a good error is: that of w^o itself and that of always naming the majority."""
-    error, balanced = measure(problem.optimum[None])[0]
-    return {
-        "optimum_test_error": float(error),
-        "optimum_balanced_error": float(balanced),
-        "majority_test_error": measure.majority_error(),
-    }
-
-
-def passage(folder: Path, algorithm: str, level: float) -> int | None:
-    """The measured round at which the mean test error falls to a level.
-
-    At the start every row is called negative, which errs little where positives are rare: the
-    passage is the one after the error's peak.
-    """
-    found = pq.read_table(folder / MEASURES).to_pydict()
-    rows = zip(found["algorithm"], found["measure"], found["round"], found["mean"], strict=True)
-    curve = [(i, mean) for name, measure, i, mean in rows if (name, measure) == (algorithm, ERROR)]
-    errors = np.array([mean for _, mean in curve])
-    peak = int(errors.argmax())
-    below = np.flatnonzero(errors[peak:] <= level)
-    return curve[peak + below[0]][0] if below.size else None

@@ -113,13 +113,33 @@ def _policy(given: Any, *, where: str) -> tuple[Policy, dict[str, Any]]:
         policy = make(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
-    resolved: dict[str, Any] = {"policy": name}
-    for key in POLICY_KEYS[name]:
+    return policy, _policy_table(policy)
+
+
+def _policy_table(policy: Policy) -> dict[str, Any]:
+    """The table that makes a policy again."""
+    table: dict[str, Any] = {"policy": policy.name}
+    for key in POLICY_KEYS[policy.name]:
         value = getattr(policy, key)
-        resolved[key] = (
-            next(n for n, s in SCORES.items() if s == value) if key == "score" else value
-        )
-    return policy, resolved
+        table[key] = next(n for n, s in SCORES.items() if s == value) if key == "score" else value
+    return table
+
+
+def algorithm_table(name: str, algorithm: ISFedAvg) -> dict[str, Any]:
+    """The [[algorithm]] that makes an algorithm again."""
+    designs = {make: word for word, make in DESIGNS.items()}
+    return {
+        "name": name,
+        "kind": "ISFedAvg",
+        "step_size": algorithm.step_size,
+        "num_active": algorithm.num_active,
+        "agents": _policy_table(algorithm.agents),
+        "examples": _policy_table(algorithm.examples),
+        "agent_design": designs[type(algorithm.agent_design)],
+        "example_design": designs[type(algorithm.example_design)],
+        "divide_by_steps": algorithm.divide_by_steps,
+        "drift": algorithm.drift,
+    }
 
 
 def _algorithm(given: Mapping[str, Any], *, where: str) -> tuple[ISFedAvg, dict[str, Any]]:
@@ -172,6 +192,11 @@ def _recipe(given: Mapping[str, Any]) -> tuple[Regression, int, dict[str, Any]]:
     return recipe, seed, {"preset": preset.name, "seed": seed, **values}
 
 
+def fingerprint(tables: Mapping[str, Any]) -> str:
+    """Sixteen characters that stand for a configuration."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
+
+
 class ProblemSource(Protocol):
     """Where the problem of an experiment comes from."""
 
@@ -215,8 +240,7 @@ class Experiment:
     @property
     def digest(self) -> str:
         """A fingerprint: two experiments with the same one give the same results."""
-        text = json.dumps(self.resolved, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint(self.resolved)
 
     def to_toml(self) -> str:
         """The resolved configuration."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
 from isfed.experiments.runner import Progress
-from isfed.experiments.store import StoreError
+from isfed.experiments.store import StoreError, locked, read_json
 from isfed.policies import Memory, Oracle
 from isfed.problems import OUTLIERS
 from isfed.simulate.run import simulate
@@ -33,6 +33,7 @@ class Grid:
     data_seeds: int = 3
     step_size: float = 0.01
     num_active: int = 6
+    seed: int = 0  # of all draws; the data have seeds of their own
 
     @property
     def digest(self) -> str:
@@ -44,17 +45,21 @@ def run_grid(
     grid: Grid, folder: Path, *, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Run the points that heterogeneity.json does not hold yet; it is written after every one."""
-    path = folder / FILE
+    with locked(folder):
+        return _run_grid(grid, folder / FILE, threads, progress)
+
+
+def _run_grid(
+    grid: Grid, path: Path, threads: int | None, progress: Progress | None
+) -> dict[str, Any]:
     study: dict[str, Any] = {"digest": grid.digest, "points": []}
-    if path.exists():
-        try:
-            found = json.loads(path.read_text())
-        except ValueError as error:
-            raise StoreError(
-                f"{path} is damaged ({error}); delete it to run the study again"
-            ) from (error)
-        study = found if found.get("digest") == grid.digest else study
-    known = {(p["noisy_share"], p["noise_ratio"]) for p in study["points"]}
+    found = read_json(path)
+    if found is not None and found.get("digest") == grid.digest:
+        study = found
+    try:
+        known = {(p["noisy_share"], p["noise_ratio"]) for p in study["points"]}
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"{path} is damaged ({error!r}); delete it to start again") from error
     wanted = [(s, r) for s in grid.noisy_shares for r in grid.noise_ratios]
     if progress is not None:
         progress.begin("gain over heterogeneity", len(wanted), len(known))
@@ -87,6 +92,7 @@ def _point(grid: Grid, share: float, ratio: float, threads: int | None) -> dict[
                 algorithm,
                 rounds=grid.rounds,
                 repetitions=grid.repetitions,
+                seed=grid.seed,
                 threads=threads,
             )
             levels[name].append(history.steady(share=0.5).db)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from isfed.simulate import History, Measure
 
 
 class ErrorRates:
@@ -13,26 +16,32 @@ class ErrorRates:
     names: tuple[str, ...] = ("test_error", "balanced_error")
 
     def __init__(self, x: np.ndarray, y: np.ndarray, *, every: int) -> None:
-        self.x, self.y, self.every = x, y, every
-        self.classes = np.unique(y)
+        order = np.argsort(y, kind="stable")  # class after class: the rows of one are a slice
+        self.x, self.every = x[order], every
+        self.classes, self.counts = np.unique(y, return_counts=True)
 
-    def predict(self, params: np.ndarray) -> np.ndarray:
-        """The class of every row for every model, (rows, R)."""
+    def _places(self, x: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """The place in `classes` that every model gives to every row, (rows, R)."""
         if self.classes.size == 2:  # one score a row; a tie goes to the first class
-            return self.classes[(self.x @ params.T > 0.0).astype(int)]
-        matrices = params.reshape(len(params), self.classes.size, -1)
-        best = [(self.x @ matrix.T).argmax(axis=1) for matrix in matrices]
-        return self.classes[np.stack(best, axis=1)]
+            return x @ params.T > 0.0
+        scores = x @ params.reshape(len(params) * self.classes.size, -1).T
+        return scores.reshape(len(x), len(params), -1).argmax(axis=2)
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
         """The two errors of every model, (R, 2)."""
-        wrong = self.predict(params) != self.y[:, None]
-        each = [wrong[self.y == c].mean(axis=0) for c in self.classes]
-        return np.stack([wrong.mean(axis=0), np.mean(each, axis=0)], axis=1)
+        ends = np.cumsum(self.counts)
+        wrong = np.array(
+            [
+                np.count_nonzero(self._places(self.x[end - count : end], params) != c, axis=0)
+                for c, (end, count) in enumerate(zip(ends, self.counts, strict=True))
+            ]
+        )
+        balanced = (wrong / self.counts[:, None]).mean(axis=0)
+        return np.stack([wrong.sum(axis=0) / self.counts.sum(), balanced], axis=1)
 
     def majority_error(self) -> float:
         """The error of always naming the most frequent class."""
-        return float(1.0 - max((self.y == c).mean() for c in self.classes))
+        return float(1.0 - self.counts.max() / self.counts.sum())
 
 
 class HeldOutLoss:
@@ -50,3 +59,16 @@ class HeldOutLoss:
         """The loss of every model, (R, 1)."""
         values = [self.weight @ self.loss.values(w, self.x, self.y) for w in params]
         return np.array(values)[:, None]
+
+
+def with_end(history: History, measure: Measure) -> History:
+    """The same history, measured at its last round too, whether `every` divides it or not."""
+    if history.measured_rounds[-1] == history.rounds:
+        return history
+    last = measure(history.params)
+    measured = {
+        name: np.column_stack([history.measured[name], last[:, i]])
+        for i, name in enumerate(measure.names)
+    }
+    rounds = np.append(history.measured_rounds, history.rounds)
+    return replace(history, measured_rounds=rounds, measured=measured)

@@ -11,6 +11,7 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.experiments.config import ConfigError, Experiment
+from isfed.experiments.measures import with_end
 from isfed.experiments.store import HISTORY, MEASURES, Store, StoreError
 from isfed.experiments.summary import history_columns, measure_columns, summarise
 from isfed.policies import Oracle
@@ -55,23 +56,51 @@ def run_experiment(
 ) -> dict[str, Any]:
     """Run every algorithm of an experiment; returns the summary, which is also in the folder."""
     # Before the folder is touched: what cannot run must not cost anybody their old results.
-    problem = _checked_problem(experiment)
+    problem = checked_problem(experiment)
     measure = experiment.source.measure(problem)
     store = Store(folder, experiment)
     with store.opened(resume=resume, overwrite=overwrite):
-        results: dict[str, Finished] = {}
-        for index, (name, algorithm) in enumerate(experiment.algorithms.items()):
-            job = _Job(experiment, store, index, problem, algorithm, measure, threads)
-            results[name] = job.run(name, progress, chunk_seconds)
-        store.write_table(HISTORY, history_columns(results))
-        if measure is not None:
-            store.write_table(MEASURES, measure_columns(results))
-        summary = summarise(experiment, problem, results, optimal_probabilities(problem))
-        store.write_summary(summary)
+        options: dict[str, Any] = {"progress": progress, "chunk_seconds": chunk_seconds}
+        results = run_all(experiment, store, problem, measure, threads=threads, **options)
+        return write_results(experiment, store, problem, results)
+
+
+def run_all(
+    experiment: Experiment,
+    store: Store,
+    problem: Problem,
+    measure: Measure | None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    chunk_seconds: float | None = None,
+) -> dict[str, Finished]:
+    """Run every algorithm of an experiment, from its checkpoint if there is one."""
+    results: dict[str, Finished] = {}
+    for index, (name, algorithm) in enumerate(experiment.algorithms.items()):
+        job = _Job(experiment, store, index, problem, algorithm, measure, threads)
+        results[name] = job.run(name, progress, chunk_seconds)
+    return results
+
+
+def write_results(
+    experiment: Experiment,
+    store: Store,
+    problem: Problem,
+    results: dict[str, Finished],
+    more: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write the numbers; returns the summary, with what is to be said `more`."""
+    store.write_table(HISTORY, history_columns(results))
+    if any(result.history.measured for result in results.values()):
+        store.write_table(MEASURES, measure_columns(results))
+    summary = summarise(experiment, problem, results, optimal_probabilities(problem))
+    summary |= more or {}
+    store.write_summary(summary)
     return summary
 
 
-def _checked_problem(experiment: Experiment) -> Problem:
+def checked_problem(experiment: Experiment) -> Problem:
     """The problem, if every algorithm of the experiment can run on it."""
     try:
         problem = experiment.source.make()
@@ -138,6 +167,8 @@ class _Job:
             self.measured.look(self.kernel.state.params, 0)
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        if float(arrays["step_size"]) != self.kernel.algorithm.step_size:
+            raise ValueError(f"it ran at step_size={float(arrays['step_size'])}")
         self.kernel.round_index = self.booked = int(arrays["round_index"])
         self.kernel.diverged = bool(arrays["diverged"])
         self.seconds = float(arrays["seconds"])
@@ -152,6 +183,7 @@ class _Job:
         arrays = {
             "round_index": np.array(done),
             "diverged": np.array(self.kernel.diverged),
+            "step_size": np.array(self.kernel.algorithm.step_size),
             "seconds": np.array(self.seconds),
             "msd": self.msd[:, :done],
             **self.kernel.state._asdict(),
@@ -198,4 +230,6 @@ class _Job:
             raise DivergenceError(
                 kernel.round_index, history, kernel.algorithm.step_size, name=name
             )
+        if self.measured is not None:
+            history = with_end(history, self.measured.measure)
         return Finished(history, self.seconds)

@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
+from isfed.experiments.measures import with_end
 from isfed.problems import Problem
 from isfed.simulate import DivergenceError, Measure, simulate
 
 LAST_SHARE = 0.25  # of the measurements, whose mean decides
+
+
+class NoStepError(RuntimeError):
+    """An algorithm diverged at every step size that was tried."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,16 @@ class StepChoice:
 
     best: float
     losses: dict[float, float]
+
+    @classmethod
+    def of(cls, losses: dict[float, float]) -> StepChoice:
+        """The choice that the losses suggest."""
+        return cls(min(losses, key=lambda step: losses[step]), losses)
+
+    @property
+    def pairs(self) -> list[list[float | None]]:
+        """(step size, loss), for a JSON file, which has no word for infinity."""
+        return [[s, loss if np.isfinite(loss) else None] for s, loss in self.losses.items()]
 
     @property
     def at_edge(self) -> bool:
@@ -56,12 +71,12 @@ def choose_step_size(
         except DivergenceError:
             losses[step_size] = np.inf
         else:
-            values = history.measured[measure.names[0]]
+            values = with_end(history, measure).measured[measure.names[0]]
             last = max(1, round(LAST_SHARE * values.shape[1]))
             losses[step_size] = float(values[:, -last:].mean())
         if progress is not None:
             progress(1)
-    best = min(losses, key=lambda step: losses[step])
-    if not np.isfinite(losses[best]):
-        raise ValueError(f"{algorithm.name} diverged at every step size of {list(grid)}")
-    return StepChoice(best, losses)
+    choice = StepChoice.of(losses)
+    if not np.isfinite(losses[choice.best]):
+        raise NoStepError(f"{algorithm.name} diverged at every step size of {list(grid)}")
+    return choice

@@ -10,13 +10,12 @@ import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isfed.experiments.config import Experiment
 from isfed.store import PART, hold, load_arrays, save_arrays, write_whole
 
 CONFIG = "config.toml"
@@ -26,32 +25,67 @@ MEASURES = "measures.parquet"
 CHECKPOINTS = "checkpoints"
 DIGEST = "digest.txt"
 FIGURES = tuple(f"{n}.{k}" for n in ("msd", "measures", "heterogeneity") for k in ("png", "svg"))
-WRITTEN = (CONFIG, SUMMARY, HISTORY, MEASURES, "heterogeneity.json", *FIGURES)
+STEPS = "steps.json"
+WRITTEN = (CONFIG, SUMMARY, HISTORY, MEASURES, STEPS, "heterogeneity.json", *FIGURES)
 
 
 class StoreError(RuntimeError):
     """The folder cannot be used, said in one line."""
 
 
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that no other run writes to it."""
+    try:
+        lock = hold(folder / ".lock")
+    except BlockingIOError as error:
+        raise StoreError(f"another run is writing to {folder}; wait for it or use --out") from error
+    except OSError as error:
+        raise StoreError(f"cannot write to {folder}: {error.strerror}") from error
+    with lock:
+        yield
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object that a JSON file holds; None if there is no file, an error if it is no object."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged ({error}); delete it to start again") from error
+    if not isinstance(found, dict):
+        raise StoreError(
+            f"{path} is damaged (a {type(found).__name__} instead of an object); "
+            "delete it to start again"
+        )
+    return found
+
+
+class Configured(Protocol):
+    """What a results folder belongs to."""
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the configuration."""
+        ...
+
+    def to_toml(self) -> str:
+        """The configuration."""
+        ...
+
+
 class Store:
     """One results folder of one experiment."""
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(self, folder: Path, experiment: Configured) -> None:
         self.folder = folder
         self.experiment = experiment
 
     @contextlib.contextmanager
     def opened(self, *, resume: bool, overwrite: bool) -> Iterator[None]:
         """Hold the folder for one run; refuse it if it holds something else."""
-        try:
-            lock = hold(self.folder / ".lock")
-        except BlockingIOError as error:
-            raise StoreError(
-                f"another run is writing to {self.folder}; wait for it or use --out"
-            ) from error
-        except OSError as error:
-            raise StoreError(f"cannot write to {self.folder}: {error.strerror}") from error
-        with lock:
+        with locked(self.folder):
             self._prepare(resume=resume, overwrite=overwrite)
             yield
 

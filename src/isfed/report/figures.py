@@ -33,10 +33,6 @@ _LOOKS: list[tuple[str, Any]] = [
     ("tab:red", (0, (6, 2))),
     ("tab:purple", (0, (3, 1, 1, 1))),
     ("black", (0, (1, 1.2))),
-    ("lightsteelblue", "-"),
-    ("lightcoral", (0, (6, 2))),
-    ("plum", (0, (3, 1, 1, 1))),
-    ("grey", (0, (1, 1.2))),
 ]
 OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")]
 
@@ -87,52 +83,105 @@ def msd_figure(folder: Path) -> list[Path]:
 MEASURE_LABELS = {
     "test_error": "test error (%)",
     "balanced_error": "balanced test error (%)",
-    "msd": "mean-square deviation (dB)",
+    "msd": r"$|w_i - w^o|^2$ (dB)",
 }
 
 
-def measures_figure(folder: Path, levels: dict[str, float]) -> list[Path]:
-    """Errors and msd against rounds, a panel each; `levels` are horizontal lines in the first."""
-    found = pq.read_table(folder / MEASURES).to_pydict()
-    history = pq.read_table(folder / HISTORY).to_pydict()
-    figure, panels = plt.subplots(1, 3, figsize=(13.5, 4.2))
-    names = list(dict.fromkeys(found["algorithm"]))
-    looks = dict(zip(names, cycle(_LOOKS), strict=False))
-    for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
-        for name in names:
-            colour, dashes = looks[name]
-            if measure == "msd":
-                rows = np.array(history["algorithm"]) == name
-                x = np.array(history["round"])[rows]
-                y = 10 * np.log10(_smooth(np.array(history["msd"])[rows], max(1, x.size // 150)))
-                low = high = y
-            else:
-                rows = (np.array(found["algorithm"]) == name) & (
-                    np.array(found["measure"]) == measure
+def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
+    """Errors and distance against rounds: above all at one step size, below each at its best."""
+    curves = _Curves(folder)
+    best = [name for name in curves.names if BEST_STEP in name]
+    groups = {
+        f"all at step {summary['common_step_size']:g}": [n for n in curves.names if n not in best],
+        "each at its own best step": best,
+    }
+    figure, grid = plt.subplots(
+        2, 3, figsize=(13.5, 7.6), sharex=True, sharey="col", layout="constrained"
+    )
+    for (title, names), panels in zip(groups.items(), grid, strict=True):
+        panels[0].set_title(title, loc="left", fontsize=10)
+        for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
+            for name, (colour, dashes) in zip(names, _LOOKS, strict=False):
+                x, y, error = curves.of(name, measure)
+                axes.plot(x, y, color=colour, linestyle=dashes, label=_label(name))
+                axes.fill_between(
+                    x, y - 2 * error, y + 2 * error, color=colour, alpha=0.15, linewidth=0
                 )
-                x = np.array(found["round"])[rows]
-                y = 100 * np.array(found["mean"])[rows]
-                error = 100 * np.array(found["stderr"])[rows]
-                low, high = y - 2 * error, y + 2 * error
-            axes.plot(x, y, color=colour, linestyle=dashes, label=name)
-            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel(MEASURE_LABELS[measure])
-        axes.grid(alpha=0.3)
-    for label, level in levels.items():
-        panels[0].axhline(100 * level, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
-        above = 3 if label.startswith("paper") else -9  # w^o lies close below the paper's ISFedAvg
-        panels[0].annotate(
-            label, (1.0, 100 * level), xycoords=("axes fraction", "data"), xytext=(-4, above),
-            textcoords="offset points", fontsize=8, ha="right",
-        )  # fmt: skip
-    panels[0].set_ylim(0, 60)
-    panels[1].set_ylim(0, 60)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False,
-        fontsize=9, bbox_to_anchor=(0.5, -0.1),
-    )  # fmt: skip
+            axes.set_ylabel(MEASURE_LABELS[measure])
+            axes.tick_params(labelbottom=True, labelleft=True)
+            axes.grid(alpha=0.3)
+        panels[2].legend(frameon=False, fontsize=9)
+    for column, measure in enumerate(("test_error", "balanced_error")):
+        low, high = curves.limits(measure)
+        grid[0, column].set_ylim(low, high)
+        for axes in grid[:, column]:
+            _levels(axes, summary["landmarks"], measure, (low, high))
+    rounds = summary["rounds"]
+    for axes in grid[1]:
+        axes.set_xlabel("round (bands: 2 standard errors)")
+    # Room for the names of the levels, to the right of where the curves end.
+    grid[0, 0].set_xlim(-0.01 * rounds, 1.33 * rounds)
+    grid[0, 0].set_xticks([t for t in grid[0, 0].get_xticks() if 0 <= t <= rounds])
     return save_figure(figure, folder, "measures")
+
+
+BEST_STEP = ", best step "
+
+
+def _label(name: str) -> str:
+    name = name if name.startswith("FedAvg") else f"ISFedAvg, {name}"
+    return name.replace(BEST_STEP, ", step ")
+
+
+class _Curves:
+    """What a results folder holds against rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.found = _columns(folder / MEASURES)
+        self.history = _columns(folder / HISTORY)
+        self.names = list(dict.fromkeys(self.found["algorithm"].tolist()))
+
+    def of(self, name: str, measure: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rounds, values and standard errors, in the units of the axis."""
+        if measure == "msd":
+            rows = self.history["algorithm"] == name
+            rounds, msd = self.history["round"][rows], self.history["msd"][rows]
+            width = max(1, rounds.size // 150)
+            smooth = _smooth(msd, width)
+            error = 10.0 / np.log(10.0) * self.history["msd_stderr"][rows] / msd
+            return rounds, 10 * np.log10(smooth), error
+        rows = (self.found["algorithm"] == name) & (self.found["measure"] == measure)
+        mean, error = self.found["mean"][rows], self.found["stderr"][rows]
+        return self.found["round"][rows], 100 * mean, 100 * error
+
+    def limits(self, measure: str) -> tuple[float, float]:
+        """Between nothing and the largest error once the first rounds are run."""
+        rows = (self.found["measure"] == measure) & (self.found["round"] > 0)
+        return 0.0, 112 * float(self.found["mean"][rows].max())
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    table = pq.read_table(path)
+    return {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
+
+
+def _levels(axes: Any, landmarks: dict[str, Any], measure: str, limits: tuple) -> None:
+    """Lines for what the minimiser, the majority class and the paper reach, where in sight."""
+    levels = [(r"$w^o$", landmarks[f"optimum_{measure}"])]
+    if measure == "test_error":
+        levels.append(("majority class", landmarks["majority_test_error"]))
+        levels += [(f"paper's {n}", error) for n, error in landmarks["paper_test_error"].items()]
+    levels = [(n, 100 * e) for n, e in levels if limits[0] < 100 * e < limits[1]]
+    levels.sort(key=lambda pair: pair[1])
+    height = 0.06 * (limits[1] - limits[0])  # of a name
+    for i, (name, level) in enumerate(levels):
+        axes.axhline(level, color="black", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        crowded = i + 1 < len(levels) and levels[i + 1][1] - level < height
+        axes.annotate(
+            name, (0.99, level), xycoords=("axes fraction", "data"),
+            xytext=(0, -2 if crowded else 1), textcoords="offset points", fontsize=8,
+            ha="right", va="top" if crowded else "bottom",
+        )  # fmt: skip
 
 
 def heterogeneity_figure(folder: Path, study: dict[str, Any]) -> list[Path]:
