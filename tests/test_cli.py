@@ -160,7 +160,8 @@ def test_compare_on_a_table(run, tumours, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--agent", "sit", "--target", "target"], ["no column 'sit'"]),
+        (["--agent", "sit", "--target", "target"], ["no column 'sit'", "did you mean 'site'?"]),
+        (["--agent", "site", "--target", "target", "--drop", "are"], ["no column 'are'"]),
         (["--agent", "site", "--target", "target", "--missing", "x"], ["missing='x'"]),
         (["--agent", "site", "--target", "target", "--task", "guess"], ["guess"]),
         (["--agent", "site", "--target", "target", "--active", "99"], ["num_active=99"]),
@@ -174,6 +175,146 @@ def test_compare_names_what_is_wrong_and_writes_nothing(run, tumours, tmp_path, 
     for word in words:
         assert word in text
     assert not (tmp_path / "runs").exists()
+
+
+ROWS = ["site,x,y", "a,1,2", "a,2,3", "b,3,1", "b,4,5"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["site,x,y", "a,1,low", "a,2,high", "b,3,low", "b,4,high"], ["line 2", "'y'", "text"]),
+        ([*ROWS, "c,5,6"], ["line 6", "'site'", "agent c has 1 row(s)"]),
+        ([*ROWS[:3], "b,many,1", "b,4,5"], ["line 4", "'x'", "'many' is not a number"]),
+        ([*ROWS[:3], "b,,1", "b,4,5"], ["line 4", "'x'", "missing"]),
+        ([*ROWS[:3], "b,nan,1", "b,4,5"], ["line 4", "'x'", "missing"]),
+        ([*ROWS[:3], "b,inf,1", "b,4,5"], ["line 4", "'x'", "inf"]),
+        ([*ROWS[:3], "b,3,-inf", "b,4,5"], ["line 4", "'y'", "inf"]),
+        ([*ROWS[:3], "b,3,", "b,4,5"], ["line 4", "'y'", "target is missing"]),
+        ([*ROWS[:3], ",3,1", "b,4,5"], ["line 4", "'site'", "no agent is named"]),
+        ([*ROWS[:3], "b,3", "b,4,5"], ["line 4", "2 fields"]),
+        (ROWS[:1], ["no rows"]),
+        ([], ["empty"]),
+    ],
+)
+def test_compare_says_where_a_table_is_wrong(run, tmp_path, rows, words):
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n" if rows else "")
+    code, text = run("compare", "mine.csv", "--agent", "site", "--target", "y")
+    assert code == 2, text
+    for word in ("mine.csv", *words):
+        assert word in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_class_is_nothing_to_learn(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("site,x,y\na,1,no\na,2,no\nb,3,no\nb,4,no\n")
+    options = ["--agent", "site", "--target", "y", "--task", "classification"]
+    code, text = run("compare", "mine.csv", *options)
+    assert code == 2
+    assert "'y' has 1 different values" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_million_agents_of_one_row(run, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = range(1_000_000)
+    pq.write_table(pa.table({"site": rows, "x": rows, "y": rows}), tmp_path / "mine.parquet")
+    code, text = run("compare", "mine.parquet", "--agent", "site", "--target", "y")
+    assert code == 2
+    assert "1000000 of 1000000 agents have so few" in text
+    assert "Is 'site' the column of the agents?" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("1 0:3", ["line 3", "index 0"]),
+        ("1 x:3", ["line 3", "index 'x'"]),
+        ("1 2:3 2:4", ["line 3", "index 2 occurs twice"]),
+        ("1 3:3 2:4", ["line 3", "comes after 3"]),
+        ("1 1:nan", ["line 3", "'nan'"]),
+        ("1 1:inf", ["line 3", "'inf'"]),
+        ("yes 1:2", ["line 3", "label 'yes'"]),
+        ("1 1", ["line 3", "not of the form"]),
+    ],
+)
+def test_compare_says_where_a_libsvm_file_is_wrong(run, tmp_path, line, words):
+    lines = ["1 1:1 2:0.5", "-1 1:2 2:1", line, "-1 1:2"]
+    (tmp_path / "mine.libsvm").write_text("\n".join(lines) + "\n")
+    code, text = run("compare", "mine.libsvm", "--agent", "1", "--target", "label")
+    assert code == 2, text
+    for word in ("mine.libsvm", *words):
+        assert word in text
+    assert not (tmp_path / "runs").exists()
+
+
+SHORT = ["--rounds", "30", "--repetitions", "2"]
+
+
+def test_an_earlier_comparison_stays_unless_asked(run, tmp_path):
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},{i % 5}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    words = ["compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT]
+    assert run(*words)[0] == 0
+    summary = tmp_path / "runs" / "compare-mine" / "summary.json"
+    before = summary.read_bytes()
+    code, text = run(*words, "--seed", "1")
+    assert code == 1
+    assert "--overwrite" in text
+    assert summary.read_bytes() == before
+    assert run(*words, "--seed", "1", "--overwrite")[0] == 0
+    assert summary.read_bytes() != before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("ten years of work")
+    code, text = run(*words, "--out", "other", "--overwrite")
+    assert code == 1
+    assert "thesis.tex" in text
+
+
+def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
+    from isfed.experiments import comparison
+
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},{i % 5}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    words = ["compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT]
+
+    def raising(error: BaseException):
+        def simulate(*_, **__):
+            raise error
+
+        return simulate
+
+    history: Any = None
+    monkeypatch.setattr(comparison, "simulate", raising(isfed.DivergenceError(1, history, 0.1)))
+    code, text = run(*words)
+    assert code == 1
+    assert "diverged at every step size" in text
+    monkeypatch.setattr(comparison, "simulate", raising(KeyboardInterrupt()))
+    code, text = run(*words)
+    assert code == 130
+    assert "nothing was written" in text
+    assert "--resume" not in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_study_of_heterogeneity_heeds_the_options(run, tmp_path, monkeypatch):
+    from isfed import cli
+
+    asked = []
+
+    def run_grid(grid, folder, **_):
+        asked.append(grid)
+        point = {"noisy_share": 0.1, "noise_ratio": 3.0, "gain_db": 1.0, "gain_stderr_db": 0.1}
+        return {"points": [point]}
+
+    monkeypatch.setattr(cli, "run_grid", run_grid)
+    code, text = run(
+        "reproduce", "regression", "--rounds", "9", "--repetitions", "2", "--seed", "4"
+    )
+    assert code == 0, text
+    assert (asked[0].rounds, asked[0].repetitions, asked[0].seed) == (9, 2, 4)
 
 
 @pytest.mark.parametrize("option", [["--rounds", "0"], ["--rounds", "-1"], ["--seed", "-1"]])

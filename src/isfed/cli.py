@@ -27,6 +27,7 @@ from isfed.experiments import (
 )
 from isfed.experiments.config import DESIGNS
 from isfed.experiments.heterogeneity import Grid, run_grid
+from isfed.experiments.steps import NoStepError
 from isfed.flower.commands import app as federation
 from isfed.flower.commands import print_engines
 from isfed.report.progress import RunProgress
@@ -78,13 +79,13 @@ def _main(
 
 
 @contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _one_line_errors(stopped: str = "--resume continues from here") -> Iterator[None]:
     """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
     try:
         yield
     except ConfigError as error:
         _fail(str(error), BAD_USAGE)
-    except (StoreError, DivergenceError) as error:
+    except (StoreError, DivergenceError, NoStepError) as error:
         _fail(str(error), RUN_FAILED)
     except FileNotFoundError as error:
         _fail(str(error), RUN_FAILED)
@@ -96,7 +97,7 @@ def _one_line_errors() -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
     except KeyboardInterrupt:
-        _fail("stopped; --resume continues from here", INTERRUPTED)
+        _fail(f"stopped; {stopped}", INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:
@@ -110,7 +111,7 @@ def _run(experiment: Experiment, out: Path | None, options: dict[str, Any]) -> t
     from isfed.report.tables import print_summary
 
     folder = out or Path("runs") / experiment.name
-    with RunProgress(console, experiment.repetitions) as progress:
+    with RunProgress(console) as progress:
         summary = run_experiment(experiment, folder, progress=progress, **options)
     msd_figure(folder)
     print_summary(summary, console)
@@ -179,9 +180,7 @@ def reproduce_regression(
         if heterogeneity:
             given = {"rounds": rounds, "repetitions": repetitions, "seed": seed}
             grid = replace(Grid(), **{k: v for k, v in given.items() if v is not None})
-            with RunProgress(
-                console, 3 * grid.data_seeds * grid.rounds * grid.repetitions
-            ) as progress:
+            with RunProgress(console) as progress:
                 study = run_grid(grid, folder, threads=threads, progress=progress)
             heterogeneity_figure(folder, study)
         for line in paper_verdict(summary):
@@ -201,7 +200,7 @@ def _reproduce_tuned(tuned: Any, out: Path | None, options: dict[str, Any]) -> t
     from isfed.report.tables import measures_table, step_lines
 
     folder = out or Path("runs") / tuned.name
-    with RunProgress(console, tuned.repetitions) as progress:
+    with RunProgress(console) as progress:
         summary = run_tuned(tuned, folder, progress=progress, **options)
     measures_figure(folder, summary)
     console.print(measures_table(summary))
@@ -298,6 +297,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
     threads: Threads = None,
     out: Out = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Would importance sampling help on your own data, and by how much?
 
@@ -306,29 +306,25 @@ def compare(
     """
     from isfed.experiments.comparison import Budget, problem_of
     from isfed.experiments.comparison import compare as run_comparison
-    from isfed.report.comparison import comparison_figure, comparison_table, write_comparison
+    from isfed.report.comparison import check_free, comparison_table, save_comparison
 
-    with _one_line_errors():
-        try:
-            table = _read_own_table(file, agent, target, task, drop or [], missing)
-            problem = problem_of(table, ridge=ridge, batch_size=batch_size)
-            budget = Budget(
-                num_active=max(1, problem.num_agents // 10) if active is None else active,
-                rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
-            )  # fmt: skip
-            console.print(
-                f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
-                f"{problem.data.num_features} features, {type(problem.loss).__name__}",
-                highlight=False,
-            )
-            found = run_comparison(
-                problem, budget, progress=lambda words: console.print(words, highlight=False)
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+    with _one_line_errors(stopped="nothing was written"):
         folder = out or Path("runs") / f"compare-{file.stem}"
-        write_comparison(folder, found)
-        comparison_figure(folder, found)
+        check_free(folder, overwrite=overwrite)
+        table = _read_own_table(file, agent, target, task, drop or [], missing)
+        problem = problem_of(table, ridge=ridge, batch_size=batch_size)
+        budget = Budget(
+            num_active=max(1, problem.num_agents // 10) if active is None else active,
+            rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
+        )  # fmt: skip
+        console.print(
+            f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
+            f"{problem.data.num_features} features, {type(problem.loss).__name__}",
+            highlight=False,
+        )
+        with RunProgress(console) as progress:
+            found = run_comparison(problem, budget, progress=progress)
+        save_comparison(folder, found, overwrite=overwrite)
         console.print(comparison_table(found))
         console.print(found.verdict(), highlight=False)
         console.print(f"Results are in {folder}", highlight=False, markup=False)
@@ -343,17 +339,17 @@ def _read_own_table(
 
     if not file.exists():
         raise ConfigError(f"{file} does not exist")
-    names = open_source(file).table.column_names
+    source = open_source(file)
+    names = source.table.column_names
     for name in (agent, target, *drop):
-        if name not in names:
-            raise ConfigError(f"{file} has no column {name!r}; it has {', '.join(names)}")
+        source.column(name)  # an error that lists the columns if it is not there
     features = [name for name in names if name not in (agent, target, *drop)]
     try:
         filling: Any = missing if missing in ("error", "mean") else float(missing)
     except ValueError:
         raise ConfigError(f"missing={missing!r} must be error, mean or a number") from None
     columns = Columns(agent=agent, target=target, features=features, task=task, missing=filling)
-    return read_table(file, columns)
+    return read_table(source, columns)
 
 
 @app.command()

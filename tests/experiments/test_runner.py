@@ -33,7 +33,7 @@ class Stop:
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def begin(self, name: str, rounds: int, done: int) -> None:
+    def begin(self, name: str, rounds: int, done: int, *, repetitions: int) -> None:
         pass
 
     def advance(self, rounds: int) -> None:

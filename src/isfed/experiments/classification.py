@@ -170,5 +170,5 @@ def writers(source: WritersSource) -> Tuned:
     grid = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
     return Tuned(
         "writers", source, _methods(0.2, 10, current=False), grid,
-        rounds=1500, repetitions=3, grid_rounds=500, grid_repetitions=1,
+        rounds=1500, grid_rounds=500, grid_repetitions=2,
     )  # fmt: skip

@@ -6,18 +6,21 @@ does each need to get there?
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
+from isfed.experiments.measures import with_end
+from isfed.experiments.runner import Progress
+from isfed.experiments.steps import NoStepError
 from isfed.problems import FederatedTable, Problem
 from isfed.simulate import DivergenceError, History, simulate
 from isfed.simulate.history import stderr_of_mean
 from isfed.simulate.run import check_run
 
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
+FIRST_POWERS = range(-6, 1)  # of 2, times one over the mean curvature: the first step sizes
 TUNING_SEED = 1_000_003  # added to the seed: the step size is not chosen on the runs that count
 
 
@@ -126,6 +129,12 @@ class Comparison:
                 f"{before['uploads']:.0f}, {after['gradients']:.0f} gradients instead of "
                 f"{before['gradients']:.0f}), and ends {gain:.2g} ± {error:.1g} lower."
             )
+        if gain > 2.0 * error:
+            return (
+                f"Importance sampling ends {gain:.2g} ± {error:.1g} lower than FedAvg, but gets to "
+                f"FedAvg's final loss no sooner: after {after['rounds']} rounds, FedAvg after "
+                f"{before['rounds']}."
+            )
         if gain < -2.0 * error:
             return (
                 f"Importance sampling buys nothing here: it ends {-gain:.2g} ± {error:.1g} above "
@@ -148,33 +157,37 @@ def compare(
     budget: Budget,
     *,
     challenger: ISFedAvg | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
-    """FedAvg against `challenger` (ISFedAvg with memory), each at its own best step size.
-
-    `progress` is told in words what begins.
-    """
+    """FedAvg against `challenger` (ISFedAvg with memory), each at its own best step size."""
     fedavg: ISFedAvg = FedAvg(step_size=1.0, num_active=budget.num_active)
     isfedavg = challenger or ISFedAvg(step_size=1.0, num_active=budget.num_active)
     check_run(problem, fedavg, budget.rounds, budget.repetitions)
-    say = progress or (lambda _: None)
     least = problem.risk(problem.optimum)
     curves = []
     for algorithm in (fedavg, isfedavg):
-        say(f"{algorithm.name}: looking for the best step size")
-        tried = _tune(problem, algorithm, budget, least)
+        tried = _tune(problem, algorithm, budget, least, progress)
         best = min(tried, key=lambda step: tried[step])
         if not np.isfinite(tried[best]):
-            raise ValueError(
+            raise NoStepError(
                 f"{algorithm.name} diverged at every step size from {min(tried):.2g} to "
                 f"{max(tried):.2g}; are the features standardised?"
             )
-        say(f"{algorithm.name}: step size {best:.3g}, {budget.repetitions} repetitions")
-        curves.append(_curve(problem, replace(algorithm, step_size=best), budget, least, tried))
+        if progress is not None:
+            name = f"{algorithm.name}, step {best:.3g}"
+            progress.begin(name, budget.rounds, 0, repetitions=budget.repetitions)
+        chosen = replace(algorithm, step_size=best)
+        curves.append(_curve(problem, chosen, budget, least, tried, progress))
     return Comparison(curves[0], curves[1], least)
 
 
-def _tune(problem: Problem, algorithm: ISFedAvg, budget: Budget, least: float) -> dict:
+def _tune(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    budget: Budget,
+    least: float,
+    progress: Progress | None,
+) -> dict[float, float]:
     """The final excess loss over a grid of factors of 2, wide enough to have the best inside it."""
     curvature = problem.data.row_weights() @ problem.loss.curvature(problem.data.features)
     tuning = replace(
@@ -185,33 +198,48 @@ def _tune(problem: Problem, algorithm: ISFedAvg, budget: Budget, least: float) -
     def run(power: int) -> float:
         step = float(2.0**power / curvature)
         try:
-            history = _run(problem, replace(algorithm, step_size=step), tuning, least)
+            history = _run(problem, replace(algorithm, step_size=step), tuning, least, None)
             tried[step] = float(_final(history.measured["excess"]).mean())
         except DivergenceError:
             tried[step] = np.inf
+        if progress is not None:
+            progress.advance(tuning.rounds)
         return tried[step]
 
-    levels = {power: run(power) for power in range(-6, 1)}
+    def announce(powers: int) -> None:
+        if progress is not None:
+            name = f"{algorithm.name}, step sizes"
+            progress.begin(name, powers * tuning.rounds, 0, repetitions=tuning.repetitions)
+
+    announce(len(FIRST_POWERS))
+    levels = {power: run(power) for power in FIRST_POWERS}
     for edge, move in ((min(levels), -1), (max(levels), 1)):
         power = edge
         while min(levels, key=lambda p: levels[p]) == power and abs(power - edge) < 10:
             power += move
+            announce(1)
             levels[power] = run(power)
     return tried
 
 
 def _curve(
-    problem: Problem, algorithm: ISFedAvg, budget: Budget, least: float, tried: dict
+    problem: Problem,
+    algorithm: ISFedAvg,
+    budget: Budget,
+    least: float,
+    tried: dict[float, float],
+    progress: Progress | None,
 ) -> Curve:
     try:
-        history = _run(problem, algorithm, budget, least)
+        history = _run(problem, algorithm, budget, least, progress)
     except DivergenceError:
         # Rare, because it did not diverge while tuning: the next smaller step is the best then.
         tried = {**tried, algorithm.step_size: np.inf}
         smaller = [step for step in tried if step < algorithm.step_size]
         if not smaller:
             raise
-        return _curve(problem, replace(algorithm, step_size=max(smaller)), budget, least, tried)
+        next_one = replace(algorithm, step_size=max(smaller))
+        return _curve(problem, next_one, budget, least, tried, progress)
     return Curve(
         name=algorithm.name,
         step_size=algorithm.step_size,
@@ -237,13 +265,27 @@ class _Excess:
             return np.array([[self.problem.risk(model) - self.least] for model in params])
 
 
-def _run(problem: Problem, algorithm: ISFedAvg, budget: Budget, least: float) -> History:
-    return simulate(
+def _run(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    budget: Budget,
+    least: float,
+    progress: Progress | None,
+) -> History:
+    measure = _Excess(problem, least, max(1, budget.rounds // budget.records))
+
+    def done(rounds: int) -> None:  # of all repetitions together
+        if progress is not None:
+            progress.advance(rounds // budget.repetitions)
+
+    history = simulate(
         problem,
         algorithm,
         rounds=budget.rounds,
         repetitions=budget.repetitions,
         seed=budget.seed,
         threads=budget.threads,
-        measure=_Excess(problem, least, max(1, budget.rounds // budget.records)),
+        measure=measure,
+        progress=done,
     )
+    return with_end(history, measure)

@@ -62,14 +62,18 @@ def _run_grid(
         raise StoreError(f"{path} is damaged ({error!r}); delete it to start again") from error
     wanted = [(s, r) for s in grid.noisy_shares for r in grid.noise_ratios]
     if progress is not None:
-        progress.begin("gain over heterogeneity", len(wanted), len(known))
+        each = 3 * grid.data_seeds * grid.rounds  # three algorithms
+        progress.begin(
+            "gain over heterogeneity", each * len(wanted), each * len(known),
+            repetitions=grid.repetitions,
+        )  # fmt: skip
     for share, ratio in wanted:
         if (share, ratio) in known:
             continue
         study["points"].append(_point(grid, share, ratio, threads))
         write_whole(path, (json.dumps(study, indent=2) + "\n").encode())
         if progress is not None:
-            progress.advance(1)
+            progress.advance(3 * grid.data_seeds * grid.rounds)
     study["points"].sort(key=lambda p: (p["noisy_share"], p["noise_ratio"]))
     return study
 

@@ -27,8 +27,8 @@ MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
 class Progress(Protocol):
     """Told about the work as it goes; see `isfed.report.progress`."""
 
-    def begin(self, name: str, rounds: int, done: int) -> None:
-        """An algorithm begins, with `done` of its rounds already there."""
+    def begin(self, name: str, rounds: int, done: int, *, repetitions: int) -> None:
+        """Work begins, with `done` of its rounds already there."""
         ...
 
     def advance(self, rounds: int) -> None:
@@ -197,7 +197,8 @@ class _Job:
         kernel = self.kernel
         complete = kernel.round_index == self.rounds or kernel.diverged
         if progress is not None:
-            progress.begin(name, self.rounds, kernel.round_index)
+            repetitions = len(self.msd)
+            progress.begin(name, self.rounds, kernel.round_index, repetitions=repetitions)
         options: dict[str, Any] = {} if chunk_seconds is None else {"seconds": chunk_seconds}
         if self.measured is not None:
             options["every"] = self.measured.measure.every

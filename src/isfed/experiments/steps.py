@@ -75,7 +75,7 @@ def choose_step_size(
             last = max(1, round(LAST_SHARE * values.shape[1]))
             losses[step_size] = float(values[:, -last:].mean())
         if progress is not None:
-            progress(1)
+            progress(rounds)
     choice = StepChoice.of(losses)
     if not np.isfinite(losses[choice.best]):
         raise NoStepError(f"{algorithm.name} diverged at every step size of {list(grid)}")

@@ -122,7 +122,7 @@ def run_tuned(
     with store.opened(resume=resume, overwrite=overwrite):
         choices = choose_steps(tuned, folder / STEPS, threads=threads, progress=progress)
         if progress is not None:
-            progress.begin("the minimiser w^o", 1, 0)
+            progress.begin("the minimiser w^o", 1, 0, repetitions=1)
         known = landmarks(problem, measure)
         if progress is not None:
             progress.advance(1)
@@ -155,7 +155,8 @@ def choose_steps(
     measure = source.held_out_loss(problem)
     for name in unknown:
         if progress is not None:
-            progress.begin(f"step sizes, {name}", len(tuned.grid), 0)
+            rounds = len(tuned.grid) * tuned.grid_rounds
+            progress.begin(f"step sizes, {name}", rounds, 0, repetitions=tuned.grid_repetitions)
         choices[name] = choose_step_size(
             problem, tuned.methods[name], measure, tuned.grid,
             rounds=tuned.grid_rounds, repetitions=tuned.grid_repetitions, seed=tuned.seed,

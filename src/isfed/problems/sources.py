@@ -54,6 +54,8 @@ class Source:
 
 def open_source(source: Any) -> Source:
     """A path (Parquet, CSV, TSV, LIBSVM), or a table of pandas, polars, Arrow or their like."""
+    if isinstance(source, Source):
+        return source
     if isinstance(source, str | Path):
         opened = _open_file(Path(source))
     elif hasattr(source, "__arrow_c_stream__"):

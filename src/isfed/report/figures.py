@@ -120,7 +120,7 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
     for axes in grid[1]:
         axes.set_xlabel("round (bands: 2 standard errors)")
     # Room for the names of the levels, to the right of where the curves end.
-    grid[0, 0].set_xlim(-0.01 * rounds, 1.33 * rounds)
+    grid[0, 0].set_xlim(-0.01 * rounds, 1.4 * rounds)
     grid[0, 0].set_xticks([t for t in grid[0, 0].get_xticks() if 0 <= t <= rounds])
     return save_figure(figure, folder, "measures")
 

@@ -25,11 +25,11 @@ class _Speed(ProgressColumn):
 
 
 class RunProgress:
-    """Told by the runner what is done; `repetitions` is what a round counts for in the speed."""
+    """Told what is done; a round counts for its repetitions in the speed."""
 
-    def __init__(self, console: Console, repetitions: int) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.repetitions = repetitions
+        self.repetitions = 1
         self.bar = Progress(
             TextColumn("{task.description:28s}"),
             BarColumn(),
@@ -57,9 +57,9 @@ class RunProgress:
         if self.shown:
             self.bar.stop()
 
-    def begin(self, name: str, rounds: int, done: int) -> None:
-        """An algorithm begins, with `done` of its rounds already there."""
-        self.name, self.rounds, self.done = name, rounds, done
+    def begin(self, name: str, rounds: int, done: int, *, repetitions: int) -> None:
+        """Work begins, with `done` of its rounds already there."""
+        self.name, self.rounds, self.done, self.repetitions = name, rounds, done, repetitions
         self.began = self.spoke = time.monotonic()
         self.first = done
         work = self.repetitions
