@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,38 @@ def test_reproduce_regression_in_small(run, tmp_path):
     for word in ("ISFedAvg, current", "23.1 dB", "1.22e-02", "uniform probabilities"):
         assert word in text
     assert (tmp_path / "runs" / "regression" / "msd.png").exists()
+
+
+@pytest.mark.skipif(not os.environ.get("ISFED_DATA"), reason="set ISFED_DATA to the data sets")
+def test_reproduce_classification_in_small(run, tmp_path):
+    words = ["reproduce", "classification", "--rounds", "20", "--repetitions", "2"]
+    code, text = run(*words)
+    assert code == 0, text
+    expected = ("the minimiser w^o itself", "always the majority class", "18.46%", "22.45%")
+    for word in (*expected, "Best step size of memory", "best step"):
+        assert word in text
+    folder = tmp_path / "runs" / "classification-one-class"
+    for name in ("steps.json", "summary.json", "measures.parquet", "measures.png", "config.toml"):
+        assert (folder / name).stat().st_size > 0
+    code, text = run(*words)
+    assert code == 1
+    assert "--resume" in text
+    assert run(*words[:2], "--partition", "natral")[0] == 2
+    assert run(*words[:2], "--rounds", "0")[0] == 2
+
+
+def test_absent_data_are_named(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("ISFED_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("urllib.request.urlopen", _no_network)
+    code, text = run("reproduce", "classification")
+    assert code == 1
+    assert "ijcnn1.trn.bz2" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def _no_network(*_, **__):
+    raise OSError("no network in this test")
 
 
 @pytest.fixture

@@ -98,8 +98,12 @@ def comparison_figure(folder: Path, found: Comparison) -> list[Path]:
             curve.rounds, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.15, linewidth=0
         )
     axes.axhline(found.level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
+    axes.annotate(
+        "what FedAvg ends with", (0.01, found.level), xycoords=("axes fraction", "data"),
+        xytext=(0, 2), textcoords="offset points", fontsize=8,
+    )  # fmt: skip
     axes.set_yscale("log")
-    axes.set_xlabel("round")
+    axes.set_xlabel("round (bands: 2 standard errors)")
     axes.set_ylabel("risk above that of the optimum")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
