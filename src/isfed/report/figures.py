@@ -28,12 +28,12 @@ STYLES: dict[str, tuple[str, Any]] = {
     "FedAvg with 1/E_k": ("lightsteelblue", "-"),
     "ISFedAvg, memory (ours)": ("black", (0, (1, 1.2))),
 }
-_LOOKS: list[tuple[str, Any]] = [
-    ("tab:blue", "-"),
-    ("tab:red", (0, (6, 2))),
-    ("tab:purple", (0, (3, 1, 1, 1))),
-    ("black", (0, (1, 1.2))),
-]
+LOOKS: dict[str, tuple[str, Any]] = {  # the same for the short names of tuned experiments
+    "FedAvg": ("tab:blue", "-"),
+    "current": ("tab:red", (0, (6, 2))),
+    "running": ("tab:purple", (0, (3, 1, 1, 1))),
+    "memory": ("black", (0, (1, 1.2))),
+}
 OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")]
 
 
@@ -80,6 +80,7 @@ def msd_figure(folder: Path) -> list[Path]:
     return save_figure(figure, folder, "msd")
 
 
+BEST_STEP = ", best step "
 MEASURE_LABELS = {
     "test_error": "test error (%)",
     "balanced_error": "balanced test error (%)",
@@ -101,7 +102,8 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
     for (title, names), panels in zip(groups.items(), grid, strict=True):
         panels[0].set_title(title, loc="left", fontsize=10)
         for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
-            for name, (colour, dashes) in zip(names, _LOOKS, strict=False):
+            for name in names:
+                colour, dashes = LOOKS[name.partition(BEST_STEP)[0]]
                 x, y, error = curves.of(name, measure)
                 axes.plot(x, y, color=colour, linestyle=dashes, label=_label(name))
                 axes.fill_between(
@@ -112,10 +114,11 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
             axes.grid(alpha=0.3)
         panels[2].legend(frameon=False, fontsize=9)
     for column, measure in enumerate(("test_error", "balanced_error")):
-        low, high = curves.limits(measure)
-        grid[0, column].set_ylim(low, high)
+        levels = _levels(summary["landmarks"], measure)
+        limits = curves.limits(measure, levels.values())
+        grid[0, column].set_ylim(*limits)
         for axes in grid[:, column]:
-            _levels(axes, summary["landmarks"], measure, (low, high))
+            _draw_levels(axes, levels, limits)
     rounds = summary["rounds"]
     for axes in grid[1]:
         axes.set_xlabel("round (bands: 2 standard errors)")
@@ -123,9 +126,6 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
     grid[0, 0].set_xlim(-0.01 * rounds, 1.4 * rounds)
     grid[0, 0].set_xticks([t for t in grid[0, 0].get_xticks() if 0 <= t <= rounds])
     return save_figure(figure, folder, "measures")
-
-
-BEST_STEP = ", best step "
 
 
 def _label(name: str) -> str:
@@ -154,10 +154,13 @@ class _Curves:
         mean, error = self.found["mean"][rows], self.found["stderr"][rows]
         return self.found["round"][rows], 100 * mean, 100 * error
 
-    def limits(self, measure: str) -> tuple[float, float]:
-        """Between nothing and the largest error once the first rounds are run."""
+    def limits(self, measure: str, levels: Any) -> tuple[float, float]:
+        """Around all errors once the first rounds are run, and the levels that are not above."""
         rows = (self.found["measure"] == measure) & (self.found["round"] > 0)
-        return 0.0, 112 * float(self.found["mean"][rows].max())
+        errors = 100 * self.found["mean"][rows]
+        errors = np.append(errors, [level for level in levels if level <= errors.max()])
+        room = 0.12 * max(float(np.ptp(errors)), 1e-3)
+        return max(0.0, float(errors.min()) - room), float(errors.max()) + room
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
@@ -165,18 +168,22 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
 
 
-def _levels(axes: Any, landmarks: dict[str, Any], measure: str, limits: tuple) -> None:
-    """Lines for what the minimiser, the majority class and the paper reach, where in sight."""
-    levels = [(r"$w^o$", landmarks[f"optimum_{measure}"])]
+def _levels(landmarks: dict[str, Any], measure: str) -> dict[str, float]:
+    """What the minimiser, the majority class and the paper reach, in percent."""
+    levels = {r"$w^o$": 100 * landmarks[f"optimum_{measure}"]}
     if measure == "test_error":
-        levels.append(("majority class", landmarks["majority_test_error"]))
-        levels += [(f"paper's {n}", error) for n, error in landmarks["paper_test_error"].items()]
-    levels = [(n, 100 * e) for n, e in levels if limits[0] < 100 * e < limits[1]]
-    levels.sort(key=lambda pair: pair[1])
+        levels["majority class"] = 100 * landmarks["majority_test_error"]
+        levels |= {f"paper's {n}": 100 * e for n, e in landmarks["paper_test_error"].items()}
+    return levels
+
+
+def _draw_levels(axes: Any, levels: dict[str, float], limits: tuple[float, float]) -> None:
+    """A line with its name for every level in sight."""
+    seen = sorted((e, name) for name, e in levels.items() if limits[0] < e < limits[1])
     height = 0.06 * (limits[1] - limits[0])  # of a name
-    for i, (name, level) in enumerate(levels):
+    for i, (level, name) in enumerate(seen):
         axes.axhline(level, color="black", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        crowded = i + 1 < len(levels) and levels[i + 1][1] - level < height
+        crowded = i + 1 < len(seen) and seen[i + 1][0] - level < height
         axes.annotate(
             name, (0.99, level), xycoords=("axes fraction", "data"),
             xytext=(0, -2 if crowded else 1), textcoords="offset points", fontsize=8,
