@@ -74,6 +74,20 @@ def test_what_is_needed_is_read_off_the_mean_curve():
     assert "told from chance" in Comparison(slow, slow, 0.0).verdict()
 
 
+def test_lower_in_the_end_but_no_sooner_is_said_so():
+    excess = np.tile([9.0, 2.0, 2.0], (4, 1)) + 0.001 * np.arange(4)[:, None]
+    found = Comparison(curve(excess), curve(excess - [0.0, 0.0, 1.0]), 0.0)
+    assert not found.buys
+    assert "ends 1 ± 0.0009 lower than FedAvg, but gets to" in found.verdict()
+    assert "no sooner" in found.verdict()
+
+
+def test_the_last_record_is_at_the_end():
+    problem = OUTLIERS.replace(num_agents=8, num_examples=9, batch_size=(1, 2)).make()
+    found = compare(problem, Budget(num_active=2, rounds=25, repetitions=2, records=10))
+    assert found.fedavg.rounds.tolist() == [*range(0, 25, 2), 25]
+
+
 def test_a_table_of_classes_becomes_a_softmax_problem():
     rng = np.random.default_rng(0)
     table = {"site": np.repeat([1, 2, 3], [3, 20, 20]), "x": rng.random(43), "y": np.arange(43) % 3}
