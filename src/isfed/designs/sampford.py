@@ -82,29 +82,35 @@ class Sampford:
         return joint
 
 
-def _sampford_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+@compiled
+def _sampford_joint(inclusion, num):
     """P(s) is proportional to the product of the odds in s times (n - sum of inclusion in s)."""
+    count = inclusion.size
     odds = inclusion / (1.0 - inclusion)
-    products, moments = _sums_over_sets(odds, inclusion, num)
+    products, moments = np.empty(num + 1), np.empty(num + 1)
+    _sums_over_sets(odds, inclusion, -1, -1, num, products, moments)
     total = num * products[num] - moments[num]
-    joint = np.zeros((odds.size, odds.size))
+    joint = np.zeros((count, count))
     if num < 2:
         return joint
-    for i in range(odds.size):
+    for i in range(count):
         for j in range(i):
-            others = np.delete(np.arange(odds.size), [i, j])
-            products, moments = _sums_over_sets(odds[others], inclusion[others], num - 2)
-            rest = (num - inclusion[i] - inclusion[j]) * products[-1] - moments[-1]
+            _sums_over_sets(odds, inclusion, i, j, num - 2, products, moments)
+            rest = (num - inclusion[i] - inclusion[j]) * products[num - 2] - moments[num - 2]
             joint[i, j] = joint[j, i] = odds[i] * odds[j] * rest / total
     return joint
 
 
-def _sums_over_sets(odds: np.ndarray, inclusion: np.ndarray, largest: int) -> tuple:
-    """For sets of size 0..largest: the sum of the product of odds, and of that times inclusion."""
-    products = np.zeros(largest + 1)
-    moments = np.zeros(largest + 1)
+@compiled
+def _sums_over_sets(odds, inclusion, i, j, largest, products, moments):
+    """For sets of size 0..largest without i and j: the sum of the product of odds, and of that
+    times the sum of inclusion."""
+    products[: largest + 1] = 0.0
+    moments[: largest + 1] = 0.0
     products[0] = 1.0
-    for odd, chance in zip(odds, inclusion, strict=True):
-        moments[1:] += odd * (moments[:-1] + chance * products[:-1])
-        products[1:] += odd * products[:-1]
-    return products, moments
+    for unit in range(odds.size):
+        if unit in (i, j):
+            continue
+        for size in range(largest, 0, -1):
+            moments[size] += odds[unit] * (moments[size - 1] + inclusion[unit] * products[size - 1])
+            products[size] += odds[unit] * products[size - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 from math import factorial
@@ -108,6 +109,18 @@ class Deville:
         values, num = check_inclusion(inclusion)
         return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
 
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, from the chain of strata."""
+        values, num = check_inclusion(inclusion)
+        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
+        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
+        size = num - int(np.count_nonzero(values == 1.0))
+        if rest.size:
+            pairs = deville_pairs(values[rest], size, np.eye(rest.size), np.outer)
+            joint[np.ix_(rest, rest)] = pairs + pairs.T
+        np.fill_diagonal(joint, values)
+        return joint
+
 
 def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
     """P(i and j drawn) for the ordered systematic draw: the start's cells between break points."""
@@ -119,3 +132,51 @@ def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
         drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
         joint[np.ix_(drawn, drawn)] += high - low
     return joint
+
+
+def strata_of(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The units in every stratum of unit length, in order, with their lengths there."""
+    ends = np.cumsum(inclusion) * (num / inclusion.sum())
+    ends[-1] = num
+    begins = np.concatenate([[0.0], ends[:-1]])
+    for stratum in range(num):
+        first = int(np.searchsorted(ends, stratum, side="right"))
+        last = int(np.searchsorted(begins, stratum + 1, side="left"))
+        units = np.arange(first, last)
+        inside = np.minimum(ends[units], stratum + 1) - np.maximum(begins[units], stratum)
+        yield units, inside
+
+
+def deville_pairs(
+    inclusion: np.ndarray, num: int, values: np.ndarray, combine: Callable
+) -> np.ndarray:
+    """The sum over pairs of P(i and j drawn) combine(values_i, values_j), i in no later stratum.
+
+    Stratum after stratum, all that matters of the past is whether the unit on the border was
+    taken: `free` and `taken` hold the sums of the values of the units drawn so far in either case.
+    All inclusion probabilities must be below 1, so that a unit lies in two strata at most.
+    """
+    free, taken = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    total = combine(free, free)
+    border, part = -1, 0.0  # the unit on the border, and its part in the stratum before
+    for units, lengths in strata_of(inclusion, num):
+        chances = [lengths.copy(), lengths.copy()]  # given that the border unit is free, or taken
+        if border >= 0 and units[0] == border:
+            after = lengths[0]
+            again = after / (1.0 - part)
+            rest = 1.0 / (1.0 - after) if after < 1.0 else 0.0
+            chances[0] *= (1.0 - again) * rest
+            chances[1] *= rest
+            chances[0][0], chances[1][0] = again, 0.0
+        here = values[units]
+        total = total + combine(free, chances[0] @ here) + combine(taken, chances[1] @ here)
+        last = units[-1]
+        crosses = lengths[-1] < inclusion[last] * (1.0 - 1e-12) and last != border
+        border, part = (int(last), lengths[-1]) if crosses else (-1, 0.0)
+        own = lengths[:, None] * here
+        if crosses:
+            onward = free * chances[0][-1] + taken * chances[1][-1]
+            free, taken = free + taken - onward + own[:-1].sum(axis=0), onward + own[-1]
+        else:
+            free, taken = free + taken + own.sum(axis=0), np.zeros_like(taken)
+    return total
