@@ -52,7 +52,9 @@ def run(report: Report, _folder: Path) -> None:
     """FedAvg on W1 and W2."""
     for problem in (problems.regression(), problems.ragged()):
         algorithm = problems.fedavg(problem)
-        plain = NumpyRun(problem, step_size=algorithm.step_size, num_active=algorithm.num_active)
+        plain = NumpyRun(
+            problem, step_size=float(algorithm.step_size), num_active=algorithm.num_active
+        )
         kernel = kernel_run(problem, algorithm)
         times = by_turns({"NumPy": plain.advance, "kernel": kernel.advance}, report)
         name = f"{problem.name} FedAvg: NumPy loop"

@@ -15,6 +15,7 @@ import peers
 import plain_numpy
 import reproduce
 import scale
+import telemetry
 import threads
 import tree
 from measure import Report, load, table
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[Report, Path], None]] = {
     "threads": threads.run,
     "costs": costs.run,
     "scale": scale.run,
+    "telemetry": telemetry.run,
     "tree": tree.run,
     "peers": peers.run,
 }

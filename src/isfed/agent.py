@@ -9,10 +9,11 @@ import numpy as np
 
 from isfed import policies
 from isfed.compiled import compiled
-from isfed.designs import Design
+from isfed.designs import Design, WithReplacement
 from isfed.policies import Policy, Refresh, Score, Table
 from isfed.problems.gradients import moved_target
 from isfed.streams import Stream
+from isfed.telemetry import TurnWatch
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Agent:
         self.key = np.uint64(0)
         self.table = Table(num_examples, rules.examples, rules.example_design)
         num_params = loss.num_params(self.features.shape[1])
+        self.watch = self._new_watch()
         self.memory = np.full(policies.memory_size(rules.agents, num_params), -1.0)
 
     def work(
@@ -94,6 +96,7 @@ class Agent:
         step = rules.step_size / (steps * rules.num_agents * agent_prob)  # eq. (8)
         local = params.copy()
         first_moment = second_moment = 0.0
+        self.watch = self._new_watch()
         for _ in range(self.local_steps):
             batch, example_prob = self.table.draw(self.batch_size, stream)
             weight = share = 1.0 / (num_examples * example_prob)
@@ -108,9 +111,18 @@ class Agent:
             for weighted in norms * share:
                 first_moment += weighted
                 second_moment += weighted * weighted
+            if not rules.examples.equal:
+                known = norms if rules.examples.learns else self.table.scores[batch]
+                self.watch.batch(share, known)
             self.table.refresh(batch, norms)
         score = self._score(params, local, step, (first_moment, second_moment))
         return Upload(local - params, score, gradients)
+
+    def _new_watch(self) -> TurnWatch:
+        """For the telemetry of a turn, which stays with the agent."""
+        design, floor = self.rules.example_design, self.rules.examples.floor
+        capped = not isinstance(design, WithReplacement)
+        return TurnWatch(len(self.targets), floor, capped=capped)
 
     def norms_at(self, params: np.ndarray, *, shift: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """The gradient norm of every example, and the gradient of the agent's risk."""

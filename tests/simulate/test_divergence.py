@@ -56,7 +56,7 @@ def test_both_engines_say_the_same_round_and_keep_what_is_finite(policy, step_si
     for error in (kernel, objects):
         assert error.history.msd.shape == (3, error.round_index)
         assert np.isfinite(error.history.msd).all()
-        expected = f"the model diverged in round {error.round_index} (step_size={step_size})"
+        expected = f"the model diverged in round {error.round_index}: step_size={step_size:g} "
         assert re.match(re.escape(expected), str(error))
     np.testing.assert_array_equal(kernel.history.msd, objects.history.msd)
     if step_size == 20.0:

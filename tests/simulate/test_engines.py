@@ -29,7 +29,7 @@ from isfed import (
 )
 from isfed.simulate.run import KernelRun
 
-NAMES = ("msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
+NAMES = ("telemetry", "msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
 POLICIES = {
     "uniform": Uniform(),
     "oracle": Oracle(),
@@ -185,17 +185,20 @@ def test_chunks_do_not_matter(problems, policy):
         return KernelRun(problem, algorithm, repetitions=3, seed=6, initial=np.zeros(3), threads=2)
 
     pieces = start()
-    msd = [pieces.advance(size) for size in (1, 7, 2, 29, 1)]
-    assert_same(whole, pieces.history(np.concatenate(msd, axis=1)))
+    parts = [(pieces.advance(size), pieces.watched) for size in (1, 7, 2, 29, 1)]
+    msd, watched = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    assert_same(whole, pieces.history(msd, watched))
     for seconds in (1e-9, 10.0):
         chunked = start()
-        blocks = list(chunked.chunks(40, seconds=seconds))
-        assert [begin for begin, _ in blocks] == np.cumsum(
-            [0, *(block.shape[1] for _, block in blocks)]
+        blocks = [
+            (begin, block, chunked.watched) for begin, block in chunked.chunks(40, seconds=seconds)
+        ]
+        assert [begin for begin, _, _ in blocks] == np.cumsum(
+            [0, *(block.shape[1] for _, block, _ in blocks)]
         )[:-1].tolist()
         assert len(blocks) > 1
-        msd = np.concatenate([block for _, block in blocks], axis=1)
-        assert_same(whole, chunked.history(msd))
+        msd, watched = (np.concatenate([b[i] for b in blocks], axis=1) for i in (1, 2))
+        assert_same(whole, chunked.history(msd, watched))
 
 
 @pytest.mark.parametrize("engine", ["kernel", "objects"])

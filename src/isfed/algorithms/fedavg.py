@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from isfed.algorithms.isfedavg import ISFedAvg
 from isfed.designs import HartleyRao, WithReplacement
 from isfed.policies import Uniform
 
 
 def FedAvg(  # noqa: N802 (reads as a type)
-    *, step_size: float, num_active: int, divide_by_steps: bool = False
+    *, step_size: float | Literal["auto"], num_active: int, divide_by_steps: bool = False
 ) -> ISFedAvg:
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
@@ -28,7 +30,7 @@ def FedAvg(  # noqa: N802 (reads as a type)
 
 
 def DynamicFedAvg(  # noqa: N802
-    *, step_size: float, num_active: int, drift: float = 0.0
+    *, step_size: float | Literal["auto"], num_active: int, drift: float = 0.0
 ) -> ISFedAvg:
     """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform, without replacement, divided by E_k.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from isfed.agent import Rules
 from isfed.designs import Design, Deville
@@ -27,7 +27,7 @@ class ISFedAvg:
     'ISFedAvg, memory agents, uniform examples'
     """
 
-    step_size: float  # mu
+    step_size: float | Literal["auto"]  # mu; "auto": a stable one, chosen when the run begins
     num_active: int  # L
     agents: Policy = field(default_factory=Memory)
     examples: Policy = field(default_factory=Memory)
@@ -38,8 +38,8 @@ class ISFedAvg:
     label: str = ""
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.step_size) and self.step_size > 0.0):
-            raise ValueError(f"step_size={self.step_size!r} must be a positive number")
+        if self.step_size != "auto" and not (_is_number(self.step_size) and self.step_size > 0.0):
+            raise ValueError(f"step_size={self.step_size!r} must be a positive number or 'auto'")
         if isinstance(self.num_active, bool) or not isinstance(self.num_active, Integral):
             raise ValueError(f"num_active={self.num_active} must be a whole number")
         if self.num_active < 1:
@@ -66,6 +66,11 @@ class ISFedAvg:
 
     def rules(self, num_agents: int) -> Rules:
         """What the cloud tells every agent."""
+        if self.step_size == "auto":
+            raise ValueError(
+                "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "
+                "algorithm)"
+            )
         return Rules(
             num_agents=num_agents,
             step_size=self.step_size,

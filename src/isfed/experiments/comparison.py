@@ -234,15 +234,16 @@ def _curve(
         history = _run(problem, algorithm, budget, least, progress)
     except DivergenceError:
         # Rare, because it did not diverge while tuning: the next smaller step is the best then.
-        tried = {**tried, algorithm.step_size: np.inf}
-        smaller = [step for step in tried if step < algorithm.step_size]
+        too_large = float(algorithm.step_size)
+        tried = {**tried, too_large: np.inf}
+        smaller = [step for step in tried if step < too_large]
         if not smaller:
             raise
         next_one = replace(algorithm, step_size=max(smaller))
         return _curve(problem, next_one, budget, least, tried, progress)
     return Curve(
         name=algorithm.name,
-        step_size=algorithm.step_size,
+        step_size=float(algorithm.step_size),
         tried=tried,
         rounds=history.measured_rounds,
         excess=history.measured["excess"],

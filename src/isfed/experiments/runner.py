@@ -19,6 +19,8 @@ from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.run import KernelRun, check_run
 from isfed.simulate.setup import kernel_runs
+from isfed.stability import explain_divergence
+from isfed.telemetry import COLUMNS
 
 LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
 MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
@@ -121,7 +123,7 @@ def optimal_probabilities(problem: Problem) -> History:
     run = KernelRun(
         problem, oracle, repetitions=1, seed=0, initial=np.zeros(problem.num_params), threads=1
     )
-    return run.history(np.empty((1, 0)))
+    return run.history(np.empty((1, 0)), run.watched)
 
 
 class _Job:
@@ -148,7 +150,9 @@ class _Job:
             initial=np.zeros(problem.num_params),
             threads=threads,
         )
-        self.msd = np.full((experiment.repetitions, experiment.rounds), np.nan)
+        shape = (experiment.repetitions, experiment.rounds)
+        self.msd = np.full(shape, np.nan)
+        self.watched = np.zeros((*shape, len(COLUMNS)), np.float32)
         self.measured = None
         if measure is not None:
             self.measured = Measured(measure, experiment.repetitions, experiment.rounds)
@@ -173,6 +177,7 @@ class _Job:
         self.kernel.diverged = bool(arrays["diverged"])
         self.seconds = float(arrays["seconds"])
         self.msd[:, : self.kernel.round_index] = arrays["msd"]
+        self.watched[:, : self.kernel.round_index] = arrays["telemetry"]
         for name, values in self.kernel.state._asdict().items():
             values[...] = arrays[name]
         if self.measured is not None:
@@ -186,6 +191,7 @@ class _Job:
             "step_size": np.array(self.kernel.algorithm.step_size),
             "seconds": np.array(self.seconds),
             "msd": self.msd[:, :done],
+            "telemetry": self.watched[:, :done],
             **self.kernel.state._asdict(),
         }
         if self.measured is not None:
@@ -210,6 +216,7 @@ class _Job:
                 now = time.perf_counter()
                 self.seconds, started = self.seconds + now - started, now
                 self.msd[:, begin : begin + block.shape[1]] = block
+                self.watched[:, begin : begin + block.shape[1]] = kernel.watched
                 if self.measured is not None:
                     self.measured.look(kernel.state.params, kernel.round_index)
                 self.booked = kernel.round_index
@@ -226,11 +233,11 @@ class _Job:
             raise
         if not complete:
             self._save()
-        history = kernel.history(self.msd[:, : kernel.round_index], self.measured)
+        done = kernel.round_index
+        history = kernel.history(self.msd[:, :done], self.watched[:, :done], self.measured)
         if kernel.diverged:
-            raise DivergenceError(
-                kernel.round_index, history, kernel.algorithm.step_size, name=name
-            )
+            reason = explain_divergence(kernel.problem, kernel.algorithm)
+            raise DivergenceError(kernel.round_index, history, reason, name=name)
         if self.measured is not None:
             history = with_end(history, self.measured.measure)
         return Finished(history, self.seconds)

@@ -12,6 +12,7 @@ import numpy as np
 from isfed.experiments.config import Experiment
 from isfed.problems import Problem
 from isfed.simulate.history import History, stderr_of_mean
+from isfed.telemetry import COLUMNS, MOMENT, UNIFORM
 
 if TYPE_CHECKING:
     from isfed.experiments.runner import Finished
@@ -21,7 +22,7 @@ STEADY_SHARE = 0.25  # of the rounds, the last ones
 
 def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
     """The msd of every round as columns, all algorithms below one another."""
-    names, rounds, means, stderrs, lows, highs = [], [], [], [], [], []
+    names, rounds, means, stderrs, lows, highs, watched = [], [], [], [], [], [], []
     for name, result in results.items():
         msd = result.history.msd
         names.extend([name] * msd.shape[1])
@@ -30,6 +31,7 @@ def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
         stderrs.append(result.history.stderr)
         lows.append(np.quantile(msd, 0.1, axis=0))
         highs.append(np.quantile(msd, 0.9, axis=0))
+        watched.append(result.history.telemetry.mean(axis=0))
     return {
         "algorithm": names,
         "round": np.concatenate(rounds),
@@ -37,6 +39,7 @@ def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
         "msd_stderr": np.concatenate(stderrs),
         "msd_q10": np.concatenate(lows),
         "msd_q90": np.concatenate(highs),
+        **dict(zip(COLUMNS, np.concatenate(watched).T, strict=True)),
     }
 
 
@@ -58,6 +61,16 @@ def measure_columns(results: dict[str, Finished]) -> dict[str, Any]:
             columns["mean"] += values.mean(axis=0).tolist()
             columns["stderr"] += stderr_of_mean(values).tolist()
     return columns
+
+
+def _telemetry(history: History) -> dict[str, float]:
+    """How the sampling went over the last rounds, see `isfed.telemetry`."""
+    last = max(1, round(STEADY_SHARE * history.rounds))
+    means = history.telemetry[:, -last:].mean(axis=(0, 1), dtype=np.float64)
+    found = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
+    found["largest_weight"] = float(history.watched("largest_weight")[:, -last:].max())
+    found["variance_ratio"] = float(means[UNIFORM] / means[MOMENT]) if means[MOMENT] > 0 else 1.0
+    return found
 
 
 def _final(history: History) -> dict[str, dict[str, float]]:
@@ -105,6 +118,7 @@ def summarise(
                 ),
                 "gradients_per_round": float(history.gradients.mean() / history.rounds),
                 "uploads_per_round": float(history.uploads.mean() / history.rounds),
+                "telemetry": _telemetry(history),
                 "final": _final(history),
                 "seconds": result.seconds,
                 "rounds_per_second": history.msd.size / max(result.seconds, 1e-9),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.signal import lfilter
+
+from isfed.telemetry import COLUMNS, MOMENT, UNIFORM
 
 
 def decibels(power: np.ndarray | float) -> np.ndarray | float:
@@ -83,6 +87,8 @@ class History:
     uploads: np.ndarray  # (R,) models sent up
     measured_rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     measured: dict[str, np.ndarray] = field(default_factory=dict)  # by name, (R, points)
+    step_size: float = math.nan  # the one used, for an algorithm that says "auto"
+    telemetry: np.ndarray = field(default_factory=lambda: np.empty((0, 0, len(COLUMNS))))
 
     @property
     def rounds(self) -> int:
@@ -104,6 +110,27 @@ class History:
         """The standard error of `mean`; nan for a single repetition."""
         return stderr_of_mean(self.msd)
 
+    def watched(self, column: str) -> np.ndarray:
+        """One column of the telemetry, (R, rounds); see `isfed.telemetry.COLUMNS`."""
+        if column not in COLUMNS:
+            raise ValueError(f"column={column!r} must be one of {', '.join(COLUMNS)}")
+        return self.telemetry[:, :, COLUMNS.index(column)]
+
+    def variance_ratio(self, *, rate: float = 0.01) -> np.ndarray:
+        """A running estimate of what uniform sampling would have cost, (R, rounds).
+
+        The second moment of the gradient estimate under uniform sampling over that under the
+        probabilities used, both estimated from the draws of the round and averaged with this rate;
+        above 1 importance sampling helps. Near w^o, where the gradient is small, that is the ratio
+        of the variances.
+        """
+        if not 0.0 < rate <= 1.0:
+            raise ValueError(f"rate={rate} must be in (0, 1]")
+        moments = self.telemetry[:, :, [MOMENT, UNIFORM]].astype(np.float64)
+        averages: Any = lfilter([rate], [1.0, rate - 1.0], moments, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return averages[:, :, 1] / averages[:, :, 0]
+
     def steady(self, *, share: float = 0.25) -> Steady:
         """The mean msd over the last `share` of the rounds."""
         if not 0.0 < share <= 1.0:
@@ -124,11 +151,8 @@ class DivergenceError(RuntimeError):
     """The model left every bound; `history` holds the finite rounds before."""
 
     def __init__(
-        self, round_index: int, history: History, step_size: float, *, name: str = "the model"
+        self, round_index: int, history: History, reason: str, *, name: str = "the model"
     ) -> None:
-        super().__init__(
-            f"{name} diverged in round {round_index} (step_size={step_size}); "
-            "use a smaller step_size or a larger floor"
-        )
+        super().__init__(f"{name} diverged in round {round_index}: {reason}")
         self.round_index = round_index
         self.history = history

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isfed import telemetry
 from isfed.compiled import called, compiled, inlined
 from isfed.designs import table
 from isfed.policies import (
     BOUND,
     KEEP_MASS,
-    Initial,
     Refresh,
     agent_score,
     bound,
@@ -28,7 +28,6 @@ from isfed.streams import NO_AGENT, fill_normal, start
 
 ALL = int(Refresh.ALL)
 TOUCHED = int(Refresh.TOUCHED)
-OPTIMUM = int(Initial.OPTIMUM)
 TOO_FAR = 1e150  # beyond this squared distance a run has diverged
 
 
@@ -68,6 +67,7 @@ class Plan(NamedTuple):
     agents: Side
     examples: Side
     scored: bool  # whether anything needs the norms of the examples' gradients
+    watched: bool  # whether the weights differ at all, so that there is something to watch
 
 
 class State(NamedTuple):
@@ -99,6 +99,8 @@ class Scratch(NamedTuple):
     gradient: np.ndarray
     total: np.ndarray
     slopes: np.ndarray  # of one example, one for each row of the parameters
+    turn: np.ndarray  # telemetry of a turn ...
+    row: np.ndarray  # ... and of a round
     ones: np.ndarray  # as many as the largest agent has examples
     all_units: np.ndarray
 
@@ -161,6 +163,7 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
     step = plan.step_size / (steps * num_agents * agent_prob)  # eq. (8)
     first_moment = 0.0
     second_moment = 0.0
+    telemetry.start_turn(scratch.turn)
     for j in range(size):
         local[j] = params[j]
     for _ in range(local_steps):
@@ -178,6 +181,14 @@ def _agent_turn(task, plan, params, shift, agent, agent_prob, nodes, at, memory,
                 share = norms[i] * weight[i]
                 first_moment += share
                 second_moment += share * share
+        if plan.watched and not examples.uniform:
+            if examples.refresh < KEEP_MASS:  # the table holds them, at w^o or at w_{i-1}
+                for i in range(batch_size):
+                    norms[i] = nodes[at + batch[i]]
+            telemetry.watch_batch(
+                scratch.turn, weight, norms, count, batch_size, examples.floor,
+                examples.design != table.REPLACEMENT,
+            )  # fmt: skip
         if examples.refresh >= KEEP_MASS:
             refresh_touched(
                 nodes, at, count, batch, norms, batch_size, examples.refresh, examples.design
@@ -246,8 +257,9 @@ def _refresh_agents(side, nodes, num_agents, distinct, scratch):
 
 
 @called
-def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts, scratch, msd):
+def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts, scratch, out):
     """Algorithm 1, one repetition; returns how many rounds ran before it diverged."""
+    msd, watched = out
     agent_nodes, example_nodes, example_at = tables
     agents_key, examples_key, drift_key = keys
     num_agents = task.offsets.size - 1
@@ -270,6 +282,8 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
         distinct = _drop_repeats(scratch, num_active) if repeats else num_active
         for j in range(size):
             total[j] = 0.0
+        telemetry.start_round(scratch.row)
+        squares = 0.0
         for turn in range(distinct):
             agent = scratch.active[turn]
             start(scratch.state, examples_key, round_index, agent)
@@ -281,14 +295,28 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             if plan.examples.refresh == ALL:
                 counts[0] += task.offsets[agent + 1] - task.offsets[agent]
             times = scratch.times[turn] if repeats else 1.0
+            change = 0.0
             for j in range(size):
-                total[j] += times * (scratch.local[j] - params[j])
+                moved = scratch.local[j] - params[j]
+                total[j] += times * moved
+                change += moved * moved
+            if plan.watched:
+                prob = scratch.agent_prob[turn]
+                drawn = task.local_steps[agent] * task.batch_size[agent]
+                steps = 1 if plan.divide_by_steps else task.local_steps[agent]
+                step = plan.step_size * steps / (num_agents * prob)
+                squares = telemetry.watch_agent(
+                    scratch.row, scratch.turn, drawn, change / (step * step),
+                    (num_agents, prob, times, num_active, plan.agents.floor, not repeats), squares,
+                )  # fmt: skip
         counts[1] += distinct
         for j in range(size):
             # Divided by L, never by the sum of the weights: that would bias the mean.
             params[j] += total[j] / num_active  # eq. (9)
         if plan.agents.refresh >= KEEP_MASS:
             _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
+        if plan.watched:
+            telemetry.end_round(scratch.row, num_active, distinct, squares, watched[i])
         msd[i] = distance(task.optimum, task.drift_response, params, shift)
         if not msd[i] < TOO_FAR:
             return i
@@ -338,15 +366,18 @@ def _make_scratch(task, plan):
         np.empty(size),
         np.empty(size),
         np.empty(task.loss.num_rows),
+        np.empty(telemetry.TURN),
+        np.empty(len(telemetry.COLUMNS)),
         np.ones(full),
         np.arange(full),
     )
 
 
 @compiled
-def run_rounds(task, plan, state, keys, first_round, msd, done, begin, end):
+def run_rounds(task, plan, state, keys, first_round, msd, watched, done, begin, end):
     """Run msd.shape[1] rounds of the repetitions begin..end-1; done[rep] is how many ran.
 
+    `watched` is for the telemetry, (R, rounds, columns); left as it is if all weights are equal.
     Called from several threads at once, each with repetitions of its own.
     """
     scratch = _make_scratch(task, plan)
@@ -359,5 +390,5 @@ def run_rounds(task, plan, state, keys, first_round, msd, done, begin, end):
         done[rep] = _rounds(
             task, plan, first_round, (keys[rep, 0], keys[rep, 1], keys[rep, 2]),
             state.params[rep], state.shift[rep], tables, state.memory[rep], state.counts[rep],
-            scratch, msd[rep],
+            scratch, (msd[rep], watched[rep]),
         )  # fmt: skip

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from isfed.agent import Agent
+from isfed.agent import Agent, Upload
 from isfed.algorithms import ISFedAvg
-from isfed.cloud import Cloud
+from isfed.cloud import Cloud, Selection
+from isfed.designs import WithReplacement
 from isfed.policies import Initial, Refresh
 from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History, Measured
 from isfed.simulate.kernel import TOO_FAR, distance
+from isfed.stability import explain_divergence
 from isfed.streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.telemetry import COLUMNS, RoundWatch, uniform_rows
 
 
 class Federation:
@@ -50,6 +53,7 @@ class Federation:
         self.shift = np.zeros(problem.num_params) if algorithm.drift > 0.0 else None
         self.gradients = 0
         self.uploads = 0
+        self.watched = np.zeros(len(COLUMNS), np.float32)  # telemetry of the last round
         self._start_at_optimum()
 
     def _start_at_optimum(self) -> None:
@@ -78,10 +82,33 @@ class Federation:
             self.agents[k].work(cloud.params, prob, round_index, shift=self.shift)
             for k, prob in zip(selection.active, selection.agent_prob, strict=True)
         ]
+        self.watched = self._watch(selection, uploads)
         cloud.aggregate(selection, uploads)
         cloud.refresh(selection, np.array([upload.score for upload in uploads]))
         self.gradients += sum(upload.gradients for upload in uploads)
         self.uploads += len(uploads)
+
+    def _watch(self, selection: Selection, uploads: list[Upload]) -> np.ndarray:
+        """The telemetry of the round."""
+        algorithm, problem = self.algorithm, self.problem
+        if algorithm.agents.equal and algorithm.examples.equal:
+            return uniform_rows((), algorithm.num_active)
+        watch = RoundWatch(
+            problem.num_agents,
+            algorithm.num_active,
+            algorithm.agents.floor,
+            capped=not isinstance(algorithm.agent_design, WithReplacement),
+        )
+        for k, prob, times, upload in zip(*selection, uploads, strict=True):
+            local_steps = int(problem.local_steps[k])
+            steps = 1 if algorithm.divide_by_steps else local_steps
+            step = algorithm.step_size * steps / (problem.num_agents * prob)
+            change = 0.0
+            for moved in upload.change:  # one after the other, as the kernel adds them
+                change += moved * moved
+            drawn = local_steps * int(problem.batch_size[k])
+            watch.agent(self.agents[k].watch.turn, drawn, change / (step * step), prob, times)
+        return watch.end()
 
     def finish(self) -> None:
         """Bring `current` tables to the final model; between turns they hold that of the last."""
@@ -111,6 +138,7 @@ def simulate_objects(
 ) -> History:
     """Run every repetition, one after the other."""
     msd = np.empty((repetitions, rounds))
+    watched = np.empty((repetitions, rounds, len(COLUMNS)), np.float32)
     runs = []
     finite = rounds
     for repetition in range(repetitions):
@@ -122,6 +150,7 @@ def simulate_objects(
             with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported below
                 run.step(i)
             msd[repetition, i] = run.distance()
+            watched[repetition, i] = run.watched
             if not msd[repetition, i] < TOO_FAR:
                 finite = i
                 break
@@ -140,8 +169,10 @@ def simulate_objects(
         ),
         gradients=np.array([run.gradients for run in runs]),
         uploads=np.array([run.uploads for run in runs]),
+        step_size=float(algorithm.step_size),
+        telemetry=watched[:, :finite],
         **({} if measured is None else measured.fields()),
     )
     if finite < rounds:
-        raise DivergenceError(finite, history, algorithm.step_size)
+        raise DivergenceError(finite, history, explain_divergence(problem, algorithm))
     return history

@@ -26,6 +26,8 @@ from isfed.simulate.setup import (
     make_state,
     make_task,
 )
+from isfed.stability import explain_divergence, with_step_size
+from isfed.telemetry import COLUMNS, uniform_rows
 
 CHUNK_SECONDS = 0.2
 FIRST_CHUNK = 16
@@ -88,6 +90,7 @@ def simulate(
     if engine not in ("auto", "kernel", "objects"):
         raise ValueError(f"engine={engine!r} must be 'auto', 'kernel' or 'objects'")
     params = check_initial(problem, initial)
+    algorithm = with_step_size(problem, algorithm, initial=params)
     measured = None if measure is None else Measured(measure, repetitions, rounds)
     runs = kernel_runs(problem, algorithm)
     if engine == "kernel" and not runs:
@@ -107,17 +110,20 @@ def simulate(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=params, threads=threads
     )
     msd = np.empty((repetitions, rounds))
+    watched = np.empty((repetitions, rounds, len(COLUMNS)), np.float32)
     if measured is not None:
         measured.look(run.state.params, 0)
     for begin, block in run.chunks(rounds, every=None if measure is None else measure.every):
         msd[:, begin : begin + block.shape[1]] = block
+        watched[:, begin : begin + block.shape[1]] = run.watched
         if measured is not None:
             measured.look(run.state.params, run.round_index)
         if progress is not None:
             progress(block.size)
-    history = run.history(msd[:, : run.round_index], measured)
+    done = run.round_index
+    history = run.history(msd[:, :done], watched[:, :done], measured)
     if run.diverged:
-        raise DivergenceError(run.round_index, history, algorithm.step_size)
+        raise DivergenceError(run.round_index, history, explain_divergence(problem, algorithm))
     return history
 
 
@@ -143,41 +149,49 @@ class KernelRun:
             raise ValueError(f"threads={threads} must be at least 1")
         self.threads = threads or num_cores()
         self.problem = problem
-        self.algorithm = algorithm
+        self.algorithm = algorithm = with_step_size(problem, algorithm, initial=initial)
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0)
         self.plan: Plan = make_plan(algorithm)
         self.state: State = make_state(problem, algorithm, self.task, repetitions, initial)
         self.keys = make_keys(seed, range(repetitions))
         self.round_index = 0
         self.diverged = False
+        self.watched = self._watch(0)  # telemetry of the last chunk, (R, rounds, columns)
         self.whole = True  # false while a chunk runs: then the state must not be saved
 
     def compile(self) -> None:
         """Compile the kernel, or load it from the cache, without running a round."""
         nothing = np.empty((len(self.state.params), 0))
-        self._run(nothing, np.zeros(len(nothing), np.int64), 0, 0)
+        self._run(nothing, self._watch(0), np.zeros(len(nothing), np.int64), 0, 0)
 
-    def _run(self, msd: np.ndarray, done: np.ndarray, begin: int, end: int) -> None:
+    def _watch(self, rounds: int) -> np.ndarray:
+        """Room for the telemetry of so many rounds, filled in as if all chances were equal."""
+        return uniform_rows((len(self.state.params), rounds), self.plan.num_active)
+
+    def _run(self, msd, watched, done: np.ndarray, begin: int, end: int) -> None:
         run_rounds(
-            self.task, self.plan, self.state, self.keys, self.round_index, msd, done, begin, end
-        )
+            self.task, self.plan, self.state, self.keys, self.round_index, msd, watched, done,
+            begin, end,
+        )  # fmt: skip
 
     def advance(self, num_rounds: int) -> np.ndarray:
         """Run the next rounds; returns their msd, fewer than asked for if the model diverged."""
         repetitions = len(self.state.params)
         msd = np.empty((repetitions, num_rounds))
+        watched = self._watch(num_rounds)
         done = np.zeros(repetitions, np.int64)
         parts = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
         edges = np.linspace(0, repetitions, parts + 1).astype(int).tolist()
         self.whole = False
         if parts == 1:
-            self._run(msd, done, 0, repetitions)
+            self._run(msd, watched, done, 0, repetitions)
         else:  # compiled code releases the interpreter's lock
             with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(partial(self._run, msd, done), edges[:-1], edges[1:]))
+                list(pool.map(partial(self._run, msd, watched, done), edges[:-1], edges[1:]))
         finite = int(done.min())
         self.diverged = finite < num_rounds
         self.round_index += finite
+        self.watched = watched[:, :finite]
         self.whole = True
         return msd[:, :finite]
 
@@ -199,8 +213,10 @@ class KernelRun:
                 raise KeyboardInterrupt
             size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
 
-    def history(self, msd: np.ndarray, measured: Measured | None = None) -> History:
-        """What happened, given the msd of all rounds and what was measured."""
+    def history(
+        self, msd: np.ndarray, telemetry: np.ndarray, measured: Measured | None = None
+    ) -> History:
+        """What happened, given the msd and telemetry of all rounds and what was measured."""
         return History(
             msd=msd,
             params=self.state.params.copy(),
@@ -208,5 +224,7 @@ class KernelRun:
             example_prob=example_probabilities(self.problem, self.algorithm, self.task, self.state),
             gradients=self.state.counts[:, 0].copy(),
             uploads=self.state.counts[:, 1].copy(),
+            step_size=self.plan.step_size,
+            telemetry=telemetry,
             **({} if measured is None else measured.fields()),
         )

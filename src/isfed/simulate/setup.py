@@ -59,6 +59,7 @@ def make_plan(algorithm: ISFedAvg) -> Plan:
         agents=agents,
         examples=examples,
         scored=algorithm.examples.learns or bounded,
+        watched=not (agents.uniform and examples.uniform),
     )
 
 
