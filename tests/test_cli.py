@@ -369,3 +369,47 @@ def test_one_repetition_gives_no_verdict_and_valid_json(run, tmp_path):
     summary = (tmp_path / "runs" / "regression" / "summary.json").read_text()
     found = json.loads(summary, parse_constant=never)
     assert found["algorithms"][0]["msd_stderr_db"] is None
+
+
+def test_diagnose_answers_for_a_named_problem(run, tmp_path):
+    code, text = run("diagnose", "breast-cancer")
+    assert code == 0, text
+    assert "importance sampling of both" in text
+    assert "by importance" in text or "would not help" in text
+    content = json.loads((tmp_path / "runs/diagnose-breast-cancer/diagnosis.json").read_text())
+    assert content["setting"]["num_agents"] == 20
+    code, text = run("diagnose", "breast-cancer")
+    assert code == 1
+    assert "already holds a diagnosis; --overwrite" in text
+    code, text = run("diagnose", "breast-cancer", "--overwrite", "--active", "5")
+    assert code == 0, text
+
+
+def test_diagnose_says_it_would_not_help(run, tmp_path):
+    rows = ["site,x,y"] + [f"{site},1,{y}" for site in "abcdef" for y in (1, -1)]
+    (tmp_path / "table.csv").write_text("\n".join(rows) + "\n")
+    code, text = run(
+        "diagnose", "table.csv", "--agent", "site", "--target", "y", "--batch-size", "1"
+    )
+    assert code == 0, text
+    assert "It would not help you" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing.csv"], "no file and no name"),
+        (["table.csv"], "say --agent COLUMN and --target COLUMN"),
+        (["table.csv", "--agent", "site", "--target", "z"], "z"),
+        (["equal", "--active", "301"], "num_active=301 must be between 1 and num_agents=300"),
+        (["equal", "--active", "0"], "num_active=0 must be between 1 and num_agents=300"),
+        (["equal", "--batch-size", "0"], "batch_size=0"),
+        (["equal", "--local-steps", "0"], "local_steps=0"),
+    ],
+)
+def test_diagnose_names_what_is_wrong(run, tmp_path, words, message):
+    (tmp_path / "table.csv").write_text("site,x,y\na,1,1\nb,2,2\n")
+    code, text = run("diagnose", *words)
+    assert code == 2
+    assert message in " ".join(text.split())
+    assert not (tmp_path / "runs").exists()

@@ -31,7 +31,9 @@ from isfed.problems import (
     read_table,
 )
 from isfed.simulate import DivergenceError, History, simulate
+from isfed.stability import stable_step_size, step_limits
 from isfed.streams import Stream
+from isfed.theory import certify, diagnose
 
 __version__ = version("isfed")
 
@@ -73,7 +75,11 @@ __all__ = [
     "Upload",
     "WithReplacement",
     "__version__",
+    "certify",
+    "diagnose",
     "inclusion_probabilities",
     "read_table",
     "simulate",
+    "stable_step_size",
+    "step_limits",
 ]

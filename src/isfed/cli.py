@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from isfed import __version__
+from isfed.commands import tables
+from isfed.commands.common import (
+    DataDir,
+    Out,
+    Overwrite,
+    Repetitions,
+    Resume,
+    Rounds,
+    Seed,
+    Threads,
+    console,
+    one_line_errors,
+    print_line,
+)
 from isfed.designs import ALL_DESIGNS
 from isfed.experiments import (
     ConfigError,
     Experiment,
-    StoreError,
     read_experiment,
     run_experiment,
 )
 from isfed.experiments.config import DESIGNS
 from isfed.experiments.heterogeneity import Grid, run_grid
-from isfed.experiments.steps import NoStepError
 from isfed.flower.commands import app as federation
 from isfed.flower.commands import print_engines
 from isfed.report.progress import RunProgress
-from isfed.simulate import DivergenceError
-
-RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     help="Federated learning under importance sampling.",
@@ -44,22 +47,8 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(federation, name="federation")
-# A pipe has no width of its own; tables then take what they need instead of being cut at 80.
-WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
-console = Console(width=WIDTH)
-errors = Console(stderr=True)
-
-Out = Annotated[
-    Path | None, typer.Option(help="Folder for the results (default: a folder below runs/).")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in the folder.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of every repetition.")]
-Repetitions = Annotated[int | None, typer.Option(help="Independent repetitions.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of all draws.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use (default: all).")]
+app.command()(tables.compare)
+app.command()(tables.diagnose)
 
 
 def _version(value: bool) -> None:
@@ -76,33 +65,6 @@ def _main(
     ] = False,
 ) -> None:
     pass
-
-
-@contextlib.contextmanager
-def _one_line_errors(stopped: str = "--resume continues from here") -> Iterator[None]:
-    """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
-    try:
-        yield
-    except ConfigError as error:
-        _fail(str(error), BAD_USAGE)
-    except (StoreError, DivergenceError, NoStepError) as error:
-        _fail(str(error), RUN_FAILED)
-    except FileNotFoundError as error:
-        _fail(str(error), RUN_FAILED)
-    except MemoryError:
-        _fail("not enough memory for so many rounds and repetitions", RUN_FAILED)
-    except ValueError as error:
-        _fail(str(error), BAD_USAGE)
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
-    except KeyboardInterrupt:
-        _fail(f"stopped; {stopped}", INTERRUPTED)
-
-
-def _fail(message: str, code: int) -> None:
-    errors.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def _run(experiment: Experiment, out: Path | None, options: dict[str, Any]) -> tuple[Path, dict]:
@@ -133,11 +95,11 @@ def run(
 
     docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
     """
-    with _one_line_errors():
+    with one_line_errors():
         experiment = read_experiment(file, rounds=rounds, repetitions=repetitions, seed=seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         folder, _ = _run(experiment, out, options)
-        console.print(f"Results are in {folder}", highlight=False, markup=False)
+        print_line(f"Results are in {folder}")
 
 
 @reproduce.command("regression")
@@ -166,13 +128,13 @@ def reproduce_regression(
     from isfed.report.tables import paper_verdict
 
     if engine == "flower":
-        with _one_line_errors():
+        with one_line_errors():
             for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
                 if value is not None and value < least:
                     raise ConfigError(f"{name}={value} must be a whole number >= {least}")
             print_engines(rounds=20 if rounds is None else rounds, seed=seed or 0)
         return
-    with _one_line_errors():
+    with one_line_errors():
         with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:
             experiment = read_experiment(path, rounds=rounds, repetitions=repetitions, seed=seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
@@ -185,12 +147,7 @@ def reproduce_regression(
             heterogeneity_figure(folder, study)
         for line in paper_verdict(summary):
             console.print(f"- {line}", highlight=False)
-        console.print(f"Results are in {folder}", highlight=False, markup=False)
-
-
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with the data files (default: $ISFED_DATA).")
-]
+        print_line(f"Results are in {folder}")
 
 
 def _reproduce_tuned(tuned: Any, out: Path | None, options: dict[str, Any]) -> tuple[dict, Path]:
@@ -232,14 +189,14 @@ def reproduce_classification(
     from isfed.experiments.classification import Ijcnn1Source, paper_classification
     from isfed.report.tables import classification_verdict
 
-    with _one_line_errors():
+    with one_line_errors():
         source = Ijcnn1Source(partition=partition, data_dir=data_dir)
         tuned = _shortened(paper_classification(source), rounds, repetitions, seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         summary, folder = _reproduce_tuned(tuned, out, options)
         for line in classification_verdict(summary):
             console.print(f"- {line}", highlight=False)
-        console.print(f"Results are in {folder}", highlight=False, markup=False)
+        print_line(f"Results are in {folder}")
 
 
 @reproduce.command("writers")
@@ -256,11 +213,11 @@ def reproduce_writers(
     """MNIST with one agent per writer: softmax regression, tested on writers never seen."""
     from isfed.experiments.classification import WritersSource, writers
 
-    with _one_line_errors():
+    with one_line_errors():
         tuned = _shortened(writers(WritersSource(data_dir=data_dir)), rounds, repetitions, seed)
         options = {"resume": resume, "overwrite": overwrite, "threads": threads}
         _, folder = _reproduce_tuned(tuned, out, options)
-        console.print(f"Results are in {folder}", highlight=False, markup=False)
+        print_line(f"Results are in {folder}")
 
 
 def _shortened(tuned: Any, rounds: Any, repetitions: Any, seed: Any) -> Any:
@@ -273,83 +230,6 @@ def _shortened(tuned: Any, rounds: Any, repetitions: Any, seed: Any) -> Any:
     if rounds is not None:
         changes["grid_rounds"] = min(rounds, tuned.grid_rounds)
     return replace(tuned, **changes)
-
-
-@app.command()
-def compare(
-    file: Annotated[Path, typer.Argument(help="Your table: Parquet, CSV or LIBSVM.")],
-    agent: Annotated[str, typer.Option(help="The column that says whose row it is.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
-    task: Annotated[
-        str, typer.Option(help="regression (a measured target) or classification.")
-    ] = "regression",
-    drop: Annotated[
-        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
-    ] = None,
-    missing: Annotated[
-        str, typer.Option(help="What a missing value is: error, mean, or a number to put there.")
-    ] = "error",
-    active: Annotated[int | None, typer.Option(help="Agents a round (default: a tenth).")] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples a step, at most.")] = 8,
-    ridge: Annotated[float, typer.Option(help="Weight of the squared length of the model.")] = 1e-3,
-    rounds: Annotated[int, typer.Option(help="Rounds of every repetition.")] = 2000,
-    repetitions: Annotated[int, typer.Option(help="Independent repetitions.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
-    threads: Threads = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Would importance sampling help on your own data, and by how much?
-
-    FedAvg against ISFedAvg on your table, each at its own best step size: how many rounds, uploads
-    and gradient evaluations each needs to reach the loss that FedAvg ends with.
-    """
-    from isfed.experiments.comparison import Budget, problem_of
-    from isfed.experiments.comparison import compare as run_comparison
-    from isfed.report.comparison import check_free, comparison_table, save_comparison
-
-    with _one_line_errors(stopped="nothing was written"):
-        folder = out or Path("runs") / f"compare-{file.stem}"
-        check_free(folder, overwrite=overwrite)
-        table = _read_own_table(file, agent, target, task, drop or [], missing)
-        problem = problem_of(table, ridge=ridge, batch_size=batch_size)
-        budget = Budget(
-            num_active=max(1, problem.num_agents // 10) if active is None else active,
-            rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
-        )  # fmt: skip
-        console.print(
-            f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
-            f"{problem.data.num_features} features, {type(problem.loss).__name__}",
-            highlight=False,
-        )
-        with RunProgress(console) as progress:
-            found = run_comparison(problem, budget, progress=progress)
-        save_comparison(folder, found, overwrite=overwrite)
-        console.print(comparison_table(found))
-        console.print(found.verdict(), highlight=False)
-        console.print(f"Results are in {folder}", highlight=False, markup=False)
-
-
-def _read_own_table(
-    file: Path, agent: str, target: str, task: Any, drop: list[str], missing: str
-) -> Any:
-    """The user's table, without the columns that are no features."""
-    from isfed.problems.sources import open_source
-    from isfed.problems.tables import Columns, read_table
-
-    if not file.exists():
-        raise ConfigError(f"{file} does not exist")
-    source = open_source(file)
-    names = source.table.column_names
-    for name in (agent, target, *drop):
-        source.column(name)  # an error that lists the columns if it is not there
-    features = [name for name in names if name not in (agent, target, *drop)]
-    try:
-        filling: Any = missing if missing in ("error", "mean") else float(missing)
-    except ValueError:
-        raise ConfigError(f"missing={missing!r} must be error, mean or a number") from None
-    columns = Columns(agent=agent, target=target, features=features, task=task, missing=filling)
-    return read_table(source, columns)
 
 
 @app.command()

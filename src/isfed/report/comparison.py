@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from isfed.experiments.comparison import Comparison
-from isfed.experiments.store import StoreError, locked
+from isfed.experiments.store import locked
 from isfed.report.figures import save_figure
+from isfed.report.folders import check_free
 from isfed.simulate.history import stderr_of_mean
 from isfed.store import write_whole
 
@@ -35,30 +36,10 @@ def comparison_table(found: Comparison) -> Table:
     return table
 
 
-WRITTEN = ("history.parquet", "comparison.png", "comparison.svg", "summary.json")
-
-
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder of something else, and one of an earlier comparison if it is to stay."""
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"cannot write to {folder}: it is not a folder")
-    names = {path.name for path in folder.glob("*")} - {".lock"}
-    others = sorted(names.difference(WRITTEN))
-    if others:
-        raise StoreError(
-            f"{folder} holds files that are not of a comparison ({others[0]}); choose another --out"
-        )
-    if names and not overwrite:
-        raise StoreError(
-            f"{folder} already holds a comparison; --overwrite replaces it, --out names another "
-            "folder"
-        )
-
-
 def save_comparison(folder: Path, found: Comparison, *, overwrite: bool) -> None:
     """Write all there is of a comparison."""
     with locked(folder):
-        check_free(folder, overwrite=overwrite)
+        check_free(folder, "comparison", overwrite=overwrite)
         comparison_figure(folder, found)
         write_comparison(folder, found)
 

@@ -1,0 +1,356 @@
+"""Theory against measurement: variances, the bound, and predicted against measured gain.
+
+    python benchmarks/theory_study.py [--quick] [--only variance|bound|gain|optimal]
+
+Writes benchmarks/results/theory.json, from which benchmarks/theory_page.py makes docs/theory.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isfed import (
+    OUTLIERS,
+    Current,
+    Deville,
+    HartleyRao,
+    ISFedAvg,
+    Memory,
+    Oracle,
+    Poisson,
+    Problem,
+    Running,
+    Sampford,
+    Stream,
+    Systematic,
+    Uniform,
+    WithReplacement,
+    inclusion_probabilities,
+    step_limits,
+)
+from isfed.choices import Choices, choices_at, gradients_of_agents
+from isfed.experiments.named import NAMED
+from isfed.simulate.run import KernelRun
+from isfed.theory import Constants, Rule, diagnose, gradient_variance, predict
+
+RESULTS = Path(__file__).parent / "results" / "theory.json"
+POLICIES = {
+    "uniform": Uniform(),
+    "oracle": Oracle(),
+    "current": Current(),
+    "running": Running(),
+    "memory": Memory(),
+}
+DESIGNS = {
+    "systematic": Systematic(),
+    "deville": Deville(),
+    "hartley-rao": HartleyRao(),
+    "replacement": WithReplacement(),
+    "sampford": Sampford(),
+    "poisson": Poisson(),
+}
+TINY = 1e-9  # a step so small that every gradient of a round is taken at its start
+SIDES = {"agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
+
+
+def say(words: str) -> None:
+    """Progress."""
+    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
+
+
+def make(name: str) -> tuple[Problem, int]:
+    """A named problem, and how many agents a round."""
+    return NAMED[name](None)
+
+
+# ---------------------------------------------------------------- variances
+
+
+def learned(problem: Problem, algorithm: ISFedAvg) -> KernelRun:
+    """One repetition, trained until the policies have learned."""
+    trained = replace(algorithm, step_size="auto")
+    run = KernelRun(problem, trained, repetitions=1, seed=7, initial=np.zeros(problem.num_params))
+    run.advance(3000)
+    return run
+
+
+def state_choices(problem: Problem, algorithm: ISFedAvg, run: KernelRun) -> Choices:
+    """The inclusion probabilities that the tables of a run hold."""
+    history = run.history(np.empty((1, 0)), run.watched)
+    active = algorithm.num_active
+    repeats = isinstance(algorithm.agent_design, WithReplacement)
+
+    def included(prob: np.ndarray, num: int) -> np.ndarray:
+        return num * prob if repeats else inclusion_probabilities(prob, num)
+
+    offsets = problem.data.offsets
+    rows = history.example_prob[0]
+    examples = [
+        included(rows[offsets[k] : offsets[k + 1]], int(problem.batch_size[k]))
+        for k in range(problem.num_agents)
+    ]
+    return Choices(included(history.agent_prob[0], active), np.concatenate(examples))
+
+
+def kernel_squares(
+    problem: Problem, algorithm: ISFedAvg, trained: KernelRun | None, draws: int, mean: np.ndarray
+) -> np.ndarray:
+    """|estimate - mean|^2 of many rounds, all from the same state."""
+    start = problem.optimum if trained is None else trained.state.params[0]
+    repetitions = 250
+    run = KernelRun(
+        problem,
+        replace(algorithm, step_size=TINY),
+        repetitions=repetitions,
+        seed=11,
+        initial=start,
+    )
+    if trained is not None:
+        for name in ("agent_nodes", "example_nodes", "memory"):
+            getattr(run.state, name)[:] = getattr(trained.state, name)[0]
+    kept = {n: getattr(run.state, n).copy() for n in ("agent_nodes", "example_nodes", "memory")}
+    squares = []
+    while sum(map(len, squares)) < draws:
+        run.state.params[:] = start
+        if algorithm.agents.learns:
+            for name, values in kept.items():
+                getattr(run.state, name)[:] = values
+        run.advance(1)
+        estimate = (start - run.state.params) / TINY
+        squares.append(np.sum((estimate - mean) ** 2, axis=1))
+    return np.concatenate(squares)
+
+
+def drawn_squares(
+    problem: Problem, algorithm: ISFedAvg, chosen: Choices, draws: int, mean: np.ndarray
+) -> np.ndarray:
+    """The same for the designs that the kernel does not know, from the definition (eq. 14)."""
+    gradients = list(gradients_of_agents(problem, problem.optimum))
+    inclusion = [chosen.of_agent(problem, k) for k in range(problem.num_agents)]
+    weighted = [g / (len(g) * p[:, None]) for g, p in zip(gradients, inclusion, strict=True)]
+    stream = Stream(13)
+    squares = np.empty(draws)
+    for i in range(draws):
+        total = np.zeros(problem.num_params)
+        for k in algorithm.agent_design.draw(chosen.agents, stream):
+            steps = int(problem.local_steps[k])
+            turn = np.zeros(problem.num_params)
+            for _ in range(steps):
+                units = algorithm.example_design.draw(inclusion[k], stream)
+                turn += weighted[k][units].sum(axis=0) / steps
+            total += turn / (problem.num_agents * chosen.agents[k])
+        squares[i] = np.sum((total - mean) ** 2)
+    return squares
+
+
+def variances(quick: bool) -> Iterator[dict[str, Any]]:
+    """Exact against Monte-Carlo variances, and the bounds, on both of the paper's problems."""
+    draws = 10_000 if quick else 100_000
+    for name in ("paper", "ijcnn1"):
+        whole, active = make(name)
+        for policy_name, policy in POLICIES.items():
+            # A turn of several steps changes the tables of a policy that learns between them.
+            problem = replace(whole, local_steps=1) if policy.learns else whole
+            for design_name, design in DESIGNS.items():
+                coded = hasattr(design, "code")
+                if not coded and policy_name in ("current", "running"):
+                    continue
+                algorithm = ISFedAvg(
+                    step_size=TINY, num_active=active, agents=policy, examples=policy,
+                    agent_design=design, example_design=design,
+                )  # fmt: skip
+                trained, chosen = None, choices_at(problem, algorithm)
+                if policy.learns and coded:
+                    trained = learned(problem, algorithm)
+                    chosen = state_choices(problem, algorithm, trained)
+                params = problem.optimum if trained is None else trained.state.params[0]
+                exact = gradient_variance(problem, algorithm, params=params, choices=chosen)
+                if coded:
+                    squares = kernel_squares(problem, algorithm, trained, draws, exact.mean)
+                else:
+                    squares = drawn_squares(problem, algorithm, chosen, draws, exact.mean)
+                found, stderr = squares.mean(), squares.std(ddof=1) / np.sqrt(len(squares))
+                rule = Rule.REPLACEMENT if design_name == "replacement" else Rule.ANY_DESIGN
+                bound = None
+                if chosen.examples.min() > 0.0:
+                    constants = Constants(problem, algorithm, chosen, rule)
+                    distance = float(np.sum((params - problem.optimum) ** 2))
+                    bound = constants.sigma_s2
+                    bound += constants.beta_s2 * distance if distance > 0.0 else 0.0
+                row = {
+                    "problem": name,
+                    "policy": policy_name,
+                    "design": design_name,
+                    "exact": exact.total,
+                    "from_agents": exact.agents_share,
+                    "measured": float(found),
+                    "stderr": float(stderr),
+                    "z": float((found - exact.total) / stderr),
+                    "bound": bound,
+                    "draws": len(squares),
+                }
+                say(f"{name} {policy_name} {design_name}: z = {row['z']:.2f}")
+                yield row
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def level(problem: Problem, algorithm: ISFedAvg, rounds: int, repetitions: int) -> tuple:
+    """The mean msd of the last half of the rounds, from w^o, and its standard error."""
+    run = KernelRun(problem, algorithm, repetitions=repetitions, seed=3, initial=problem.optimum)
+    total, count = np.zeros(repetitions), 0
+    for begin, block in run.chunks(rounds):
+        late = block[:, max(0, rounds // 2 - begin) :]
+        total, count = total + late.sum(axis=1), count + late.shape[1]
+    levels = total / count
+    return float(levels.mean()), float(levels.std(ddof=1) / np.sqrt(repetitions))
+
+
+def bounds(quick: bool) -> Iterator[dict[str, Any]]:
+    """The msd at five step sizes below the limit, the theorem's limit and the prediction."""
+    cases = [("paper", "uniform", 8.0), ("paper", "memory", 8.0), ("ijcnn1", "memory", 1.0)]
+    for name, policy_name, stretch in cases:
+        problem, active = make(name)
+        policy = POLICIES[policy_name]
+        algorithm = ISFedAvg(step_size=1.0, num_active=active, agents=policy, examples=policy)
+        constants = Constants(problem, algorithm)
+        slowest = float(predict(problem, algorithm).curvature[0])
+        for share in (0.9, 0.6, 0.4, 0.27, 0.18):
+            step = share * constants.limit
+            now = replace(algorithm, step_size=step)
+            prediction = predict(problem, now)
+            # Several time constants where that can be run; else the same stretch of mu x rounds.
+            rounds = int(stretch / (step * (slowest if name == "paper" else 1.0)))
+            rounds = rounds // 20 if quick else rounds
+            measured, stderr = level(problem, now, rounds, 4 if quick else 8)
+            late = np.linspace(rounds // 2, rounds, 50).astype(int)
+            bound = constants.bound(step)
+            row = {
+                "problem": name,
+                "policy": policy_name,
+                "limit": constants.limit,
+                "step_size": step,
+                "rounds": rounds,
+                "time_constants": rounds * step * slowest,
+                "measured": measured,
+                "stderr": stderr,
+                "predicted": float(prediction.curve(late, problem.optimum).mean()),
+                "steady": prediction.steady,
+                "bound": bound.limit,
+                "bound_data": bound.limit_parts[0],
+                "bound_model": bound.limit_parts[1],
+            }
+            say(f"{name} {policy_name} mu={step:.2g}: {measured:.3g} < {bound.limit:.3g}")
+            yield row
+
+
+# ---------------------------------------------------------------- predicted gain
+
+
+def gain_problems() -> Iterator[tuple[str, Problem, int]]:
+    """Presets, a grid of heterogeneity, and real data."""
+    for name in ("paper", "equal", "outliers"):
+        yield name, *make(name)
+    for share in (0.01, 0.1, 0.3):
+        for ratio in (10.0, 100.0):
+            recipe = OUTLIERS.replace(noisy_share=share, noise_ratio=ratio)
+            yield f"{share:.0%} of agents {ratio:g}x", recipe.make(seed=1), 6
+    for name in ("ijcnn1", "ijcnn1-natural", "parkinsons", "breast-cancer", "digits"):
+        yield name, *make(name)
+
+
+def gains(quick: bool) -> Iterator[dict[str, Any]]:
+    """Predicted and measured gain over uniform sampling, at a small step, from w^o."""
+    rounds, repetitions = (1000, 10) if quick else (8000, 40)
+    for name, problem, active in gain_problems():
+        plain = ISFedAvg(step_size=1.0, num_active=active, agents=Uniform(), examples=Uniform())
+        step = 0.02 * step_limits(problem, plain).mean_square
+        plain = replace(plain, step_size=step)
+        base, base_error = level(problem, plain, rounds, repetitions)
+        late = np.linspace(rounds // 2, rounds, 50).astype(int)
+        curve = predict(problem, plain).curve(late, problem.optimum).mean()
+        steady = diagnose(problem, num_active=active).options
+        for side, (agents, examples) in SIDES.items():
+            row = {
+                "problem": name, "side": side, "step_size": step, "rounds": rounds,
+                "steady_gain_db": steady[side].gain_db,
+            }  # fmt: skip
+            fixed = (Uniform(), Oracle(floor=Memory().floor))
+            moving = (Uniform(), Memory())
+            for kind, pair in (("oracle", fixed), ("memory", moving)):
+                chosen = replace(plain, agents=pair[agents], examples=pair[examples])
+                found, error = level(problem, chosen, rounds, repetitions)
+                row[f"{kind}_gain_db"] = float(10 * np.log10(base / found))
+                row[f"{kind}_stderr_db"] = float(
+                    10 / np.log(10) * np.hypot(base_error / base, error / found)
+                )
+            aimed = replace(plain, agents=fixed[agents], examples=fixed[examples])
+            best = predict(problem, aimed).curve(late, problem.optimum).mean()
+            row["predicted_gain_db"] = float(10 * np.log10(curve / best))
+            say(
+                f"{name} {side}: predicted {row['predicted_gain_db']:.2f}, measured "
+                f"{row['oracle_gain_db']:.2f} (memory {row['memory_gain_db']:.2f}) dB"
+            )
+            yield row
+
+
+# ---------------------------------------------------------------- optimal probabilities
+
+
+def optimal(quick: bool) -> Iterator[dict[str, Any]]:
+    """Random perturbations of the optimal probabilities: the bound sigma_s^2 never falls."""
+    problem, active = make("paper")
+    problem = replace(problem, batch_size=1)  # without caps, which the optimum does not know
+    algorithm = ISFedAvg(step_size=1.0, num_active=active, agents=Oracle(), examples=Oracle())
+    best = choices_at(problem, algorithm)
+    least = Constants(problem, algorithm, best, Rule.PAPER).sigma_s2
+    rng = np.random.default_rng(0)
+    for scale in (0.01, 0.1, 1.0):
+        ratios = []
+        for _ in range(10 if quick else 100):
+            agents = best.agents * np.exp(scale * rng.standard_normal(best.agents.size))
+            examples = best.examples * np.exp(scale * rng.standard_normal(best.examples.size))
+            sums = np.add.reduceat(examples, problem.data.offsets[:-1])
+            examples /= np.repeat(sums, problem.data.num_examples)
+            other = Choices(active * agents / agents.sum(), examples)
+            ratios.append(Constants(problem, algorithm, other, Rule.PAPER).sigma_s2 / least)
+        say(f"perturbed by {scale:g}: {min(ratios):.6f} to {max(ratios):.6f} times the least")
+        yield {"scale": scale, "tries": len(ratios), "least": min(ratios), "most": max(ratios)}
+
+
+PARTS = {"optimal": optimal, "gain": gains, "bound": bounds, "variance": variances}
+
+
+def main() -> None:
+    """Run the parts asked for and keep the others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer draws and rounds")
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    for name in [options.only] if options.only else PARTS:
+        began = time.perf_counter()
+        rows = list(PARTS[name](options.quick))
+        found[name] = {
+            "rows": rows,
+            "seconds": time.perf_counter() - began,
+            "load": os.getloadavg()[0],
+            "quick": options.quick,
+        }
+        options.out.parent.mkdir(exist_ok=True)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

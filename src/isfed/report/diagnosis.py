@@ -1,0 +1,114 @@
+"""What a diagnosis leaves behind: a table, a figure, a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.table import Table
+
+from isfed.experiments.store import locked
+from isfed.problems import Problem
+from isfed.report.figures import save_figure
+from isfed.report.folders import check_free
+from isfed.store import write_whole
+from isfed.theory.diagnosis import Diagnosis
+
+NAMES = {
+    "uniform": "uniform sampling",
+    "agents": "importance sampling of agents",
+    "examples": "importance sampling of examples",
+    "both": "importance sampling of both",
+}
+
+
+def diagnosis_table(found: Diagnosis) -> Table:
+    """The four ways to sample, side by side."""
+    table = Table(title=f"{found.problem}: predicted at {found.at}", title_justify="left")
+    table.add_column("")
+    for heading in (
+        "variance", "from agents", "ratio", "gain, dB", "largest stable step", "agents", "examples",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for name, option in found.options.items():
+        limit = "unknown" if option.step_limit is None else f"{option.step_limit:.3g}"
+        table.add_row(
+            NAMES[name],
+            f"{option.variance:.3g}",
+            f"{100 * option.agents_share:.0f}%",
+            f"{option.variance_ratio:.3g}",
+            f"{option.gain_db:.2f}",
+            limit,
+            f"{option.agents_size:.2f}",
+            f"{option.examples_size:.2f}",
+        )
+    kind = "the mean squared distance to w^o" if found.weighted else "the gradient's variance"
+    table.caption = (
+        "variance: of a round's gradient estimate; ratio: uniform over this; gain: of "
+        f"{kind} that remains; agents, examples: effective size of a draw"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def dominant_lines(found: Diagnosis) -> list[str]:
+    """Which agents and examples would be drawn most, in words."""
+    agents = ", ".join(f"{k} ({times:.3g} times)" for k, times in found.top_agents)
+    examples = ", ".join(f"{n} of agent {k} ({t:.3g} times)" for k, n, t in found.top_examples)
+    return [
+        f"agents drawn most, against uniform: {agents}",
+        f"examples drawn most, against uniform: {examples}",
+    ]
+
+
+def constant_lines(found: Diagnosis) -> list[str]:
+    """The paper's constants, or why one does not exist."""
+    return [
+        f"{name}: {value:.3g}" if isinstance(value, float) else f"{name} does not exist: {value}"
+        for name, value in found.constants.items()
+    ]
+
+
+def save_diagnosis(folder: Path, problem: Problem, found: Diagnosis, *, overwrite: bool) -> None:
+    """Write all there is of a diagnosis."""
+    with locked(folder):
+        check_free(folder, "diagnosis", overwrite=overwrite)
+        inclusion_figure(folder, problem, found)
+        write_diagnosis(folder, found)
+
+
+def write_diagnosis(folder: Path, found: Diagnosis) -> Path:
+    """diagnosis.json."""
+    path = folder / "diagnosis.json"
+    write_whole(path, (json.dumps(found.as_dict(), indent=2) + "\n").encode())
+    return path
+
+
+def inclusion_figure(folder: Path, problem: Problem, found: Diagnosis) -> list[Path]:
+    """The inclusion probabilities of agents and of examples, sorted, beside the uniform ones."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.8))
+    agents = np.sort(found.choices.agents)[::-1]
+    left.plot(np.arange(1, agents.size + 1), agents, color="black", label="importance sampling")
+    level = agents.sum() / agents.size
+    left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    left.set_xlabel("agent, by rank")
+    left.set_ylabel("inclusion probability, L p_k")
+    sizes = problem.data.num_examples
+    times = np.sort(found.choices.examples * np.repeat(sizes / problem.batch_size, sizes))[::-1]
+    # A share of the rows, because a curve of a million points says no more than one of thousands.
+    place = np.unique(np.geomspace(1, times.size, 2000).astype(int)) - 1
+    right.plot((place + 1) / times.size, times[place], color="black", label="importance sampling")
+    right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    right.set_xscale("log")
+    right.set_xlabel("example, by rank, share of all")
+    right.set_ylabel("inclusion probability over the uniform one")
+    for axes, values in ((left, agents), (right, times)):
+        axes.set_yscale("log")
+        smallest = values[values > 0.0].min()
+        axes.set_ylim(bottom=min(smallest / 1.5, 0.5 * values.max()))
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    return save_figure(figure, folder, "inclusion")

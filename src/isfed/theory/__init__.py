@@ -1,0 +1,22 @@
+"""Theory that computes: constants, bounds, exact variances, predicted gain, a certificate."""
+
+from isfed.theory.certificate import Certificate, certify
+from isfed.theory.constants import Bound, Constants, Rule, TheoryError
+from isfed.theory.diagnosis import Diagnosis, diagnose
+from isfed.theory.prediction import Prediction, predict
+from isfed.theory.variance import Variance, gradient_variance
+
+__all__ = [
+    "Bound",
+    "Certificate",
+    "Constants",
+    "Diagnosis",
+    "Prediction",
+    "Rule",
+    "TheoryError",
+    "Variance",
+    "certify",
+    "diagnose",
+    "gradient_variance",
+    "predict",
+]

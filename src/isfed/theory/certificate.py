@@ -1,0 +1,236 @@
+"""A certificate of unbiasedness: does a round estimate the gradient at the model it starts from?
+
+The library's own agents and cloud make the round; only their gradients are held at that model
+(eq. 14) and, where all outcomes can be listed, their draws are prescribed. So a wrong weight, a
+wrong mean or a design that misses its inclusion probabilities shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from isfed.agent import Agent, Upload
+from isfed.algorithms import ISFedAvg
+from isfed.choices import check_active
+from isfed.designs.outcomes import TooManyError, outcomes
+from isfed.policies import Refresh
+from isfed.problems import Problem
+from isfed.simulate.objects import Federation
+from isfed.stability import with_step_size
+
+EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """How far the expected estimate is from the gradient."""
+
+    exact: bool  # all outcomes listed; otherwise sampled
+    samples: int  # outcomes listed, or rounds sampled
+    gradient: np.ndarray  # the true one, (M,)
+    deviation: np.ndarray  # mean of the estimate less the gradient, (M,)
+    stderr: np.ndarray  # of the deviation; zero if exact
+    scale: float  # the root mean square length of the agents' gradients
+    confidence: float  # of the verdict; 1 if exact
+
+    @property
+    def largest(self) -> float:
+        """The largest deviation of a component: in standard errors, or relative if exact."""
+        size = np.abs(self.deviation)
+        if self.exact:
+            return float(size.max() / self.scale) if self.scale > 0.0 else float(size.max())
+        moves = self.stderr > 0.0
+        still = size[~moves] > EXACT * max(self.scale, 1e-300)  # off, and always by the same
+        if still.any():
+            return float("inf")
+        return float((size[moves] / self.stderr[moves]).max()) if moves.any() else 0.0
+
+    @property
+    def threshold(self) -> float:
+        """What `largest` may be: by Bonferroni and Student's t, if sampled."""
+        if self.exact:
+            return EXACT
+        level = (1.0 - self.confidence) / (2.0 * self.deviation.size)
+        return float(stats.t.isf(level, self.samples - 1))
+
+    @property
+    def unbiased(self) -> bool:
+        """The verdict."""
+        return self.largest <= self.threshold
+
+    def __str__(self) -> str:
+        how = (
+            f"all {self.samples} outcomes listed: largest deviation {self.largest:.1e} of the "
+            f"gradients' length (rounding: {EXACT:.0e})"
+            if self.exact
+            else f"{self.samples} rounds sampled: largest deviation {self.largest:.2f} standard "
+            f"errors (at most {self.threshold:.2f} at confidence {self.confidence:g})"
+        )
+        return f"{'unbiased' if self.unbiased else 'BIASED'}; {how}"
+
+
+class _Held:
+    """A loss whose gradients are always those at one model."""
+
+    def __init__(self, loss: Any, params: np.ndarray) -> None:
+        self.loss, self.params = loss, params
+
+    def gradient(self, params, x, y, weight):
+        return self.loss.gradient(self.params, x, y, weight)
+
+
+class _Prescribed:
+    """A design that draws what it is told; the inclusion probabilities are the table's own."""
+
+    fixed_size = True
+
+    def __init__(self) -> None:
+        self.units = np.empty(0, np.int64)
+
+    def draw(self, inclusion, rng):
+        return self.units
+
+
+def certify(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    *,
+    params: np.ndarray | None = None,
+    rounds: int = 20,
+    samples: int = 2000,
+    confidence: float = 0.999,
+    seed: int = 0,
+    federation: Callable[..., Federation] = Federation,
+) -> Certificate:
+    """Whether a round of the algorithm estimates the gradient of the risk without bias.
+
+    First `rounds` ordinary rounds from `params` (zero unless given) let the policies learn; then
+    the expected estimate of the next round is found at the model reached: by listing all outcomes
+    where there are few, otherwise from `samples` rounds. A `federation` of your own puts your own
+    cloud or agents to the test.
+
+    >>> from isfed import PAPER, Memory
+    >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
+    >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
+    True
+    """
+    check_active(problem, algorithm.num_active)
+    if samples < 2 or not 0.0 < confidence < 1.0:
+        raise ValueError(
+            f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
+        )
+    start = np.zeros(problem.num_params) if params is None else np.asarray(params, dtype=float)
+    algorithm = with_step_size(problem, algorithm, initial=start)
+    made = federation(problem, algorithm, seed=seed, repetition=0, initial=start)
+    for i in range(rounds):
+        made.step(i)
+    return _Round(made).certificate(samples, rounds, confidence)
+
+
+class _Round:
+    """The round that comes next, with every gradient held at the model it starts from."""
+
+    def __init__(self, made: Federation) -> None:
+        self.made, self.problem = made, made.problem
+        self.params = made.cloud.params.copy()
+        if made.algorithm.agents.refresh == Refresh.ALL:
+            made._score_all(self.params)
+        gradients = []
+        for agent in made.agents:
+            gradients.append(agent.norms_at(self.params)[1])
+            if made.algorithm.examples.refresh == Refresh.ALL:
+                agent.table.replace(agent.norms_at(self.params)[0])
+            agent.loss = _Held(agent.loss, self.params)
+            # A step of 1: what an agent sends is its estimate itself, with the sign turned.
+            agent.rules = replace(agent.rules, step_size=1.0)
+        self.means = np.array(gradients)
+        self.tables = [agent.table.nodes.copy() for agent in made.agents]
+        self.memories = [agent.memory.copy() for agent in made.agents]
+
+    def certificate(self, samples: int, first_round: int, confidence: float) -> Certificate:
+        """List all outcomes if possible, else sample."""
+        gradient = self.means.mean(axis=0)
+        scale = float(np.sqrt(np.mean(np.sum(self.means**2, axis=1))))
+        try:
+            mean, count = self.listed()
+            return Certificate(
+                True, count, gradient, mean - gradient, np.zeros(gradient.size), scale, 1.0
+            )
+        except TooManyError:
+            pass
+        found = np.array([self.sampled(first_round + i) for i in range(samples)])
+        stderr = found.std(axis=0, ddof=1) / np.sqrt(samples)
+        return Certificate(
+            False, samples, gradient, found.mean(axis=0) - gradient, stderr, scale, confidence
+        )
+
+    def _restore(self, agent: int) -> Agent:
+        """The agent as it was before its turn."""
+        self.made.agents[agent].table.nodes[:] = self.tables[agent]
+        self.made.agents[agent].memory[:] = self.memories[agent]
+        return self.made.agents[agent]
+
+    def sampled(self, round_index: int) -> np.ndarray:
+        """The estimate of one round drawn at random."""
+        cloud = self.made.cloud
+        selection = cloud.select(round_index)
+        uploads = [
+            self._restore(k).work(self.params, prob, round_index)
+            for k, prob in zip(selection.active, selection.agent_prob, strict=True)
+        ]
+        return self._aggregated(selection, uploads)
+
+    def _aggregated(self, selection: Any, uploads: list[Upload]) -> np.ndarray:
+        """What the cloud makes of the uploads, as an estimate of the gradient."""
+        cloud = self.made.cloud
+        cloud.params = self.params.copy()
+        cloud.aggregate(selection, uploads)
+        moved, cloud.params = cloud.params, self.params.copy()
+        return self.params - moved
+
+    def listed(self) -> tuple[np.ndarray, int]:
+        """The expected estimate, and how many outcomes it took.
+
+        Given the agents, the estimate is linear in what they send, so their means will do. A step's
+        probabilities are fixed before its draw, so every step is as the first: one batch may serve
+        for all of them, with a table that learns nothing in between.
+        """
+        cloud, algorithm = self.made.cloud, self.made.algorithm
+        sets = outcomes(algorithm.agent_design, cloud.table.inclusion(cloud.num_active))
+        batches = [
+            outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
+            for agent in self.made.agents
+        ]
+        design, prescribed = cloud.table.design, _Prescribed()
+        cloud.table.design = prescribed  # type: ignore[assignment]
+        total, changes = np.zeros_like(self.params), {}
+        for units, chance in sets:
+            prescribed.units = np.array(units, np.int64)
+            selection = cloud.select(0)
+            for k, prob in zip(selection.active, selection.agent_prob, strict=True):
+                if k not in changes:
+                    changes[k] = self._mean_change(int(k), prob, batches[k])
+            uploads = [Upload(changes[k], 0.0, 0) for k in selection.active]
+            total += chance * self._aggregated(selection, uploads)
+        cloud.table.design = design
+        return total, len(sets) + sum(len(batch) for batch in batches)
+
+    def _mean_change(self, agent: int, prob: float, batches: list) -> np.ndarray:
+        working = self._restore(agent)
+        table, prescribed = working.table, _Prescribed()
+        working.table = copy(table)
+        working.table.design = prescribed  # type: ignore[assignment]
+        working.table.policy = replace(table.policy, refresh=Refresh.NEVER)
+        total = np.zeros_like(self.params)
+        for units, chance in batches:
+            self._restore(agent)
+            prescribed.units = np.array(units, np.int64)
+            total += chance * working.work(self.params, prob, 0).change
+        working.table = table
+        return total

@@ -1,0 +1,399 @@
+"""The paper's constants, step-size limits and bound on the msd, as numbers.
+
+Equation numbers are those of docs/notation.md. Where the paper's steps slip, the corrected bound is
+computed (`rule=Rule.ANY_DESIGN`, the default), and the docstring says what differs:
+
+- Without replacement the cross term of a mini-batch does not vanish (Appendix B claims it does). By
+  Jensen, eq. (76), a mini-batch of any design of fixed size has at most the variance of one
+  example, so the 1/B_k of eq. (22), (23) and (30) falls, as the 1/L of eq. (20), (21) does.
+- A local step is mu / (E_k K p_k), eq. (8), not mu, in Lemmas 4 and 5 and in Appendix F.
+- What Lemma 5 calls O(mu) and O(mu^2) is computed as a number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.choices import Choices, choices_at, example_gradients, gradients_of_agents
+from isfed.problems import Problem
+from isfed.problems.losses import LeastSquares, LinearLoss
+
+SINGULAR = 1e-12  # of the largest eigenvalue: below, rounding
+
+
+class TheoryError(ValueError):
+    """A constant that does not exist for this problem; the message is the reason."""
+
+
+class Rule(Enum):
+    """Which bound on the variance of a draw the constants use."""
+
+    REPLACEMENT = "with replacement (Lemma 1)"
+    PAPER = "without replacement, as the paper states it: 1/B_k kept, 1/L dropped"
+    ANY_DESIGN = "without replacement, any design of fixed size: neither 1/B_k nor 1/L"
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """The constants of Lemmas 1 to 5 and Theorem 1 for a problem, an algorithm and probabilities.
+
+    A constant that does not exist raises a `TheoryError` that says why; `report` collects them all.
+
+    >>> from isfed import EQUAL, Uniform
+    >>> algorithm = ISFedAvg(step_size=1e-5, num_active=6, agents=Uniform(), examples=Uniform())
+    >>> constants = Constants(EQUAL.make(), algorithm)
+    >>> 0.0 < constants.nu < constants.delta, constants.lambda_ < 1.0
+    (True, True)
+    """
+
+    problem: Problem
+    algorithm: ISFedAvg
+    choices: Choices | None = None
+    rule: Rule = Rule.ANY_DESIGN
+
+    @cached_property
+    def _chosen(self) -> Choices:
+        given = self.choices
+        return choices_at(self.problem, self.algorithm) if given is None else given
+
+    @cached_property
+    def agent_prob(self) -> np.ndarray:
+        """p_k, eq. (4)."""
+        prob = self._chosen.agent_prob(self.algorithm.num_active)
+        never = np.flatnonzero(prob <= 0.0)
+        if never.size:
+            raise TheoryError(
+                f"agent {never[0]} has probability 0 ({never.size} such): the estimate never sees "
+                "its gradient and no bound holds; set a floor"
+            )
+        return prob
+
+    @cached_property
+    def nu(self) -> float:
+        """Strong convexity of every P_k, eq. (10).
+
+        2 (smallest eigenvalue of R_k + ridge) for least squares; 2 ridge for the losses that grow
+        only linearly, whose own curvature vanishes far away.
+        """
+        loss = _linear(self.problem)
+        if not isinstance(loss, LeastSquares):
+            if loss.ridge > 0.0:
+                return 2.0 * loss.ridge
+            raise TheoryError(
+                f"{type(loss).__name__} with ridge=0 is not strongly convex: its curvature "
+                "vanishes as the model grows; set ridge > 0"
+            )
+        smallest, largest, worst = math.inf, 0.0, 0
+        for agent in range(self.problem.num_agents):
+            x, _ = self.problem.data.agent(agent)
+            spectrum = np.linalg.eigvalsh(x.T @ x / len(x)) + loss.ridge
+            largest = max(largest, float(spectrum[-1]))
+            if spectrum[0] < smallest:
+                smallest, worst = float(spectrum[0]), agent
+        if not smallest > SINGULAR * largest:
+            raise TheoryError(
+                f"the risk of agent {worst} is not strongly convex: its features have not full "
+                f"rank and ridge={loss.ridge:g}; set ridge > 0"
+            )
+        return 2.0 * smallest
+
+    @cached_property
+    def delta(self) -> float:
+        """Lipschitz constant of the gradient of an example, eq. (12)."""
+        _linear(self.problem)
+        return self.problem.largest_curvature
+
+    @cached_property
+    def xi(self) -> float:
+        """The largest distance of a w_k^o to w^o (Assumption 2)."""
+        return float(np.max(self._local_distances))
+
+    @cached_property
+    def _local_distances(self) -> np.ndarray:
+        """|w_k^o - w^o| of every agent."""
+        if isinstance(self.problem.loss, LeastSquares):
+            _ = self.nu  # without it a w_k^o is not unique
+        elif _linear(self.problem).ridge == 0.0:
+            raise TheoryError("without a ridge an agent's own minimiser need not exist")
+        gaps = self._local_optima - self.problem.optimum
+        return np.linalg.norm(gaps, axis=1)
+
+    @cached_property
+    def _local_optima(self) -> np.ndarray:
+        agents = range(self.problem.num_agents)
+        return np.array([self.problem.local_optimum(agent) for agent in agents])
+
+    @cached_property
+    def _batch(self) -> np.ndarray:
+        """B_k where the rule lets a mini-batch of B_k count as B_k."""
+        if self.rule is Rule.ANY_DESIGN:
+            return np.ones(self.problem.num_agents)
+        return self.problem.batch_size.astype(float)
+
+    @cached_property
+    def _work(self) -> np.ndarray:
+        """E_k times that."""
+        return self.problem.local_steps * self._batch
+
+    @cached_property
+    def _active(self) -> float:
+        return float(self.algorithm.num_active) if self.rule is Rule.REPLACEMENT else 1.0
+
+    @cached_property
+    def inverse_spread(self) -> np.ndarray:
+        """1/N_k^2 sum_n 1/p_n of every agent; 1 for equal probabilities."""
+        inverse = np.empty(self.problem.num_agents)
+        for agent in range(inverse.size):
+            prob = self._example_prob(agent)
+            never = np.flatnonzero(prob <= 0.0)
+            if never.size:
+                raise TheoryError(
+                    f"example {never[0]} of agent {agent} has probability 0: no bound holds away "
+                    "from w^o, where its gradient is not zero; set a floor"
+                )
+            inverse[agent] = np.sum(1.0 / prob) / prob.size**2
+        return inverse
+
+    def _example_prob(self, agent: int) -> np.ndarray:
+        return self._chosen.of_agent(self.problem, agent) / self.problem.batch_size[agent]
+
+    def _spread(self, agent: int, gradients: np.ndarray) -> float:
+        """1/N_k^2 sum_n |gradient_n|^2 / p_n."""
+        prob = self._example_prob(agent)
+        squares = np.einsum("nm,nm->n", gradients, gradients)
+        never = np.flatnonzero((prob <= 0.0) & (squares > 0.0))
+        if never.size:
+            raise TheoryError(
+                f"example {never[0]} of agent {agent} has probability 0 but a gradient that is not "
+                "zero: the estimate is biased and has no such bound; set a floor"
+            )
+        seen = prob > 0.0
+        return float(np.sum(squares[seen] / prob[seen]) / prob.size**2)
+
+    @cached_property
+    def _at_optimum(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every agent at w^o: the spread, and |grad P_k|^2."""
+        spread, square = (np.empty(self.problem.num_agents) for _ in range(2))
+        agents = gradients_of_agents(self.problem, self.problem.optimum)
+        for agent, gradients in enumerate(agents):
+            mean = gradients.mean(axis=0)
+            spread[agent], square[agent] = self._spread(agent, gradients), mean @ mean
+        return spread, square
+
+    @cached_property
+    def beta_sk2(self) -> np.ndarray:
+        """beta_{s,k}^2, eq. (22)."""
+        return 3.0 * self.delta**2 / self._work * (1.0 + self.inverse_spread)
+
+    @cached_property
+    def sigma_sk2(self) -> np.ndarray:
+        """sigma_{s,k}^2, the data variability, eq. (23)."""
+        return 6.0 / self._work * self._at_optimum[0]
+
+    @cached_property
+    def model_sk2(self) -> np.ndarray:
+        """(3 + 6 / (E_k B_k)) |grad P_k(w^o)|^2, the model variability in eq. (21)."""
+        return (3.0 + 6.0 / self._work) * self._at_optimum[1]
+
+    @cached_property
+    def sigma_qk2(self) -> np.ndarray:
+        """sigma_{q,k}^2, eq. (30), at the agents' own minimisers."""
+        _ = self._local_distances  # they must exist
+        spread = [
+            self._spread(k, example_gradients(self.problem.loss, w, *self.problem.data.agent(k)))
+            for k, w in enumerate(self._local_optima)
+        ]
+        return 3.0 / self._batch * np.array(spread)
+
+    @cached_property
+    def beta_s2(self) -> float:
+        """beta_s^2, eq. (20)."""
+        mean = np.sum((self.beta_sk2 + 3.0 * self.delta**2) / self.agent_prob)
+        return float((3.0 * self.delta**2 + mean / self.problem.num_agents**2) / self._active)
+
+    @cached_property
+    def sigma_s2_parts(self) -> tuple[float, float]:
+        """sigma_s^2 from data variability and from model variability, eq. (21)."""
+        scale = 1.0 / (self._active * self.problem.num_agents**2)
+        data = scale * np.sum(self.sigma_sk2 / self.agent_prob)
+        return float(data), float(scale * np.sum(self.model_sk2 / self.agent_prob))
+
+    @cached_property
+    def sigma_s2(self) -> float:
+        """sigma_s^2, eq. (21)."""
+        return float(sum(self.sigma_s2_parts))
+
+    @cached_property
+    def limit_centralised(self) -> float:
+        """2 nu / (delta^2 + beta_s^2), the step-size limit of Lemma 2."""
+        return 2.0 * self.nu / (self.delta**2 + self.beta_s2)
+
+    @cached_property
+    def limit_local(self) -> float:
+        """The smallest step-size limit of Lemma 4 over the agents, eq. (31).
+
+        As the paper states it with E_k beta_{s,k}^2 / (K p_k)^2; by our rule, with the local step
+        mu / (E_k K p_k) of eq. (8), 2 nu E_k K p_k / (delta^2 + E_k beta_{s,k}^2).
+        """
+        share = self.problem.num_agents * self.agent_prob
+        noise = self.problem.local_steps * self.beta_sk2
+        if self.rule is Rule.ANY_DESIGN:
+            limits = 2.0 * self.nu * self.problem.local_steps * share / (self.delta**2 + noise)
+        else:
+            limits = 2.0 * self.nu / (self.delta**2 + noise / share**2)
+        return float(limits.min())
+
+    @cached_property
+    def limit(self) -> float:
+        """The step-size limit of Theorem 1, eq. (40) and (41): lambda' below 1."""
+        low, high = 0.0, min(self.limit_centralised, self.limit_local)
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if self.contraction(middle) < 1.0 else (low, middle)
+        return low
+
+    @property
+    def lambda_(self) -> float:
+        """lambda of Lemma 2 at the algorithm's step size."""
+        return self._lambda(float(self.algorithm.step_size))
+
+    def _lambda(self, step_size: float) -> float:
+        return 1.0 - 2.0 * step_size * self.nu + step_size**2 * (self.delta**2 + self.beta_s2)
+
+    @property
+    def lambda_k(self) -> np.ndarray:
+        """lambda_k of Lemma 4 at the algorithm's step size, eq. (33)."""
+        return self._lambda_k(float(self.algorithm.step_size))
+
+    def _lambda_k(self, step_size: float) -> np.ndarray:
+        noise = self.problem.local_steps * self.beta_sk2
+        if self.rule is Rule.ANY_DESIGN:
+            step = self._local_step(step_size)
+            return 1.0 - 2.0 * self.nu * step + step**2 * (self.delta**2 + noise)
+        share = (self.problem.num_agents * self.agent_prob) ** 2
+        return 1.0 - 2.0 * self.nu * step_size + step_size**2 * (self.delta**2 + noise / share)
+
+    def _local_step(self, step_size: float) -> np.ndarray:
+        """mu / (E_k K p_k), eq. (8)."""
+        return step_size / (self.problem.local_steps * self.problem.num_agents * self.agent_prob)
+
+    def incremental(self, step_size: float) -> tuple[float, float, float]:
+        """(A, B, C) with E|q_i|^2 <= A E|w_{i-1} - w^o|^2 + B + C: Lemma 5 as numbers.
+
+        B comes from model variability (|w_k^o - w^o|), C from data variability (sigma_{q,k}^2).
+        |q_i|^2 <= delta^2 sum_k S_k / (K^2 p_k) mean_e |w_{i-1} - w_{k,e-1}|^2 as in Appendix F,
+        S_k = `inverse_spread`; there w_{k,e-1} is e - 1 steps of mu / (E_k K p_k) away, and each
+        of these is at most 2 delta^2 S_k |w_k^o - w_{k,f}|^2 + 2 B_k / 3 sigma_{q,k}^2 long.
+        """
+        near = far = noise = 0.0
+        if int(self.problem.local_steps.max()) == 1:
+            return near, far, noise  # every gradient is taken at w_{i-1}
+        step, contraction = self._local_step(step_size), self._lambda_k(step_size)
+        distances, sigma_q = self._local_distances**2, self.sigma_qk2
+        for agent in range(self.problem.num_agents):
+            slope = 2.0 * self.delta**2 * self.inverse_spread[agent]
+            jump = 2.0 / 3.0 * self._batch[agent] * sigma_q[agent]
+            steps = int(self.problem.local_steps[agent])
+            kept, gained = 1.0, 0.0  # |w_k^o - w_{k,f}|^2 <= kept |w_k^o - w_{i-1}|^2 + gained
+            sum_kept = sum_gained = from_start = from_noise = 0.0
+            for done in range(1, steps):
+                sum_kept, sum_gained = sum_kept + kept, sum_gained + gained
+                reach = step[agent] ** 2 * done  # Jensen over the `done` steps so far
+                from_start += reach * slope * sum_kept / steps
+                from_noise += reach * (slope * sum_gained + done * jump) / steps
+                kept *= contraction[agent]
+                gained = contraction[agent] * gained + step[agent] ** 2 * sigma_q[agent]
+            weight = self.delta**2 * self.inverse_spread[agent]
+            weight /= self.problem.num_agents**2 * self.agent_prob[agent]
+            near += 2.0 * weight * from_start  # |w_k^o - w|^2 <= 2 |w^o - w|^2 + 2 |w_k^o - w^o|^2
+            far += 2.0 * weight * from_start * distances[agent]
+            noise += weight * from_noise
+        return near, far, noise
+
+    def contraction(self, step_size: float) -> float:
+        """lambda' of Theorem 1, eq. (36), with alpha = sqrt(lambda)."""
+        alpha = self._alpha(step_size)
+        near = self.incremental(step_size)[0]
+        extra = step_size**2 * near / (1.0 - alpha) if near > 0.0 else 0.0
+        return self._lambda(step_size) / alpha + extra
+
+    def _alpha(self, step_size: float) -> float:
+        """sqrt(lambda), or 1 where there is no incremental noise to split off, eq. (17)."""
+        if int(self.problem.local_steps.max()) == 1:
+            return 1.0
+        return math.sqrt(max(self._lambda(step_size), 0.0))
+
+    def bound(self, step_size: float | None = None) -> Bound:
+        """Theorem 1 at a step size (the algorithm's unless given)."""
+        step = float(self.algorithm.step_size if step_size is None else step_size)
+        if not 0.0 < step < self.limit:
+            raise TheoryError(
+                f"step_size={step:g} is not below the limit of Theorem 1, {self.limit:.3g}: the "
+                "theorem says nothing"
+            )
+        alpha = self._alpha(step)
+        _, far, noise = self.incremental(step)
+        split = step**2 / (1.0 - alpha) if alpha < 1.0 else 0.0
+        data, model = self.sigma_s2_parts
+        return Bound(
+            contraction=self.contraction(step),
+            data=step**2 * data / alpha + split * noise,
+            model=step**2 * model / alpha + split * far,
+        )
+
+    def report(self, *, local: bool = True) -> dict[str, float | str]:
+        """Every constant by name; the reason, as text, where one does not exist.
+
+        Without `local` those that need every agent's own minimiser are left out.
+        """
+        names = (
+            "nu", "delta", "xi", "beta_s2", "sigma_s2",
+            "limit_centralised", "limit_local", "limit",
+        )  # fmt: skip
+        found: dict[str, float | str] = {}
+        for name in names if local else [name for name in names if name not in ("xi", "limit")]:
+            try:
+                found[name] = float(getattr(self, name))
+            except TheoryError as error:
+                found[name] = str(error)
+        return found
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound of Theorem 1: msd_i <= contraction^i msd_0 + (1 - contraction^i) limit."""
+
+    contraction: float  # lambda'
+    data: float  # what one round adds through data variability ...
+    model: float  # ... and through model variability
+
+    @property
+    def limit_parts(self) -> tuple[float, float]:
+        """The limit's parts: data variability, model variability, eq. (39)."""
+        return self.data / (1.0 - self.contraction), self.model / (1.0 - self.contraction)
+
+    @property
+    def limit(self) -> float:
+        """The bound on the steady-state msd, eq. (39)."""
+        return sum(self.limit_parts)
+
+    def curve(self, rounds: int, initial: float) -> np.ndarray:
+        """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
+        left = self.contraction ** np.arange(1, rounds + 1)
+        return left * initial + (1.0 - left) * self.limit
+
+
+def _linear(problem: Problem) -> Any:
+    """The loss, if its curvature is known."""
+    if not isinstance(problem.loss, LinearLoss):
+        raise TheoryError(
+            f"{type(problem.loss).__name__} states no curvature: whether it is convex is not known"
+        )
+    return problem.loss

@@ -1,0 +1,110 @@
+"""What the msd will be, to first order in the step size: no training run, no bound.
+
+With H the Hessian of the risk at w^o and R the covariance of the gradient estimate there, the error
+obeys w_i - w^o = (I - mu H)(w_{i-1} - w^o) - mu s_i. In the eigenbasis of H every component is a
+first-order recursion of its own, and the steady-state msd is mu/2 trace(H^-1 R) for small mu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from isfed.algorithms import ISFedAvg
+from isfed.choices import Choices
+from isfed.problems import Problem, optimum
+from isfed.problems.losses import LinearLoss
+from isfed.theory.constants import TheoryError
+from isfed.theory.variance import Variance, gradient_variance
+
+MOST_PARAMS = 2000  # beyond, the Hessian is not built: its eigenvectors would take minutes
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The error recursion near the point that a run converges to, in the eigenbasis of H."""
+
+    step_size: float
+    curvature: np.ndarray  # (M,), eigenvalues of H
+    basis: np.ndarray  # (M, M), its eigenvectors as columns
+    noise: np.ndarray  # (M,), the variance of the estimate along each of them
+    target: np.ndarray  # (M,), the point itself; w^o, unless the 1/E_k is left out
+    offset: np.ndarray  # (M,), target - w^o in the basis
+
+    @property
+    def steady(self) -> float:
+        """The steady-state msd."""
+        shrink = (1.0 - self.step_size * self.curvature) ** 2
+        if not np.all(shrink < 1.0):
+            raise TheoryError(
+                f"step_size={self.step_size:g} is beyond 2 / (largest curvature) = "
+                f"{2.0 / self.curvature[-1]:.3g}, or a direction has no curvature: no steady state"
+            )
+        each = self.step_size**2 * self.noise / (1.0 - shrink)
+        return float(each.sum() + self.offset @ self.offset)
+
+    def curve(self, rounds: np.ndarray, initial: np.ndarray) -> np.ndarray:
+        """The expected msd after each of `rounds`, from the model `initial`."""
+        shrink = 1.0 - self.step_size * self.curvature
+        start = (initial - self.target) @ self.basis
+        out = np.empty(len(rounds))
+        for i, count in enumerate(rounds):
+            left = shrink**count
+            # The sum of shrink^(2 j) for j below `count`; `count` where shrink is 1.
+            flat = np.abs(1.0 - shrink**2) < 1e-12
+            bottom = np.where(flat, 1.0, 1.0 - shrink**2)
+            sums = np.where(flat, float(count), (1.0 - left**2) / bottom)
+            variance = self.step_size**2 * self.noise * sums
+            out[i] = np.sum((left * start + self.offset) ** 2 + variance)
+        return out
+
+
+def hessian(problem: Problem, params: np.ndarray, *, weight: np.ndarray | None = None):
+    """The Hessian of the risk at a model (of other weights of the rows, if given), (M, M)."""
+    loss = problem.loss
+    if not isinstance(loss, LinearLoss):
+        raise TheoryError(f"{type(loss).__name__} has no Hessian that we know")
+    if problem.num_params > MOST_PARAMS:
+        raise TheoryError(f"a Hessian of {problem.num_params} parameters is too large to build")
+    x, y = problem.data.features, problem.data.targets
+    rows = problem.data.row_weights() if weight is None else weight
+    width, count = loss.compiled.num_rows, problem.data.num_features
+    margins = x @ params.reshape(width, -1).T
+    matrix = np.empty((width, count, width, count))
+    for row in range(width):
+        change = np.zeros((len(y), width))
+        change[:, row] = 1.0
+        bends = loss.bends(margins, y, change)  # (N, width)
+        for other in range(width):
+            matrix[other, :, row] = (x * (rows * bends[:, other])[:, None]).T @ x
+    flat = matrix.reshape(problem.num_params, problem.num_params)
+    return (flat + flat.T) / 2.0 + 2.0 * loss.ridge * rows.sum() * np.eye(problem.num_params)
+
+
+def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = None) -> Prediction:
+    """The error recursion of an algorithm on a problem, to first order in the step size.
+
+    Without the 1/E_k of eq. (8) a run converges to the minimiser of the risk weighted by E_k, not
+    to w^o: then that is the target, and its distance to w^o stays in the msd.
+    """
+    target, weight = problem.optimum, problem.data.row_weights()
+    if not algorithm.divide_by_steps:
+        weight = weight * np.repeat(problem.local_steps, problem.data.num_examples)
+        total = float(weight.sum())
+        target = optimum.minimise(
+            problem.loss, problem.data.features, problem.data.targets, weight / total
+        )
+    curvature, basis = linalg.eigh(hessian(problem, target, weight=weight))
+    found: Variance = gradient_variance(
+        problem, algorithm, params=target, choices=choices, rotate=basis
+    )
+    return Prediction(
+        step_size=float(algorithm.step_size),
+        curvature=curvature,
+        basis=basis,
+        noise=found.agents + found.examples,
+        target=target,
+        offset=(target - problem.optimum) @ basis,
+    )

@@ -1,0 +1,80 @@
+"""The exact variance of a round's gradient estimate at a model, by its two sources.
+
+The estimate is that of eq. (14) of the paper: every local step takes its gradients at the model of
+the round, the L agents are weighted by 1 / (K p_k), their examples by 1 / (N_k p_n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.choices import Choices, check_model, choices_at, gradients_of_agents
+from isfed.designs import WithReplacement
+from isfed.designs.variance import total_variance
+from isfed.problems import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Variance:
+    """The variance of a gradient estimate, component by component, by what causes it."""
+
+    agents: np.ndarray  # (M,): that only L of K agents are heard
+    examples: np.ndarray  # (M,): that they use B_k of N_k examples
+    mean: np.ndarray  # (M,): what is estimated; the gradient, unless the 1/E_k is left out
+
+    @property
+    def total(self) -> float:
+        """E|s_i|^2."""
+        return float(self.agents.sum() + self.examples.sum())
+
+    @property
+    def agents_share(self) -> float:
+        """The share of `total` that comes from choosing agents."""
+        return float(self.agents.sum()) / self.total if self.total > 0.0 else 0.0
+
+
+def gradient_variance(
+    problem: Problem,
+    algorithm: ISFedAvg,
+    *,
+    params: np.ndarray | None = None,
+    choices: Choices | None = None,
+    rotate: np.ndarray | None = None,
+) -> Variance:
+    """The variance of eq. (14) at a model (w^o unless given), by Appendix A of the paper.
+
+    `choices` are the inclusion probabilities, those of `choices_at` unless given. With `rotate`
+    the components are those of `gradient @ rotate`.
+
+    >>> from isfed import EQUAL, DynamicFedAvg
+    >>> found = gradient_variance(EQUAL.make(), DynamicFedAvg(step_size=0.01, num_active=6))
+    >>> 0.0 < found.agents_share < 1.0
+    True
+    """
+    model = check_model(problem, params)
+    chosen = choices_at(problem, algorithm, model) if choices is None else choices
+    num_agents, num_active = problem.num_agents, algorithm.num_active
+    size = problem.num_params if rotate is None else rotate.shape[1]
+    means, spreads = np.empty((num_agents, size)), np.empty((num_agents, size))
+    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
+        turned = gradients if rotate is None else gradients @ rotate
+        steps = int(problem.local_steps[agent])
+        # Without the 1/E_k an agent's estimate is E_k times as long.
+        scale = 1.0 if algorithm.divide_by_steps else float(steps)
+        means[agent] = scale * turned.mean(axis=0)
+        one_step = total_variance(
+            algorithm.example_design, chosen.of_agent(problem, agent), turned / len(turned)
+        )
+        spreads[agent] = scale**2 * one_step / steps
+    from_agents = total_variance(algorithm.agent_design, chosen.agents, means / num_agents)
+    prob = chosen.agent_prob(num_active)
+    weight = np.divide(1.0, num_agents * prob, out=np.zeros(num_agents), where=prob > 0.0)
+    # E[times^2] / L^2: an agent drawn twice works once and counts twice.
+    times = prob / num_active
+    if isinstance(algorithm.agent_design, WithReplacement):
+        times = prob * (1.0 - prob) / num_active + prob**2
+    from_examples = (times * weight**2) @ spreads
+    return Variance(from_agents, from_examples, means.mean(axis=0))

@@ -1,0 +1,153 @@
+"""The certificate passes every design and policy, and catches what is deliberately wrong."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isfed import (
+    PAPER,
+    Current,
+    Deville,
+    FedAvg,
+    HartleyRao,
+    ISFedAvg,
+    Memory,
+    Oracle,
+    Poisson,
+    Running,
+    Sampford,
+    Systematic,
+    Uniform,
+    WithReplacement,
+    certify,
+)
+from isfed.cloud import Cloud
+from isfed.designs.outcomes import TooManyError, outcomes
+from isfed.simulate.objects import Federation
+
+POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
+DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]
+SMALL = PAPER.replace(num_agents=5, num_examples=4, local_steps=(1, 3), batch_size=(1, 3)).make()
+LARGE = PAPER.replace(num_agents=30, num_examples=25, local_steps=(1, 3), batch_size=(1, 4)).make()
+
+
+def isfedavg(policy=None, design=None, num_active=2):
+    choices = {} if design is None else {"agent_design": design, "example_design": design}
+    policy = policy or Memory()
+    return ISFedAvg(
+        step_size="auto", num_active=num_active, agents=policy, examples=policy, **choices
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: type(d).__name__)
+def test_what_is_right_passes_exactly(design, policy):
+    found = certify(SMALL, isfedavg(policy, design))
+    assert found.exact
+    assert found.unbiased, str(found)
+    assert found.largest < 1e-12
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+def test_what_is_right_passes_by_sampling(policy):
+    found = certify(LARGE, isfedavg(policy, HartleyRao(), 4), samples=400)
+    assert not found.exact
+    assert found.unbiased, str(found)
+    assert np.all(found.stderr > 0.0)
+
+
+class Renormalising(Cloud):
+    """Divides by the sum of the weights: the self-normalised mean."""
+
+    def aggregate(self, selection, uploads):
+        weight = selection.times / selection.agent_prob
+        changes = [u.change * p for u, p in zip(uploads, selection.agent_prob, strict=True)]
+        mean = sum(w * c for w, c in zip(weight, changes, strict=True)) / weight.sum()
+        self.params = self.params + mean * len(self.table.scores)
+
+
+class RenormalisingFederation(Federation):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.cloud.__class__ = Renormalising
+
+
+class Successive(Sampford):
+    """NumPy's choice without replacement, as if it drew by inclusion probability."""
+
+    def draw(self, inclusion: Any, rng: Any) -> np.ndarray:
+        generator = np.random.default_rng(int(rng.uniforms(1)[0] * 2**53))
+        num = round(inclusion.sum())
+        return generator.choice(inclusion.size, num, replace=False, p=inclusion / num)
+
+
+def test_a_renormalised_mean_is_caught():
+    for problem, active in ((SMALL, 2), (LARGE, 4)):
+        found = certify(
+            problem, isfedavg(Oracle(), num_active=active), rounds=0,
+            federation=RenormalisingFederation,
+        )  # fmt: skip
+        assert not found.unbiased
+    assert "BIASED" in str(found)
+
+
+def test_numpys_choice_is_caught():
+    problem = PAPER.replace(num_agents=8, num_examples=6, batch_size=(4, 4)).make()
+    found = certify(problem, isfedavg(Oracle(), Successive(), 5), rounds=0, samples=1500)
+    assert not found.exact  # what a subclass draws is not known
+    assert not found.unbiased
+    assert certify(problem, isfedavg(Oracle(), Sampford(), 5), rounds=0).unbiased
+
+
+@pytest.mark.parametrize("problem", [SMALL, LARGE], ids=["listed", "sampled"])
+def test_a_missing_division_by_steps_is_caught(problem):
+    assert not certify(problem, FedAvg(step_size="auto", num_active=2), rounds=0).unbiased
+    fair = FedAvg(step_size="auto", num_active=2, divide_by_steps=True)
+    assert certify(problem, fair, rounds=0).unbiased
+
+
+def test_an_error_that_never_varies_is_caught():
+    """Everybody is always heard, and the answer is always wrong by the same."""
+    one = PAPER.replace(
+        num_agents=3, num_examples=30, batch_size=(30, 30), local_steps=(2, 2)
+    ).make()
+    algorithm = ISFedAvg(step_size="auto", num_active=3, divide_by_steps=False)
+    assert not certify(one, algorithm, rounds=0, samples=10).unbiased
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="num_active=9 must be between 1 and num_agents=5"):
+        certify(SMALL, isfedavg(num_active=9))
+    with pytest.raises(ValueError, match="samples=1 must be at least 2"):
+        certify(SMALL, isfedavg(), samples=1)
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: type(d).__name__)
+def test_outcomes_have_the_inclusion_probabilities(design):
+    inclusion = np.array([0.2, 1.0, 0.7, 0.0, 0.6, 0.5])
+    if isinstance(design, WithReplacement):
+        inclusion[1] = 1.0
+    total = np.zeros(6)
+    chances = 0.0
+    for units, chance in outcomes(design, inclusion):
+        chances += chance
+        for unit in units:
+            total[unit] += chance
+    assert chances == pytest.approx(1.0)
+    np.testing.assert_allclose(total, inclusion, atol=1e-12)
+
+
+@pytest.mark.parametrize("design", [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson()])
+def test_outcomes_have_the_joint_probabilities(design):
+    inclusion = np.array([0.2, 0.35, 0.75, 0.6, 0.5, 0.6])
+    joint = np.zeros((6, 6))
+    for units, chance in outcomes(design, inclusion):
+        joint[np.ix_(units, units)] += chance
+    np.testing.assert_allclose(joint, design.joint(inclusion), atol=1e-12)
+
+
+def test_too_many_outcomes_are_not_listed():
+    for design in (Poisson(), Sampford(), HartleyRao()):
+        with pytest.raises(TooManyError):
+            outcomes(design, np.full(40, 0.5) * np.linspace(0.8, 1.2, 40))

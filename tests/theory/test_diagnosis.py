@@ -1,0 +1,119 @@
+"""What a diagnosis says, on problems where the answer is known."""
+
+import json
+
+import numpy as np
+import pytest
+
+from isfed import (
+    OUTLIERS,
+    PAPER,
+    FederatedData,
+    ISFedAvg,
+    LeastSquares,
+    Memory,
+    Problem,
+    Uniform,
+    diagnose,
+    simulate,
+)
+from isfed.report.diagnosis import (
+    constant_lines,
+    diagnosis_table,
+    dominant_lines,
+    inclusion_figure,
+    write_diagnosis,
+)
+from isfed.stability import step_limits
+from isfed.theory import gradient_variance
+from isfed.theory.diagnosis import effective_size
+
+
+def alike(num_agents=6):
+    """Every gradient at w^o = 0 has the same length, so all probabilities are equal."""
+    x = np.array([[1.0], [1.0]])
+    return Problem(
+        FederatedData.from_agents([(x, np.array([1.0, -1.0]))] * num_agents), LeastSquares(0.1)
+    )
+
+
+def test_it_would_not_help_where_all_gradients_are_alike():
+    found = diagnose(alike(), num_active=2)
+    assert not found.helps
+    assert found.recommendation().startswith("It would not help you")
+    for option in found.options.values():
+        assert option.gain_db == pytest.approx(0.0, abs=1e-9)
+        assert option.agents_size == pytest.approx(2.0)
+        assert option.examples_size == pytest.approx(1.0)
+
+
+def test_numbers_are_those_of_the_parts():
+    problem = PAPER.replace(num_agents=40, num_examples=20).make()
+    found = diagnose(problem, num_active=4)
+    sides = {"uniform": (Uniform(), Uniform()), "agents": (Memory(), Uniform()),
+             "examples": (Uniform(), Memory()), "both": (Memory(), Memory())}  # fmt: skip
+    for name, (agents, examples) in sides.items():
+        algorithm = ISFedAvg(step_size=1.0, num_active=4, agents=agents, examples=examples)
+        option = found.options[name]
+        assert option.variance == pytest.approx(gradient_variance(problem, algorithm).total)
+        assert option.step_limit == pytest.approx(step_limits(problem, algorithm).mean_square)
+    uniform = found.options["uniform"]
+    both = found.options["both"]
+    assert both.variance_ratio == pytest.approx(uniform.variance / both.variance)
+    assert found.best.sampling == "both"
+    assert "agents and examples by importance" in found.recommendation()
+
+
+def test_only_agents_are_recommended_where_examples_gain_nothing():
+    rng = np.random.default_rng(0)
+    agents = []
+    for scale in (0.1, 0.1, 0.1, 0.1, 10.0):
+        noise = scale * np.where(np.arange(10) % 2, 1.0, -1.0)  # one length within an agent
+        agents.append((np.where(rng.random((10, 1)) < 0.5, 1.0, -1.0), noise))
+    found = diagnose(Problem(FederatedData.from_agents(agents), LeastSquares(0.01)), num_active=1)
+    assert found.best.sampling == "agents"
+    assert found.recommendation().startswith("Sample agents by importance")
+    assert found.top_agents[0][0] == 4
+
+
+def test_the_gain_is_what_a_run_shows():
+    problem = OUTLIERS.replace(num_agents=50, num_examples=30, noisy_share=0.04).make()
+    found = diagnose(problem, num_active=4)
+    steady = {}
+    for name, policy in (("uniform", Uniform()), ("both", Memory())):
+        algorithm = ISFedAvg(step_size=0.005, num_active=4, agents=policy, examples=policy)
+        history = simulate(problem, algorithm, rounds=6000, repetitions=20, initial=problem.optimum)
+        steady[name] = history.steady(share=0.75)
+    gain = steady["uniform"].db - steady["both"].db
+    assert abs(gain - found.options["both"].gain_db) < 1.5
+
+
+def test_effective_size_of_equal_chances_is_the_number_drawn():
+    assert effective_size(np.full(10, 0.3)) == pytest.approx(3.0)
+    assert effective_size(np.array([0.9, 0.1])) == pytest.approx(4 / (1 / 0.9 + 10))
+
+
+def test_a_problem_without_constants_is_diagnosed_and_says_what_is_missing():
+    data = FederatedData.from_agents(
+        [(np.ones((3, 2)), np.arange(3.0)), (np.ones((3, 2)), np.ones(3))]
+    )
+    found = diagnose(Problem(data, LeastSquares(0.0)), num_active=1)
+    assert not found.weighted
+    assert "not strongly convex" in str(found.constants["nu"])
+    assert any("does not exist" in line for line in constant_lines(found))
+
+
+def test_the_files_hold_it(tmp_path):
+    problem = PAPER.replace(num_agents=20, num_examples=10).make()
+    found = diagnose(problem, num_active=3)
+    content = json.loads(write_diagnosis(tmp_path, found).read_text())
+    assert content["recommendation"] == found.recommendation()
+    assert [o["sampling"] for o in content["options"]] == ["uniform", "agents", "examples", "both"]
+    assert all(path.stat().st_size > 1000 for path in inclusion_figure(tmp_path, problem, found))
+    assert diagnosis_table(found).row_count == 4
+    assert len(dominant_lines(found)) == 2
+
+
+def test_more_agents_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="num_active=7 must be between 1 and num_agents=6"):
+        diagnose(alike(), num_active=7)
