@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev run test test-federation test-lowest check format bench study clean
+.PHONY: help install dev run test test-federation test-lowest check format bench study theory clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,11 @@ bench: install  ## measure speed (benchmarks/run.py)
 study: install  ## compare policies and designs (benchmarks/study.py)
 	@echo "==> python benchmarks/study.py"
 	@$(BIN)/python benchmarks/study.py
+
+theory: install  ## theory against measurement: makes docs/theory.md (half an hour)
+	@echo "==> python benchmarks/theory_study.py, then theory_page.py"
+	@$(BIN)/python benchmarks/theory_study.py
+	@$(BIN)/python benchmarks/theory_page.py
 
 clean:  ## remove environments, caches and build products; results in runs/ stay
 	@echo "==> removing environments, caches and build products"

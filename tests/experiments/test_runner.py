@@ -23,7 +23,9 @@ from isfed.experiments import (
     runner,
     store,
 )
+from isfed.experiments.config import make_experiment
 from isfed.simulate.history import DivergenceError
+from isfed.stability import stable_step_size
 from isfed.store import PART
 
 
@@ -251,3 +253,20 @@ def test_the_summary_holds_what_the_table_prints(small, tmp_path):
     assert fedavg["example_distance"] == pytest.approx(summary["uniform_example_distance"])
     assert ours["gain_db"] == pytest.approx(fedavg["msd_db"] - ours["msd_db"])
     assert ours["uploads_per_round"] == 3.0
+
+
+def test_auto_chooses_a_step_and_says_which(tmp_path):
+    given = {
+        "name": "auto", "rounds": 5, "repetitions": 2,
+        "problem": {"preset": "equal", "num_agents": 10, "num_examples": 10},
+        "algorithm": [{"kind": "FedAvg", "step_size": "auto", "num_active": 3}],
+    }  # fmt: skip
+    experiment = make_experiment(given)
+    summary = run_experiment(experiment, tmp_path / "run")
+    row = summary["algorithms"][0]
+    problem = experiment.source.make()
+    algorithm = next(iter(experiment.algorithms.values()))
+    assert row["step_size"] == stable_step_size(problem, algorithm)
+    assert row["telemetry"]["variance_ratio"] == 1.0
+    again = run_experiment(experiment, tmp_path / "run", resume=True)
+    assert again["algorithms"][0]["step_size"] == row["step_size"]

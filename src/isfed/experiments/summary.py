@@ -108,6 +108,7 @@ def summarise(
         rows.append(
             {
                 "name": name,
+                "step_size": history.step_size,
                 "msd_db": steady.db,
                 "msd_stderr_db": steady.stderr_db,
                 "gain_db": reference.db - steady.db,
