@@ -23,7 +23,6 @@ from isfed.experiments import (
     runner,
     store,
 )
-from isfed.experiments.config import make_experiment
 from isfed.simulate.history import DivergenceError
 from isfed.stability import stable_step_size
 from isfed.store import PART

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise, permutations, product
+from itertools import combinations, permutations, product
 from math import comb, factorial, prod
 from typing import Any
 
@@ -11,7 +11,14 @@ import numpy as np
 
 from isfed.designs.independent import Poisson, WithReplacement
 from isfed.designs.sampford import Sampford
-from isfed.designs.systematic import MOST_ENUMERATED, Deville, HartleyRao, Systematic, strata_of
+from isfed.designs.systematic import (
+    MOST_ENUMERATED,
+    Deville,
+    HartleyRao,
+    Systematic,
+    strata_of,
+    systematic_cells,
+)
 
 Outcome = tuple[tuple[int, ...], float]  # the units, and the probability of just these
 MOST_OUTCOMES = 20_000
@@ -70,7 +77,7 @@ def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outc
             chance = np.where(taken, inclusion, 1.0 - inclusion).prod()
             yield tuple(np.flatnonzero(taken).tolist()), float(chance)
     elif kind is Systematic:
-        yield from _systematic(inclusion, num)
+        yield from ((tuple(units.tolist()), p) for units, p in systematic_cells(inclusion, num))
     elif kind is Deville:
         yield from _deville(inclusion, num)
     elif kind is HartleyRao:
@@ -81,8 +88,8 @@ def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outc
             raise TooManyError(f"{count} units have too many orders to list")
         for order in permutations(range(count)):
             along = np.array(order)
-            for drawn, chance in _systematic(inclusion[along], num):
-                yield tuple(along[list(drawn)].tolist()), chance / factorial(count)
+            for drawn, chance in systematic_cells(inclusion[along], num):
+                yield tuple(along[drawn].tolist()), chance / factorial(count)
     elif kind is Sampford:
         odds = inclusion / (1.0 - inclusion)
         _check(comb(count, num))
@@ -93,16 +100,6 @@ def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outc
         yield from zip(sets, (weights / weights.sum()).tolist(), strict=True)
     else:
         raise TooManyError(f"what {kind.__name__} draws is not known")
-
-
-def _systematic(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
-    """The start moves over [0, 1); between two break points the units do not change."""
-    ends = np.cumsum(inclusion) * (num / inclusion.sum())
-    breaks = np.unique(np.concatenate([[0.0, 1.0], ends % 1.0]))
-    for low, high in pairwise(breaks):
-        points = (low + high) / 2 + np.arange(num)
-        drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
-        yield tuple(drawn.tolist()), float(high - low)
 
 
 def _deville(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:

@@ -123,15 +123,21 @@ class Deville:
 
 
 def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
-    """P(i and j drawn) for the ordered systematic draw: the start's cells between break points."""
+    """P(i and j drawn) for the ordered systematic draw."""
+    joint = np.zeros((inclusion.size, inclusion.size))
+    for drawn, chance in systematic_cells(inclusion, num):
+        joint[np.ix_(drawn, drawn)] += chance
+    return joint
+
+
+def systematic_cells(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, float]]:
+    """The units drawn as the start moves over [0, 1), with the length on which they stay."""
     ends = np.cumsum(inclusion) * (num / inclusion.sum())
     breaks = np.unique(np.concatenate([[0.0, 1.0], ends % 1.0]))
-    joint = np.zeros((inclusion.size, inclusion.size))
     for low, high in pairwise(breaks):
         points = (low + high) / 2 + np.arange(num)
         drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
-        joint[np.ix_(drawn, drawn)] += high - low
-    return joint
+        yield drawn, float(high - low)
 
 
 def strata_of(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -80,7 +80,7 @@ class Diagnosis:
         what = {"agents": "agents", "examples": "examples", "both": "agents and examples"}
         sentence = (
             f"Sample {what[best.sampling]} by importance: at the same small step size the "
-            f"remaining error falls by {best.gain_db:.1f} dB, {10 ** (best.gain_db / 10):.3g} times"
+            f"remaining error falls by {best.gain_db:.1f} dB (to 1/{10 ** (best.gain_db / 10):.3g})"
         )
         if uniform.step_limit and best.step_limit and best.step_limit < 0.5 * uniform.step_limit:
             ratio = uniform.step_limit / best.step_limit
