@@ -165,9 +165,9 @@ def gain_table(rows: list[dict[str, Any]]) -> str:
     )  # fmt: skip
 
 
-def error(rows: list[dict[str, Any]], kind: str) -> float:
+def error(rows: list[dict[str, Any]], kind: str, said: str = "predicted") -> float:
     """The mean absolute difference of predicted and measured gain."""
-    return float(np.mean([abs(r["predicted_gain_db"] - r[f"{kind}_gain_db"]) for r in rows]))
+    return float(np.mean([abs(r[f"{said}_gain_db"] - r[f"{kind}_gain_db"]) for r in rows]))
 
 
 def gain_words(rows: list[dict[str, Any]]) -> str:
@@ -224,6 +224,7 @@ def main() -> None:
         num_problems=len({row["problem"] for row in rows["gain"]}),
         error_oracle=f"{error(rows['gain'], 'oracle'):.2f}",
         error_memory=f"{error(rows['gain'], 'memory'):.2f}",
+        error_steady=f"{error(rows['gain'], 'oracle', 'steady'):.2f}",
         gain_words=gain_words(rows["gain"]),
     )
     (DOCS / "theory.md").write_text(text)

@@ -131,10 +131,11 @@ def kernel_squares(
 
 
 def drawn_squares(
-    problem: Problem, algorithm: ISFedAvg, chosen: Choices, draws: int, mean: np.ndarray
+    problem: Problem, algorithm: ISFedAvg, chosen: Choices, draws: int, at: tuple
 ) -> np.ndarray:
     """The same for the designs that the kernel does not know, from the definition (eq. 14)."""
-    gradients = list(gradients_of_agents(problem, problem.optimum))
+    params, mean = at
+    gradients = list(gradients_of_agents(problem, params))
     inclusion = [chosen.of_agent(problem, k) for k in range(problem.num_agents)]
     weighted = [g / (len(g) * p[:, None]) for g, p in zip(gradients, inclusion, strict=True)]
     stream = Stream(13)
@@ -162,22 +163,23 @@ def variances(quick: bool) -> Iterator[dict[str, Any]]:
             problem = replace(whole, local_steps=1) if policy.learns else whole
             for design_name, design in DESIGNS.items():
                 coded = hasattr(design, "code")
-                if not coded and policy_name in ("current", "running"):
-                    continue
                 algorithm = ISFedAvg(
                     step_size=TINY, num_active=active, agents=policy, examples=policy,
                     agent_design=design, example_design=design,
                 )  # fmt: skip
                 trained, chosen = None, choices_at(problem, algorithm)
-                if policy.learns and coded:
-                    trained = learned(problem, algorithm)
-                    chosen = state_choices(problem, algorithm, trained)
+                if policy.learns:  # a design that the kernel does not know learns with Deville
+                    known = algorithm if coded else replace(
+                        algorithm, agent_design=Deville(), example_design=Deville()
+                    )  # fmt: skip
+                    trained = learned(problem, known)
+                    chosen = state_choices(problem, known, trained)
                 params = problem.optimum if trained is None else trained.state.params[0]
                 exact = gradient_variance(problem, algorithm, params=params, choices=chosen)
                 if coded:
                     squares = kernel_squares(problem, algorithm, trained, draws, exact.mean)
                 else:
-                    squares = drawn_squares(problem, algorithm, chosen, draws, exact.mean)
+                    squares = drawn_squares(problem, algorithm, chosen, draws, (params, exact.mean))
                 found, stderr = squares.mean(), squares.std(ddof=1) / np.sqrt(len(squares))
                 rule = Rule.REPLACEMENT if design_name == "replacement" else Rule.ANY_DESIGN
                 bound = None

@@ -401,6 +401,7 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
         (["nothing.csv"], "no file and no name"),
         (["table.csv"], "say --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
+        (["equal", "--ridge", "5"], "equal is no table"),
         (["equal", "--active", "301"], "num_active=301 must be between 1 and num_agents=300"),
         (["equal", "--active", "0"], "num_active=0 must be between 1 and num_agents=300"),
         (["equal", "--batch-size", "0"], "batch_size=0"),

@@ -165,6 +165,15 @@ def test_a_divergence_says_which_limit_was_exceeded():
         assert words in message
 
 
+def test_no_curvature_has_no_limit():
+    data = FederatedData.from_agents([(np.zeros((3, 2)), np.ones(3))])
+    problem = Problem(data, LeastSquares())
+    with pytest.raises(ValueError, match="no curvature at all"):
+        step_limits(problem, isfedavg(Uniform(), num_active=1))
+    with pytest.raises(ValueError, match="no curvature at all"):
+        simulate(problem, isfedavg(Uniform(), num_active=1), rounds=2)
+
+
 def test_auto_needs_data():
     algorithm = isfedavg(Memory())
     with pytest.raises(ValueError, match="step_size='auto' needs the data"):

@@ -9,6 +9,7 @@ import numpy as np
 
 from isfed.compiled import compiled, inlined
 
+# Where everything is drawn with equal chances there is nothing to watch: the caps are then 0.
 COLUMNS: tuple[str, ...] = (
     "largest_weight",  # 1 / (K p_k N_k p_n) of an example, the largest of the round; 1 if uniform
     "effective_agents",  # (sum of the agents' weights)^2 / (sum of their squares), at most L

@@ -100,6 +100,29 @@ def test_numpys_choice_is_caught():
     assert certify(problem, isfedavg(Oracle(), Sampford(), 5), rounds=0).unbiased
 
 
+class WronglyDrawn(Federation):
+    """The cloud of this one does not draw as the algorithm says."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.cloud.table.design = Successive()
+
+
+def test_a_cloud_that_draws_otherwise_than_the_algorithm_says_is_caught():
+    recipe = PAPER.replace(num_agents=8, num_examples=6, batch_size=(6, 6), local_steps=(1, 1))
+    problem, algorithm = recipe.make(), isfedavg(Oracle(), num_active=5)
+    assert certify(problem, algorithm, rounds=0).exact
+    found = certify(problem, algorithm, rounds=0, samples=3000, federation=WronglyDrawn)
+    assert not found.exact
+    assert not found.unbiased
+
+
+def test_rounds_that_diverge_give_no_certificate():
+    algorithm = ISFedAvg(step_size=1e30, num_active=2)
+    with pytest.raises(ValueError, match="the 60 rounds before diverged: step_size=1e"):
+        certify(SMALL, algorithm, rounds=60)
+
+
 @pytest.mark.parametrize("problem", [SMALL, LARGE], ids=["listed", "sampled"])
 def test_a_missing_division_by_steps_is_caught(problem):
     assert not certify(problem, FedAvg(step_size="auto", num_active=2), rounds=0).unbiased

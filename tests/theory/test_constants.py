@@ -9,17 +9,20 @@ import pytest
 from isfed import (
     EQUAL,
     PAPER,
+    FedAvg,
     FederatedData,
     ISFedAvg,
     LeastSquares,
     Logistic,
     Oracle,
+    Poisson,
     Problem,
     Uniform,
     simulate,
+    stable_step_size,
 )
 from isfed.choices import Choices, choices_at, example_gradients
-from isfed.theory import Constants, Rule, TheoryError, gradient_variance
+from isfed.theory import Constants, Rule, TheoryError, gradient_variance, predict
 
 SMALL = PAPER.replace(num_agents=12, num_examples=20, local_steps=(1, 3), batch_size=(1, 4))
 
@@ -69,13 +72,13 @@ def test_constants_are_the_equations(rule, policy):
     for name, value in literal(problem, algorithm, rule).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-9, err_msg=name)
     mu, nu, delta = 1e-6, found.nu, found.delta
-    assert found.lambda_ == pytest.approx(1 - 2 * mu * nu + mu**2 * (delta**2 + found.beta_s2))
+    assert found.lambda_() == pytest.approx(1 - 2 * mu * nu + mu**2 * (delta**2 + found.beta_s2))
     assert found.limit_centralised == pytest.approx(2 * nu / (delta**2 + found.beta_s2))
-    if rule is not Rule.ANY_DESIGN:
+    if rule is Rule.PAPER:
         noise = problem.local_steps * found.beta_sk2 / (12 * found.agent_prob) ** 2
         assert found.limit_local == pytest.approx(np.min(2 * nu / (delta**2 + noise)))
         expected = 1 - 2 * nu * mu + mu**2 * (delta**2 + noise)
-        np.testing.assert_allclose(found.lambda_k, expected, rtol=1e-12)
+        np.testing.assert_allclose(found.lambda_k(), expected, rtol=1e-12)
     assert 0.0 < found.limit <= min(found.limit_centralised, found.limit_local)
 
 
@@ -147,8 +150,8 @@ def test_one_local_step_has_no_incremental_noise():
     found = Constants(problem, uniform())
     assert found.incremental(1e-3) == (0.0, 0.0, 0.0)
     step = found.limit / 3
-    assert found.contraction(step) == pytest.approx(found._lambda(step), rel=1e-12)
-    expected = step**2 * found.sigma_s2 / (1 - found._lambda(step))
+    assert found.contraction(step) == pytest.approx(found.lambda_(step), rel=1e-12)
+    expected = step**2 * found.sigma_s2 / (1 - found.lambda_(step))
     assert found.bound(step).limit == pytest.approx(expected)
 
 
@@ -208,8 +211,8 @@ FULL = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]])
         (LeastSquares(0.0), FLAT, "xi", "not strongly convex"),
         (Logistic(0.0), FULL, "nu", "Logistic with ridge=0 is not strongly convex"),
         (Logistic(0.0), FULL, "limit_centralised", "set ridge > 0"),
-        (Own(), FULL, "delta", "whether it is convex is not known"),
-        (Own(), FULL, "nu", "whether it is convex is not known"),
+        (Own(), FULL, "delta", "whether Own is convex is not known"),
+        (Own(), FULL, "nu", "whether Own is convex is not known"),
     ],
 )
 def test_a_constant_that_does_not_exist_says_why(loss, x, name, reason):
@@ -219,6 +222,56 @@ def test_a_constant_that_does_not_exist_says_why(loss, x, name, reason):
     with pytest.raises(TheoryError, match=reason):
         getattr(constants, name)
     assert reason in constants.report()[name]
+
+
+class Wavy(LeastSquares):
+    """Not convex, whatever its parent is."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reason"),
+    [
+        (FedAvg(step_size=1e-6, num_active=2), "does not converge to w"),
+        (replace(uniform(), drift=0.1), "with a drift"),
+    ],
+)
+def test_runs_that_the_theorem_is_not_about_are_refused(algorithm, reason):
+    with pytest.raises(TheoryError, match=reason):
+        Constants(SMALL.make(), algorithm)
+
+
+def test_a_subclass_and_a_random_size_have_no_constants():
+    problem = small_problem(Wavy(0.1), FULL)
+    assert "whether Wavy is convex" in str(Constants(problem, uniform(num_active=1)).report()["nu"])
+    poisson = replace(uniform(), agent_design=Poisson())
+    with pytest.raises(TheoryError, match="Poisson draws a random number"):
+        _ = Constants(SMALL.make(), poisson).limit
+
+
+def test_a_loss_without_a_minimiser_is_reported_not_raised():
+    report = Constants(small_problem(Own(), FULL), uniform(num_active=1)).report()
+    assert all(isinstance(value, str) for value in report.values())
+
+
+@pytest.mark.parametrize("share", [1e-12, 1e-9, 1e-3, 0.5])
+def test_the_bound_keeps_its_digits_at_tiny_steps(share):
+    """The limit over the step size tends to a constant; it must not drown in 1 - (1 - x)."""
+    problem = small_problem(Logistic(1e-4), FULL)
+    found = Constants(replace(problem, local_steps=2), uniform(num_active=1))
+    step = share * found.limit
+    ratios = [found.bound(s).limit / s for s in (step, step / 2)]
+    assert 0.0 < ratios[1] <= ratios[0] * (1 + 1e-9) < np.inf
+
+
+def test_auto_is_understood():
+    problem = SMALL.make()
+    algorithm = replace(uniform(), step_size="auto")
+    assert Constants(problem, algorithm).lambda_() == pytest.approx(
+        Constants(problem, algorithm).lambda_(stable_step_size(problem, algorithm))
+    )
+    assert predict(problem, algorithm).step_size == stable_step_size(problem, algorithm)
+    with pytest.raises(TheoryError, match="with a drift"):
+        predict(problem, replace(algorithm, drift=0.5))
 
 
 def test_zero_probabilities_have_no_bound():

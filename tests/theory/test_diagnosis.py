@@ -12,6 +12,7 @@ from isfed import (
     ISFedAvg,
     LeastSquares,
     Memory,
+    Oracle,
     Problem,
     Uniform,
     diagnose,
@@ -88,6 +89,26 @@ def test_the_gain_is_what_a_run_shows():
     assert abs(gain - found.options["both"].gain_db) < 1.5
 
 
+def test_no_noise_left_is_said_so():
+    """All gradients of one sign: importance sampling of the examples gives the exact gradient."""
+    data = FederatedData.from_agents([([[1.0], [1.0], [1.0]], [1.0, 2.0, 5.0])])
+    found = diagnose(
+        Problem(data, LeastSquares()), num_active=1, importance=Oracle(), params=np.zeros(1)
+    )
+    assert found.best.gain_db > 100.0
+    assert "examples by importance" in found.recommendation()
+    json.loads(json.dumps(found.as_dict()), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_noise_where_there_was_none_is_said_so():
+    """Uniform sampling has no noise here, importance sampling has."""
+    data = FederatedData.from_agents([([[1.0], [1.0]], [1.0, 1.0]), ([[1.0], [1.0]], [3.0, -1.0])])
+    problem = Problem(data, LeastSquares(), batch_size=2)
+    found = diagnose(problem, num_active=1, params=np.zeros(1))
+    assert not found.helps
+    assert "would not help" in found.recommendation()
+
+
 def test_effective_size_of_equal_chances_is_the_number_drawn():
     assert effective_size(np.full(10, 0.3)) == pytest.approx(3.0)
     assert effective_size(np.array([0.9, 0.1])) == pytest.approx(4 / (1 / 0.9 + 10))
@@ -100,7 +121,7 @@ def test_a_problem_without_constants_is_diagnosed_and_says_what_is_missing():
     found = diagnose(Problem(data, LeastSquares(0.0)), num_active=1)
     assert not found.weighted
     assert "not strongly convex" in str(found.constants["nu"])
-    assert any("does not exist" in line for line in constant_lines(found))
+    assert any("nu: none" in line for line in constant_lines(found))
 
 
 def test_the_files_hold_it(tmp_path):

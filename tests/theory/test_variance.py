@@ -84,7 +84,7 @@ def test_variance_is_the_one_of_all_outcomes(design, policy):
     params = np.array([0.3, -1.0])
     mean, variance = listed_variance(problem, algorithm, params)
     found = gradient_variance(problem, algorithm, params=params)
-    tolerance = 1e-3 if isinstance(design, HartleyRao) else 1e-10  # a Fourier series, cut
+    tolerance = 1e-4 if isinstance(design, HartleyRao) else 1e-10  # a Fourier series, cut
     np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(found.agents + found.examples, variance, rtol=tolerance)
 

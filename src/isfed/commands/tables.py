@@ -21,6 +21,7 @@ from isfed.commands.common import (
 from isfed.experiments import ConfigError
 from isfed.report.progress import RunProgress
 
+RIDGE = 1e-3
 Task = Annotated[str, typer.Option(help="regression (a measured target) or classification.")]
 Drop = Annotated[
     list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
@@ -39,7 +40,9 @@ def compare(
     missing: Missing = "error",
     active: Annotated[int | None, typer.Option(help="Agents a round (default: a tenth).")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples a step, at most.")] = 8,
-    ridge: Annotated[float, typer.Option(help="Weight of the squared length of the model.")] = 1e-3,
+    ridge: Annotated[
+        float, typer.Option(help="Weight of the squared length of the model.")
+    ] = RIDGE,
     rounds: Annotated[int, typer.Option(help="Rounds of every repetition.")] = 2000,
     repetitions: Annotated[int, typer.Option(help="Independent repetitions.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
@@ -113,7 +116,9 @@ def diagnose(
     active: Annotated[int | None, typer.Option(help="L, agents a round.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="B, examples a step, at most.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="E, steps of a turn.")] = None,
-    ridge: Annotated[float, typer.Option(help="Of a table: weight of |params|^2.")] = 1e-3,
+    ridge: Annotated[
+        float | None, typer.Option(help=f"Of a table: weight of |params|^2 (default: {RIDGE}).")
+    ] = None,
     data_dir: DataDir = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -141,12 +146,12 @@ def diagnose(
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
         check_free(folder, "diagnosis", overwrite=overwrite)
         columns = (agent, target, task, drop or [], missing)
-        problem, usual = _problem_of(what, columns, ridge, data_dir)
+        problem, usual, names = _problem_of(what, columns, ridge, data_dir)
         problem = _with_work(problem, batch_size, local_steps)
         found = find(problem, num_active=usual if active is None else active)
         save_diagnosis(folder, problem, found, overwrite=overwrite)
         console.print(diagnosis_table(found))
-        for line in (*dominant_lines(found), *constant_lines(found)):
+        for line in (*dominant_lines(found, names), *constant_lines(found)):
             print_line(f"- {line}")
         print_line(found.recommendation())
         print_line(
@@ -156,20 +161,27 @@ def diagnose(
         print_line(f"Results are in {folder}")
 
 
-def _problem_of(what: str, columns: tuple, ridge: float, data_dir: Path | None) -> tuple[Any, int]:
-    """The problem of a table or of a name, and the usual number of agents a round."""
+def _problem_of(
+    what: str, columns: tuple, ridge: float | None, data_dir: Path | None
+) -> tuple[Any, int, Any]:
+    """The problem of a table or of a name, the usual number of agents a round, and their names."""
     from isfed.experiments.comparison import problem_of
     from isfed.experiments.named import NAMED
 
-    agent, target, *rest = columns
+    agent, target, _, drop, _ = columns
     if what in NAMED:
-        return NAMED[what](data_dir)
+        if agent or target or drop or ridge is not None:
+            raise ConfigError(
+                f"{what} is no table: --agent, --target, --drop, --ridge do not apply"
+            )
+        return *NAMED[what](data_dir), None
     if not Path(what).exists():
         raise ConfigError(f"{what} is no file and no name; the names are {', '.join(NAMED)}")
     if agent is None or target is None:
         raise ConfigError(f"{what} is a table: say --agent COLUMN and --target COLUMN")
-    problem = problem_of(_read_own_table(Path(what), agent, target, *rest), ridge=ridge)
-    return replace(problem, name=Path(what).name), max(1, problem.num_agents // 10)
+    table = _read_own_table(Path(what), *columns)
+    problem = problem_of(table, ridge=RIDGE if ridge is None else ridge)
+    return replace(problem, name=Path(what).name), max(1, problem.num_agents // 10), table.agents
 
 
 def _with_work(problem: Any, batch_size: int | None, local_steps: int | None) -> Any:

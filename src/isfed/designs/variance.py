@@ -18,7 +18,12 @@ from isfed.designs.inclusion import check_inclusion, check_scores, check_total
 from isfed.designs.independent import Poisson, WithReplacement
 from isfed.designs.systematic import Deville, HartleyRao, Systematic, deville_pairs
 
-FREQUENCIES = 512  # of the Fourier series behind Hartley-Rao; the rest of it is about 1/(10 F N)
+# Frequencies of the Fourier series behind Hartley-Rao: what is left out is about 1 / (10 F N), so
+# that few units, which cost little, need many.
+FEWEST, MOST, WORK = 512, 65_536, 10_000_000
+
+MOST_ORDERED = 3000  # units, for Hartley-Rao
+MOST_JOINT = 1000  # units whose joint probabilities are made one by one
 
 
 class NoJointError(ValueError):
@@ -31,7 +36,7 @@ def total_variance(design: Any, inclusion: ArrayLike, values: np.ndarray) -> np.
     >>> total_variance(Poisson(), [0.5, 0.5], np.array([[1.0], [1.0]]))
     array([2.])
     """
-    repeats = isinstance(design, WithReplacement)
+    repeats = type(design) is WithReplacement
     if repeats:  # an expected count may exceed 1
         chances = check_scores(inclusion, name="inclusion")
         num = check_total(chances)
@@ -76,6 +81,11 @@ def _second_moment(design: Any, chances: np.ndarray, num: int, weighted: np.ndar
     if kind is Poisson:
         return (chances * (1.0 - chances)) @ weighted**2 + (chances @ weighted) ** 2
     if hasattr(design, "joint"):
+        if chances.size > MOST_JOINT:
+            raise NoJointError(
+                f"the joint probabilities of {chances.size} units under {kind.__name__} take too "
+                f"long (at most {MOST_JOINT})"
+            )
         joint = design.joint(chances)
         return np.einsum("im,ij,jm->m", weighted, joint, weighted, optimize=True)
     raise NoJointError(f"{kind.__name__} has no joint inclusion probabilities")
@@ -110,8 +120,14 @@ def _hartley_rao_moment(chances: np.ndarray, num: int, weighted: np.ndarray) -> 
         mean, squares = weighted.sum(axis=0), (weighted**2).sum(axis=0)
         both = num * (num - 1) / (count * (count - 1.0))
         return num / count * squares + both * (mean**2 - squares)
-    nodes, node_weights = np.polynomial.legendre.leggauss((count + 1) // 2)
-    pairs = _fourier_pairs(chances, weighted, (nodes + 1.0) / 2.0, node_weights / 2.0, FREQUENCIES)
+    if count > MOST_ORDERED:
+        raise NoJointError(
+            f"Hartley-Rao's variance of {count} units takes too long (at most {MOST_ORDERED})"
+        )
+    # An even number of nodes: at t = 1/2 the factor of a unit of probability 1/2 would be 0.
+    nodes, node_weights = np.polynomial.legendre.leggauss(2 * ((count + 3) // 4))
+    frequencies = min(MOST, max(FEWEST, WORK // count**2))
+    pairs = _fourier_pairs(chances, weighted, (nodes + 1.0) / 2.0, node_weights / 2.0, frequencies)
     independent = chances @ weighted**2 + (chances @ weighted) ** 2 - chances**2 @ weighted**2
     return independent + pairs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -53,10 +54,13 @@ def diagnosis_table(found: Diagnosis) -> Table:
     return table
 
 
-def dominant_lines(found: Diagnosis) -> list[str]:
-    """Which agents and examples would be drawn most, in words."""
-    agents = ", ".join(f"{k} ({times:.3g} times)" for k, times in found.top_agents)
-    examples = ", ".join(f"{n} of agent {k} ({t:.3g} times)" for k, n, t in found.top_examples)
+def dominant_lines(found: Diagnosis, names: Sequence | None = None) -> list[str]:
+    """Which agents and examples would be drawn most, in words; `names` are those of the agents."""
+    called = range(int(found.setting["num_agents"])) if names is None else names
+    agents = ", ".join(f"{called[k]} ({times:.3g} times)" for k, times in found.top_agents)
+    examples = ", ".join(
+        f"row {n} of agent {called[k]} ({times:.3g} times)" for k, n, times in found.top_examples
+    )
     return [
         f"agents drawn most, against uniform: {agents}",
         f"examples drawn most, against uniform: {examples}",
@@ -66,7 +70,7 @@ def dominant_lines(found: Diagnosis) -> list[str]:
 def constant_lines(found: Diagnosis) -> list[str]:
     """The paper's constants, or why one does not exist."""
     return [
-        f"{name}: {value:.3g}" if isinstance(value, float) else f"{name} does not exist: {value}"
+        f"{name}: {value:.3g}" if isinstance(value, float) else f"{name}: none; {value}"
         for name, value in found.constants.items()
     ]
 

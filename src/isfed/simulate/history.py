@@ -128,8 +128,9 @@ class History:
             raise ValueError(f"rate={rate} must be in (0, 1]")
         moments = self.telemetry[:, :, [MOMENT, UNIFORM]].astype(np.float64)
         averages: Any = lfilter([rate], [1.0, rate - 1.0], moments, axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return averages[:, :, 1] / averages[:, :, 0]
+        over, under = averages[:, :, 1], averages[:, :, 0]
+        # No gradient at all: nothing to gain and nothing to lose.
+        return np.divide(over, under, out=np.ones_like(over), where=under > 0.0)
 
     def steady(self, *, share: float = 0.25) -> Steady:
         """The mean msd over the last `share` of the rounds."""

@@ -2,7 +2,8 @@
 
 The library's own agents and cloud make the round; only their gradients are held at that model
 (eq. 14) and, where all outcomes can be listed, their draws are prescribed. So a wrong weight, a
-wrong mean or a design that misses its inclusion probabilities shows.
+wrong mean or a design that misses its inclusion probabilities shows. Where outcomes are listed, the
+library's own designs are taken at their word, `isfed.designs.outcomes`; any other design is drawn.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from scipy import stats
 
 from isfed.agent import Agent, Upload
 from isfed.algorithms import ISFedAvg
-from isfed.choices import check_active
+from isfed.choices import check_active, check_model
 from isfed.designs.outcomes import TooManyError, outcomes
 from isfed.policies import Refresh
 from isfed.problems import Problem
 from isfed.simulate.objects import Federation
-from isfed.stability import with_step_size
+from isfed.stability import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
 
@@ -125,11 +126,16 @@ def certify(
         raise ValueError(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
         )
-    start = np.zeros(problem.num_params) if params is None else np.asarray(params, dtype=float)
+    start = np.zeros(problem.num_params) if params is None else check_model(problem, params)
     algorithm = with_step_size(problem, algorithm, initial=start)
     made = federation(problem, algorithm, seed=seed, repetition=0, initial=start)
-    for i in range(rounds):
-        made.step(i)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(rounds):
+            made.step(i)
+    if not np.isfinite(made.cloud.params).all():
+        raise ValueError(
+            f"the {rounds} rounds before diverged: {explain_divergence(problem, algorithm)}"
+        )
     return _Round(made).certificate(samples, rounds, confidence)
 
 
@@ -201,8 +207,8 @@ class _Round:
         probabilities are fixed before its draw, so every step is as the first: one batch may serve
         for all of them, with a table that learns nothing in between.
         """
-        cloud, algorithm = self.made.cloud, self.made.algorithm
-        sets = outcomes(algorithm.agent_design, cloud.table.inclusion(cloud.num_active))
+        cloud = self.made.cloud
+        sets = outcomes(cloud.table.design, cloud.table.inclusion(cloud.num_active))
         batches = [
             outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
             for agent in self.made.agents

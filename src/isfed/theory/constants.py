@@ -13,6 +13,7 @@ computed (`rule=Rule.ANY_DESIGN`, the default), and the docstring says what diff
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -22,9 +23,12 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.choices import Choices, choices_at, example_gradients, gradients_of_agents
+from isfed.designs import WithReplacement
 from isfed.problems import Problem
-from isfed.problems.losses import LeastSquares, LinearLoss
+from isfed.problems.losses import Huber, LeastSquares, Logistic, Softmax
+from isfed.stability import with_step_size
 
+CONVEX = (LeastSquares, Huber, Logistic, Softmax)
 SINGULAR = 1e-12  # of the largest eigenvalue: below, rounding
 
 
@@ -49,7 +53,7 @@ class Constants:
     >>> from isfed import EQUAL, Uniform
     >>> algorithm = ISFedAvg(step_size=1e-5, num_active=6, agents=Uniform(), examples=Uniform())
     >>> constants = Constants(EQUAL.make(), algorithm)
-    >>> 0.0 < constants.nu < constants.delta, constants.lambda_ < 1.0
+    >>> 0.0 < constants.nu < constants.delta, constants.lambda_() < 1.0
     (True, True)
     """
 
@@ -57,6 +61,15 @@ class Constants:
     algorithm: ISFedAvg
     choices: Choices | None = None
     rule: Rule = Rule.ANY_DESIGN
+
+    def __post_init__(self) -> None:
+        if not self.algorithm.divide_by_steps:
+            raise TheoryError(
+                "without the 1/E_k of eq. (8) a run does not converge to w^o: the lemmas and the "
+                "theorem are not about it; use divide_by_steps=True"
+            )
+        if self.algorithm.drift > 0.0:
+            raise TheoryError("with a drift w^o moves: the theorem is about one that does not")
 
     @cached_property
     def _chosen(self) -> Choices:
@@ -244,7 +257,7 @@ class Constants:
         """
         share = self.problem.num_agents * self.agent_prob
         noise = self.problem.local_steps * self.beta_sk2
-        if self.rule is Rule.ANY_DESIGN:
+        if self.rule is not Rule.PAPER:
             limits = 2.0 * self.nu * self.problem.local_steps * share / (self.delta**2 + noise)
         else:
             limits = 2.0 * self.nu / (self.delta**2 + noise / share**2)
@@ -256,29 +269,31 @@ class Constants:
         low, high = 0.0, min(self.limit_centralised, self.limit_local)
         for _ in range(60):
             middle = (low + high) / 2.0
-            low, high = (middle, high) if self.contraction(middle) < 1.0 else (low, middle)
+            low, high = (middle, high) if self._contraction_gap(middle) > 0.0 else (low, middle)
         return low
 
-    @property
-    def lambda_(self) -> float:
-        """lambda of Lemma 2 at the algorithm's step size."""
-        return self._lambda(float(self.algorithm.step_size))
+    def lambda_(self, step_size: float | None = None) -> float:
+        """lambda of Lemma 2 at a step size (the algorithm's unless given)."""
+        return 1.0 - self._gap(self._step(step_size))
 
-    def _lambda(self, step_size: float) -> float:
-        return 1.0 - 2.0 * step_size * self.nu + step_size**2 * (self.delta**2 + self.beta_s2)
+    def _gap(self, step: float) -> float:
+        """1 - lambda; on its own, because near 1 a difference would lose every digit."""
+        return step * (2.0 * self.nu - step * (self.delta**2 + self.beta_s2))
 
-    @property
-    def lambda_k(self) -> np.ndarray:
-        """lambda_k of Lemma 4 at the algorithm's step size, eq. (33)."""
-        return self._lambda_k(float(self.algorithm.step_size))
-
-    def _lambda_k(self, step_size: float) -> np.ndarray:
+    def lambda_k(self, step_size: float | None = None) -> np.ndarray:
+        """lambda_k of Lemma 4 at a step size (the algorithm's unless given), eq. (33)."""
+        step = self._step(step_size)
         noise = self.problem.local_steps * self.beta_sk2
-        if self.rule is Rule.ANY_DESIGN:
-            step = self._local_step(step_size)
-            return 1.0 - 2.0 * self.nu * step + step**2 * (self.delta**2 + noise)
+        if self.rule is not Rule.PAPER:
+            local = self._local_step(step)
+            return 1.0 - 2.0 * self.nu * local + local**2 * (self.delta**2 + noise)
         share = (self.problem.num_agents * self.agent_prob) ** 2
-        return 1.0 - 2.0 * self.nu * step_size + step_size**2 * (self.delta**2 + noise / share)
+        return 1.0 - 2.0 * self.nu * step + step**2 * (self.delta**2 + noise / share)
+
+    def _step(self, step_size: float | None) -> float:
+        if step_size is not None:
+            return float(step_size)
+        return float(with_step_size(self.problem, self.algorithm).step_size)
 
     def _local_step(self, step_size: float) -> np.ndarray:
         """mu / (E_k K p_k), eq. (8)."""
@@ -292,92 +307,118 @@ class Constants:
         S_k = `inverse_spread`; there w_{k,e-1} is e - 1 steps of mu / (E_k K p_k) away, and each
         of these is at most 2 delta^2 S_k |w_k^o - w_{k,f}|^2 + 2 B_k / 3 sigma_{q,k}^2 long.
         """
-        near = far = noise = 0.0
-        if int(self.problem.local_steps.max()) == 1:
-            return near, far, noise  # every gradient is taken at w_{i-1}
-        step, contraction = self._local_step(step_size), self._lambda_k(step_size)
-        distances, sigma_q = self._local_distances**2, self.sigma_qk2
-        for agent in range(self.problem.num_agents):
-            slope = 2.0 * self.delta**2 * self.inverse_spread[agent]
-            jump = 2.0 / 3.0 * self._batch[agent] * sigma_q[agent]
-            steps = int(self.problem.local_steps[agent])
-            kept, gained = 1.0, 0.0  # |w_k^o - w_{k,f}|^2 <= kept |w_k^o - w_{i-1}|^2 + gained
-            sum_kept = sum_gained = from_start = from_noise = 0.0
-            for done in range(1, steps):
-                sum_kept, sum_gained = sum_kept + kept, sum_gained + gained
-                reach = step[agent] ** 2 * done  # Jensen over the `done` steps so far
-                from_start += reach * slope * sum_kept / steps
-                from_noise += reach * (slope * sum_gained + done * jump) / steps
-                kept *= contraction[agent]
-                gained = contraction[agent] * gained + step[agent] ** 2 * sigma_q[agent]
-            weight = self.delta**2 * self.inverse_spread[agent]
-            weight /= self.problem.num_agents**2 * self.agent_prob[agent]
-            near += 2.0 * weight * from_start  # |w_k^o - w|^2 <= 2 |w^o - w|^2 + 2 |w_k^o - w^o|^2
-            far += 2.0 * weight * from_start * distances[agent]
-            noise += weight * from_noise
-        return near, far, noise
+        steps = self.problem.local_steps
+        if int(steps.max()) == 1:
+            return 0.0, 0.0, 0.0  # every gradient is taken at w_{i-1}
+        for design in (self.algorithm.agent_design, self.algorithm.example_design):
+            if not (design.fixed_size or isinstance(design, WithReplacement)):
+                raise TheoryError(
+                    f"{type(design).__name__} draws a random number of units, for which Lemma 5 "
+                    "has no bound; use a design of fixed size, or local_steps=1"
+                )
+        step, contraction = self._local_step(step_size), self.lambda_k(step_size)
+        slope = 2.0 * self.delta**2 * self.inverse_spread
+        jump = 2.0 / 3.0 * self._batch * self.sigma_qk2
+        # |w_k^o - w_{k,f}|^2 <= kept |w_k^o - w_{i-1}|^2 + gained
+        kept, gained = np.ones_like(step), np.zeros_like(step)
+        sum_kept, sum_gained, from_start, from_noise = (np.zeros_like(step) for _ in range(4))
+        for done in range(1, int(steps.max())):
+            sum_kept, sum_gained = sum_kept + kept, sum_gained + gained
+            reach = np.where(done < steps, step**2 * done, 0.0)  # Jensen over the steps so far
+            from_start += reach * slope * sum_kept / steps
+            from_noise += reach * (slope * sum_gained + done * jump) / steps
+            kept = kept * contraction
+            gained = contraction * gained + step**2 * self.sigma_qk2
+        weight = self.delta**2 * self.inverse_spread
+        weight = weight / (self.problem.num_agents**2 * self.agent_prob)
+        start = 2.0 * weight * from_start  # |w_k^o - w|^2 <= 2 |w^o - w|^2 + 2 |w_k^o - w^o|^2
+        far = float(start @ self._local_distances**2)
+        return float(start.sum()), far, float(weight @ from_noise)
 
     def contraction(self, step_size: float) -> float:
-        """lambda' of Theorem 1, eq. (36), with alpha = sqrt(lambda)."""
-        alpha = self._alpha(step_size)
-        near = self.incremental(step_size)[0]
-        extra = step_size**2 * near / (1.0 - alpha) if near > 0.0 else 0.0
-        return self._lambda(step_size) / alpha + extra
+        """lambda' of Theorem 1, eq. (37), with alpha = sqrt(lambda)."""
+        return 1.0 - self._contraction_gap(step_size)
 
-    def _alpha(self, step_size: float) -> float:
-        """sqrt(lambda), or 1 where there is no incremental noise to split off, eq. (17)."""
+    def _contraction_gap(self, step: float) -> float:
+        """1 - lambda'; with alpha = sqrt(lambda), lambda / alpha is alpha."""
         if int(self.problem.local_steps.max()) == 1:
-            return 1.0
-        return math.sqrt(max(self._lambda(step_size), 0.0))
+            return self._gap(step)
+        rest = self._alpha_gap(step)
+        return rest - step**2 * self.incremental(step)[0] / rest
+
+    def _alpha_gap(self, step: float) -> float:
+        """1 - alpha; 0 where there is no incremental noise to split off, eq. (17)."""
+        if int(self.problem.local_steps.max()) == 1:
+            return 0.0
+        gap = self._gap(step)
+        return gap / (1.0 + math.sqrt(max(1.0 - gap, 0.0)))
 
     def bound(self, step_size: float | None = None) -> Bound:
         """Theorem 1 at a step size (the algorithm's unless given)."""
-        step = float(self.algorithm.step_size if step_size is None else step_size)
+        step = self._step(step_size)
         if not 0.0 < step < self.limit:
             raise TheoryError(
                 f"step_size={step:g} is not below the limit of Theorem 1, {self.limit:.3g}: the "
                 "theorem says nothing"
             )
-        alpha = self._alpha(step)
+        rest = self._alpha_gap(step)
         _, far, noise = self.incremental(step)
-        split = step**2 / (1.0 - alpha) if alpha < 1.0 else 0.0
+        split = step**2 / rest if rest > 0.0 else 0.0
         data, model = self.sigma_s2_parts
         return Bound(
-            contraction=self.contraction(step),
-            data=step**2 * data / alpha + split * noise,
-            model=step**2 * model / alpha + split * far,
+            gap=self._contraction_gap(step),
+            data=step**2 * data / (1.0 - rest) + split * noise,
+            model=step**2 * model / (1.0 - rest) + split * far,
         )
 
     def report(self, *, local: bool = True) -> dict[str, float | str]:
-        """Every constant by name; the reason, as text, where one does not exist.
+        """Every constant by name (of the agents' ones the largest); the reason, as text, where one
+        does not exist.
 
-        Without `local` those that need every agent's own minimiser are left out.
+        Without `local` those that need every agent's own minimiser are not computed.
         """
-        names = (
-            "nu", "delta", "xi", "beta_s2", "sigma_s2",
-            "limit_centralised", "limit_local", "limit",
-        )  # fmt: skip
         found: dict[str, float | str] = {}
-        for name in names if local else [name for name in names if name not in ("xi", "limit")]:
+        for name, (own, value) in _REPORTED.items():
+            if own and not local:
+                size = f"{self.problem.num_agents} agents of {self.problem.num_params} parameters"
+                found[name] = f"not computed: it needs the minimiser of every one of {size}"
+                continue
             try:
-                found[name] = float(getattr(self, name))
-            except TheoryError as error:
+                found[name] = float(np.max(value(self)))
+            except ValueError as error:  # a TheoryError, or no w^o
                 found[name] = str(error)
         return found
 
 
+_REPORTED: dict[str, tuple[bool, Callable[[Constants], Any]]] = {
+    "nu": (False, lambda c: c.nu),
+    "delta": (False, lambda c: c.delta),
+    "xi": (True, lambda c: c.xi),
+    "beta_sk2": (False, lambda c: c.beta_sk2),
+    "sigma_sk2": (False, lambda c: c.sigma_sk2),
+    "sigma_qk2": (True, lambda c: c.sigma_qk2),
+    "beta_s2": (False, lambda c: c.beta_s2),
+    "sigma_s2": (False, lambda c: c.sigma_s2),
+    "sigma_s2_data": (False, lambda c: c.sigma_s2_parts[0]),
+    "sigma_s2_model": (False, lambda c: c.sigma_s2_parts[1]),
+    "limit_centralised": (False, lambda c: c.limit_centralised),
+    "limit_local": (False, lambda c: c.limit_local),
+    "limit": (True, lambda c: c.limit),
+}
+
+
 @dataclass(frozen=True)
 class Bound:
-    """The bound of Theorem 1: msd_i <= contraction^i msd_0 + (1 - contraction^i) limit."""
+    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit."""
 
-    contraction: float  # lambda'
+    gap: float  # 1 - lambda'
     data: float  # what one round adds through data variability ...
     model: float  # ... and through model variability
 
     @property
     def limit_parts(self) -> tuple[float, float]:
         """The limit's parts: data variability, model variability, eq. (39)."""
-        return self.data / (1.0 - self.contraction), self.model / (1.0 - self.contraction)
+        return self.data / self.gap, self.model / self.gap
 
     @property
     def limit(self) -> float:
@@ -386,14 +427,14 @@ class Bound:
 
     def curve(self, rounds: int, initial: float) -> np.ndarray:
         """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
-        left = self.contraction ** np.arange(1, rounds + 1)
-        return left * initial + (1.0 - left) * self.limit
+        log_left = np.arange(1, rounds + 1) * np.log1p(-self.gap)
+        return np.exp(log_left) * initial - np.expm1(log_left) * self.limit
 
 
 def _linear(problem: Problem) -> Any:
-    """The loss, if its curvature is known."""
-    if not isinstance(problem.loss, LinearLoss):
+    """The loss, if it is one that is known to be convex."""
+    if type(problem.loss) not in CONVEX:  # not isinstance: of a subclass nothing is known
         raise TheoryError(
-            f"{type(problem.loss).__name__} states no curvature: whether it is convex is not known"
+            f"whether {type(problem.loss).__name__} is convex is not known, nor its curvature"
         )
     return problem.loss

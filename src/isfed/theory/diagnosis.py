@@ -23,7 +23,7 @@ from isfed.theory.variance import gradient_variance
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
 LEAST_GAIN = 0.5  # dB; what is below is not worth a change
-MOST_LOCAL = 500  # parameters up to which every agent's own minimiser is looked for
+MOST_LOCAL = 50_000  # agents x parameters up to which the agents' own minimisers are looked for
 TOP = 5  # of the agents and examples that would dominate
 
 
@@ -36,9 +36,7 @@ class Option:
     agents_share: float  # of the variance
     variance_ratio: float  # that of uniform sampling over this
     gain_db: float  # of the error that remains at a small step size
-    step_limit: (
-        float | None
-    )  # the largest stable step size; None where the loss states no curvature
+    step_limit: float | None  # the largest stable step size; None where it is not known
     agents_size: float  # effective number of agents in a draw of L
     examples_size: float  # effective number of examples in a step, on average over the agents
 
@@ -61,7 +59,7 @@ class Diagnosis:
     def best(self) -> Option:
         """The simplest option that is within `LEAST_GAIN` of the best one."""
         most = max(option.gain_db for option in self.options.values())
-        return next(o for o in self.options.values() if o.gain_db > most - LEAST_GAIN)
+        return next(o for o in self.options.values() if o.gain_db >= most - LEAST_GAIN)
 
     @property
     def helps(self) -> bool:
@@ -77,6 +75,8 @@ class Diagnosis:
                 f"It would not help you: importance sampling would change the remaining error by "
                 f"{most:.1f} dB at most, so keep sampling uniformly."
             )
+        if math.isinf(best.gain_db):
+            return f"Sample {best.sampling} by importance: at this model no noise would be left."
         what = {"agents": "agents", "examples": "examples", "both": "agents and examples"}
         sentence = (
             f"Sample {what[best.sampling]} by importance: at the same small step size the "
@@ -95,7 +95,10 @@ class Diagnosis:
             "at": self.at,
             "weighted_by_curvature": self.weighted,
             "recommendation": self.recommendation(),
-            "options": [vars(option) for option in self.options.values()],
+            "options": [
+                {name: _json(value) for name, value in vars(option).items()}
+                for option in self.options.values()
+            ],
             "top_agents": [{"agent": k, "times_uniform": f} for k, f in self.top_agents],
             "top_examples": [
                 {"agent": k, "example": n, "times_uniform": f} for k, n, f in self.top_examples
@@ -146,7 +149,7 @@ def diagnose(
             variance=found.total,
             agents_share=found.agents_share,
             variance_ratio=_ratio(base[0], found.total),
-            gain_db=10.0 * math.log10(_ratio(base[1], error)),
+            gain_db=_decibels(_ratio(base[1], error)),
             step_limit=_limit(problem, algorithm, chosen),
             agents_size=effective_size(chosen.agents),
             examples_size=_examples_size(problem, chosen),
@@ -162,12 +165,23 @@ def diagnose(
         choices=chosen,
         top_agents=_top_agents(problem, chosen, num_active),
         top_examples=_top_examples(problem, chosen),
-        constants=Constants(problem, both, chosen).report(local=problem.num_params <= MOST_LOCAL),
+        constants=Constants(problem, both, chosen).report(
+            local=problem.num_agents * problem.num_params <= MOST_LOCAL
+        ),
     )
+
+
+def _json(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ratio(over: float, under: float) -> float:
     return over / under if under > 0.0 else (1.0 if over == 0.0 else float("inf"))
+
+
+def _decibels(ratio: float) -> float:
+    return 10.0 * math.log10(ratio) if ratio > 0.0 else -math.inf
 
 
 def _directions(problem: Problem, model: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:

@@ -16,6 +16,7 @@ from isfed.algorithms import ISFedAvg
 from isfed.choices import Choices
 from isfed.problems import Problem, optimum
 from isfed.problems.losses import LinearLoss
+from isfed.stability import with_step_size
 from isfed.theory.constants import TheoryError
 from isfed.theory.variance import Variance, gradient_variance
 
@@ -89,6 +90,9 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
     Without the 1/E_k of eq. (8) a run converges to the minimiser of the risk weighted by E_k, not
     to w^o: then that is the target, and its distance to w^o stays in the msd.
     """
+    if algorithm.drift > 0.0:
+        raise TheoryError("with a drift w^o moves: nothing is predicted of that")
+    algorithm = with_step_size(problem, algorithm)
     target, weight = problem.optimum, problem.data.row_weights()
     if not algorithm.divide_by_steps:
         weight = weight * np.repeat(problem.local_steps, problem.data.num_examples)
