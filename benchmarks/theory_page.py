@@ -47,12 +47,12 @@ def variance_table(rows: list[dict[str, Any]]) -> str:
 def bound_table(rows: list[dict[str, Any]]) -> str:
     """The msd at five step sizes."""
     return table(
-        ["problem", "policy", "step", "rounds", "time constants", "measured", "predicted",
-         "bound", "of it data, model"],
+        ["problem", "policy", "step", "rounds", "time constants", "repetitions", "measured",
+         "predicted", "bound", "of it data, model"],
         [
             [
                 row["problem"], row["policy"], f"{row['step_size']:.2e}", f"{row['rounds']:,}",
-                f"{row['time_constants']:.2g}",
+                f"{row['time_constants']:.2g}", str(row["repetitions"]),
                 f"{row['measured']:.3e} ± {row['stderr']:.0e}", f"{row['predicted']:.3e}",
                 f"{row['bound']:.2e}", f"{row['bound_data']:.1e}, {row['bound_model']:.1e}",
             ]
@@ -69,10 +69,12 @@ def groups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, A
     return found
 
 
-def slope(rows: list[dict[str, Any]]) -> float:
-    """Of the msd against the step size, both as logarithms."""
+def slope(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Of the msd against the step size, both as logarithms, and its standard error."""
     x, y = (np.log([row[name] for row in rows]) for name in ("step_size", "measured"))
-    return float(np.polyfit(x, y, 1)[0])
+    errors = np.array([row["stderr"] / row["measured"] for row in rows])
+    share = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    return float(share @ y), float(np.sqrt(share**2 @ errors**2))
 
 
 def bound_words(rows: list[dict[str, Any]]) -> str:
@@ -80,7 +82,8 @@ def bound_words(rows: list[dict[str, Any]]) -> str:
     below = sum(row["measured"] < row["bound"] for row in rows)
     lines = [f"{below} of {len(rows)} lie below the bound."]
     for (problem, policy), found in groups(rows).items():
-        words = f"{problem}, {policy}: slope **{slope(found):.3f}** in log-log"
+        value, stderr = slope(found)
+        words = f"{problem}, {policy}: slope **{value:.3f} ± {stderr:.3f}** in log-log"
         if max(row["time_constants"] for row in found) < 1.0:
             words += (
                 ", over one and the same stretch of step size times rounds: below the limit the "
