@@ -113,9 +113,15 @@ def diagnose(
     task: Task = "regression",
     drop: Drop = None,
     missing: Missing = "error",
-    active: Annotated[int | None, typer.Option(help="L, agents a round.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="B, examples a step, at most.")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="E, steps of a turn.")] = None,
+    active: Annotated[
+        int | None, typer.Option(help="L, agents a round (default: a tenth, or as named).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="B, examples a step, at most (default: 8, or as named).")
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="E, steps of a turn (default: 1, or as named).")
+    ] = None,
     ridge: Annotated[
         float | None, typer.Option(help=f"Of a table: weight of |params|^2 (default: {RIDGE}).")
     ] = None,
@@ -130,8 +136,8 @@ def diagnose(
     largest stable step sizes; who would be drawn most. All of it at the minimiser w^o, which is
     computed from the whole table: that is the only fit it makes.
 
-    Names: paper, equal, outliers (the regression), ijcnn1, ijcnn1-natural, writers, parkinsons,
-    digits, breast-cancer.
+    WHAT is a table (Parquet, CSV or LIBSVM; say --agent and --target), or a name: paper, equal,
+    outliers (the regression), ijcnn1, ijcnn1-natural, writers, parkinsons, digits, breast-cancer.
     """
     from isfed.report.diagnosis import (
         constant_lines,
