@@ -414,3 +414,11 @@ def test_diagnose_names_what_is_wrong(run, tmp_path, words, message):
     assert code == 2
     assert message in " ".join(text.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_starts_to_diverge_is_warned_of(run, tmp_path):
+    text = SMALL.replace("0.01", "1.2")
+    (tmp_path / "grows.toml").write_text(text)
+    code, said = run("run", "grows.toml")
+    assert code == 0 or "diverged" in said
+    assert "exceeds" in " ".join(said.split())

@@ -1,5 +1,6 @@
 """Step-size limits against closed forms, and runs on either side of them."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from isfed import (
 from isfed.choices import choices_at
 from isfed.stability import (
     SHARE_OF_LIMIT,
+    GrowthWarning,
     explain_divergence,
     risk_curvature,
     stable_step_size,
@@ -180,3 +182,19 @@ def test_auto_needs_data():
         algorithm.rules(3)
     with pytest.raises(ValueError, match="must be a positive number or 'auto'"):
         isfedavg(Memory(), step_size="best")
+
+
+@pytest.mark.parametrize("engine", ["kernel", "objects"])
+def test_a_run_that_starts_to_diverge_says_so(engine):
+    """It grows, but has not overflowed when the rounds end."""
+    problem = PAPER.replace(num_agents=30, num_examples=20).make()
+    algorithm = isfedavg(Uniform())
+    step = 3 * step_limits(problem, algorithm).mean_square
+    growing = replace(algorithm, step_size=step)
+    with pytest.warns(GrowthWarning, match="is diverging, its msd has grown .* exceeds"):
+        simulate(problem, growing, rounds=60, repetitions=3, engine=engine)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(problem, algorithm, rounds=60, repetitions=3, engine=engine)
+        start = problem.optimum  # from there the msd grows to its steady state, as it should
+        simulate(problem, algorithm, rounds=60, repetitions=3, engine=engine, initial=start)

@@ -6,11 +6,15 @@ weighted mean of the curvatures drawn. Three limits on mu, each below the one be
     mean         2 / (largest eigenvalue of E[H]): gradient descent with all data
     mean_square  2 / (largest eigenvalue of E[H]^-1 E[H^2]): E|w - w^o|^2 shrinks in every direction
     every_draw   2 / (largest curvature that one local step can meet): no draw at all overshoots
+
+All take a turn of E_k local steps as one step of their mean, which is right for small steps and
+careful for large ones: smaller steps in between overshoot less.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -240,3 +244,26 @@ def explain_divergence(problem: Problem, algorithm: ISFedAvg) -> str:
         f"above {limits.every_draw:.3g}, below which no single draw overshoots: probabilities far "
         "from those at w^o make such draws; use a larger floor or a smaller step_size"
     )
+
+
+class GrowthWarning(RuntimeWarning):
+    """A run that did not overflow, but whose error grows."""
+
+
+def warn_if_growing(
+    problem: Problem, algorithm: ISFedAvg, msd: np.ndarray, *, name: str = "the model"
+) -> None:
+    """Warn if the msd ends far above where it began and the step size is beyond its limit."""
+    part = msd.shape[1] // 10
+    if part == 0 or algorithm.drift > 0.0:
+        return
+    early, late = float(msd[:, :part].mean()), float(msd[:, -part:].mean())
+    if late > 10.0 * early and isinstance(problem.loss, LinearLoss):
+        limits = step_limits(problem, algorithm)
+        if float(algorithm.step_size) >= limits.mean_square:
+            warnings.warn(
+                f"{name} is diverging, its msd has grown from {early:.2g} to {late:.2g}: "
+                f"{explain_divergence(problem, algorithm)}",
+                GrowthWarning,
+                stacklevel=3,
+            )

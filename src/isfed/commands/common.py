@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from rich.markup import escape
 from isfed.experiments import ConfigError, StoreError
 from isfed.experiments.steps import NoStepError
 from isfed.simulate import DivergenceError
+from isfed.stability import GrowthWarning
 
 RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -40,11 +42,18 @@ DataDir = Annotated[
 ]
 
 
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    errors.print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
+
+
 @contextlib.contextmanager
 def one_line_errors(stopped: str = "--resume continues from here") -> Iterator[None]:
     """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", GrowthWarning)
+            warnings.showwarning = _show_warning
+            yield
     except ConfigError as error:
         fail(str(error), BAD_USAGE)
     except (StoreError, DivergenceError, NoStepError) as error:

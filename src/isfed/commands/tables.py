@@ -89,8 +89,8 @@ def _read_own_table(
     from isfed.problems.sources import open_source
     from isfed.problems.tables import Columns, read_table
 
-    if not file.exists():
-        raise ConfigError(f"{file} does not exist")
+    if not file.is_file():
+        raise ConfigError(f"{file} {'is a folder' if file.exists() else 'does not exist'}")
     source = open_source(file)
     names = source.table.column_names
     for name in (agent, target, *drop):
@@ -144,6 +144,8 @@ def diagnose(
         diagnosis_table,
         dominant_lines,
         save_diagnosis,
+        setting_line,
+        settling_line,
     )
     from isfed.report.folders import check_free
     from isfed.theory import diagnose as find
@@ -156,14 +158,18 @@ def diagnose(
         problem = _with_work(problem, batch_size, local_steps)
         found = find(problem, num_active=usual if active is None else active)
         save_diagnosis(folder, problem, found, overwrite=overwrite)
+        print_line(setting_line(found))
         console.print(diagnosis_table(found))
-        for line in (*dominant_lines(found, names), *constant_lines(found)):
-            print_line(f"- {line}")
         print_line(found.recommendation())
+        print_line(settling_line(found))
+        for line in dominant_lines(found, names):
+            print_line(f"- {line}")
         print_line(
-            "This is the error that remains when the model has settled; until then, at one step "
-            "size, all ways to sample are equally fast."
+            "Constants of the paper's lemmas and theorem; their limits are bounds, far more "
+            "careful than what is stable (docs/theory.md):"
         )
+        for line in constant_lines(found):
+            print_line(f"  {line}")
         print_line(f"Results are in {folder}")
 
 

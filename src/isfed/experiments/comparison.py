@@ -142,7 +142,8 @@ class Comparison:
             )
         return (
             "Importance sampling buys nothing here that can be told from chance: the final losses "
-            f"differ by {gain:.2g} ± {error:.1g}. Keep FedAvg."
+            f"differ by {gain:.2g} ± {error:.1g} after {self.fedavg.rounds[-1]} rounds. Keep "
+            "FedAvg, or look again with more --rounds."
         )
 
 

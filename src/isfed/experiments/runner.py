@@ -19,7 +19,7 @@ from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.run import KernelRun, check_run
 from isfed.simulate.setup import kernel_runs
-from isfed.stability import explain_divergence
+from isfed.stability import explain_divergence, warn_if_growing
 from isfed.telemetry import COLUMNS
 
 LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
@@ -238,6 +238,7 @@ class _Job:
         if kernel.diverged:
             reason = explain_divergence(kernel.problem, kernel.algorithm)
             raise DivergenceError(kernel.round_index, history, reason, name=name)
+        warn_if_growing(kernel.problem, kernel.algorithm, history.msd, name=name)
         if self.measured is not None:
             history = with_end(history, self.measured.measure)
         return Finished(history, self.seconds)

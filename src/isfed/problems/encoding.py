@@ -130,10 +130,11 @@ def _shown(values: Sequence) -> str:
 def one_hot(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
     """One column of zeros and ones for every category; NaN in all where the value is missing."""
     places, values = codes(source, name, known)
-    if len(values) > MOST_CATEGORIES:
+    if len(values) > MOST_CATEGORIES or (known is None and 2 * len(values) > places.size > 20):
         raise ValueError(
-            f"{source.name}: column {name!r} has {len(values)} different values, more than the "
-            f"{MOST_CATEGORIES} that make sense as categories; leave it out"
+            f"{source.name}: column {name!r} has {len(values)} different values in {places.size} "
+            f"rows, too many to be categories (at most {MOST_CATEGORIES}, and half of the rows); "
+            "leave it out (--drop)"
         )
     block = np.zeros((places.size, len(values)))
     block[np.arange(places.size), places] = 1.0

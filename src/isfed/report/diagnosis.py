@@ -30,9 +30,11 @@ def diagnosis_table(found: Diagnosis) -> Table:
     table = Table(title=f"{found.problem}: predicted at {found.at}", title_justify="left")
     table.add_column("")
     for heading in (
-        "variance", "from agents", "ratio", "gain, dB", "largest stable step", "agents", "examples",
+        "variance", "from agents", "ratio", "gain, dB", "stable step", "agents", "examples",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
+    num_active = found.setting["num_active"]
+    batch = found.options["uniform"].examples_size  # equal chances: the batch itself
     for name, option in found.options.items():
         limit = "unknown" if option.step_limit is None else f"{option.step_limit:.3g}"
         table.add_row(
@@ -42,16 +44,41 @@ def diagnosis_table(found: Diagnosis) -> Table:
             f"{option.variance_ratio:.3g}",
             f"{option.gain_db:.2f}",
             limit,
-            f"{option.agents_size:.2f}",
-            f"{option.examples_size:.2f}",
+            f"{option.agents_size / num_active:.0%}",
+            f"{option.examples_size / batch:.0%}",
         )
     kind = "the mean squared distance to w^o" if found.weighted else "the gradient's variance"
     table.caption = (
-        "variance: of a round's gradient estimate; ratio: uniform over this; gain: of "
-        f"{kind} that remains; agents, examples: effective size of a draw"
+        "variance of a round's gradient estimate, how many times smaller it is (ratio); gain in "
+        f"{kind} that remains; largest stable step size of ISFedAvg so sampled (FedAvg, without "
+        "1/E_k, has a smaller one); effective size of a draw of agents and of examples"
     )
     table.caption_justify = "left"
     return table
+
+
+def setting_line(found: Diagnosis) -> str:
+    """What was looked at, in words."""
+    said = found.setting
+    spans = [
+        str(value) if isinstance(value, int) else f"{value[0]} to {value[1]}"
+        for value in (said["batch_size"], said["local_steps"])
+    ]
+    return (
+        f"{said['num_agents']} agents, {said['num_active']} a round (L); {said['rows']} rows, "
+        f"{spans[0]} a step (B), {spans[1]} steps a turn (E); {said['num_params']} parameters, "
+        f"{said['loss']}; probabilities of {said['policy']}, floor {said['floor']:g}"
+    )
+
+
+def settling_line(found: Diagnosis) -> str:
+    """When the gain counts."""
+    rounds = found.settling_rounds
+    when = "" if rounds is None else f" (about {rounds:.2g} rounds at a quarter of the stable step)"
+    return (
+        f"This is the error that remains when the model has settled{when}; until then, at one step "
+        "size, all ways to sample are equally fast."
+    )
 
 
 def dominant_lines(found: Diagnosis, names: Sequence | None = None) -> list[str]:

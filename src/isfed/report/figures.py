@@ -51,10 +51,11 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def _smooth(values: np.ndarray, width: int) -> np.ndarray:
     """A centred mean over `width` rounds, narrower at the two ends."""
-    sums = np.cumsum(np.concatenate([[0.0], values]))
+    # Window by window: differences of running sums would lose small values after large ones.
     place = np.arange(values.size)
     reach = np.minimum(np.minimum(place, values.size - 1 - place), width // 2)
-    return (sums[place + reach + 1] - sums[place - reach]) / (2 * reach + 1)
+    ends = zip(place - reach, place + reach + 1, strict=True)
+    return np.array([values[begin:end].mean() for begin, end in ends])
 
 
 def msd_figure(folder: Path) -> list[Path]:

@@ -22,7 +22,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
         title_justify="left",
     )
     table.add_column("algorithm")
-    for heading in ("msd (dB)", f"gain over {first} (dB)", "|p_k - p_k^o|", "mean |p_n - p_n^o|"):
+    # A column of its own only where there is something to compare.
+    steps = len({row["step_size"] for row in summary["algorithms"]}) > 1
+    headings = ["msd (dB)", f"gain over {first} (dB)", "|p_k - p_k^o|", "mean |p_n - p_n^o|"]
+    for heading in (["step"] if steps else []) + headings:
         table.add_column(heading, justify="right")
     table.add_column("gradients a round", justify="right")
     table.add_column("rounds a second", justify="right")
@@ -30,6 +33,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         gain = f"{row['gain_db']:.2f} ± {row['gain_stderr_db']:.2f}"
         table.add_row(
             row["name"],
+            *([f"{row['step_size']:.3g}"] if steps else []),
             f"{row['msd_db']:.2f} ± {row['msd_stderr_db']:.2f}",
             "" if row["name"] == first else gain,
             f"{row['agent_distance']:.2e}",
@@ -39,7 +43,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         )
     table.add_section()
     table.add_row(
-        "uniform probabilities", "", "",
+        "uniform probabilities", *([""] if steps else []), "", "",
         f"{summary['uniform_agent_distance']:.2e}", f"{summary['uniform_example_distance']:.2e}",
     )  # fmt: skip
     return table

@@ -14,7 +14,7 @@ from isfed.policies import Initial, Refresh
 from isfed.problems import Problem
 from isfed.simulate.history import DivergenceError, History, Measured
 from isfed.simulate.kernel import TOO_FAR, distance
-from isfed.stability import explain_divergence
+from isfed.stability import explain_divergence, warn_if_growing
 from isfed.streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.telemetry import COLUMNS, RoundWatch, uniform_rows
 
@@ -175,4 +175,5 @@ def simulate_objects(
     )
     if finite < rounds:
         raise DivergenceError(finite, history, explain_divergence(problem, algorithm))
+    warn_if_growing(problem, algorithm, history.msd)
     return history

@@ -26,7 +26,7 @@ from isfed.simulate.setup import (
     make_state,
     make_task,
 )
-from isfed.stability import explain_divergence, with_step_size
+from isfed.stability import explain_divergence, warn_if_growing, with_step_size
 from isfed.telemetry import COLUMNS, uniform_rows
 
 CHUNK_SECONDS = 0.2
@@ -124,6 +124,7 @@ def simulate(
     history = run.history(msd[:, :done], watched[:, :done], measured)
     if run.diverged:
         raise DivergenceError(run.round_index, history, explain_divergence(problem, algorithm))
+    warn_if_growing(problem, algorithm, history.msd)
     return history
 
 

@@ -54,6 +54,15 @@ class Diagnosis:
     top_agents: list[tuple[int, float]] = field(default_factory=list)  # (agent, K p_k)
     top_examples: list[tuple[int, int, float]] = field(default_factory=list)  # ..., N_k p_n
     constants: dict[str, float | str] = field(default_factory=dict)
+    slowest: float | None = None  # the smallest curvature of the risk, where it is known
+
+    @property
+    def settling_rounds(self) -> float | None:
+        """How many rounds the slowest direction takes at a quarter of the largest stable step."""
+        limit = self.best.step_limit
+        if limit is None or self.slowest is None:
+            return None
+        return 1.0 / (0.25 * limit * self.slowest)
 
     @property
     def best(self) -> Option:
@@ -95,6 +104,7 @@ class Diagnosis:
             "at": self.at,
             "weighted_by_curvature": self.weighted,
             "recommendation": self.recommendation(),
+            "settling_rounds": self.settling_rounds,
             "options": [
                 {name: _json(value) for name, value in vars(option).items()}
                 for option in self.options.values()
@@ -161,6 +171,7 @@ def diagnose(
         setting=_setting(problem, num_active, sides[1]),
         at="w^o, the minimiser" if params is None else "the model given",
         weighted=turn is not None,
+        slowest=None if turn is None else float(1.0 / weights.max()),
         options=options,
         choices=chosen,
         top_agents=_top_agents(problem, chosen, num_active),
@@ -228,7 +239,7 @@ def _setting(problem: Problem, num_active: int, policy: Policy) -> dict[str, Any
 def _top_agents(problem: Problem, chosen: Choices, num_active: int) -> list[tuple[int, float]]:
     times = problem.num_agents * chosen.agent_prob(num_active)
     order = np.argsort(-times, kind="stable")[:TOP]
-    return [(int(k), float(times[k])) for k in order]
+    return [(int(k), float(times[k])) for k in order if times[k] > 1.0]
 
 
 def _top_examples(problem: Problem, chosen: Choices) -> list[tuple[int, int, float]]:
