@@ -22,6 +22,7 @@ from isfed import (
     WithReplacement,
     simulate,
 )
+from isfed.stability import GrowthWarning
 
 PROBLEM = Regression(
     num_agents=5, num_examples=7, local_steps=(1, 4), batch_size=(1, 3), ridge=0.01
@@ -89,9 +90,10 @@ def test_a_model_that_overflows_within_a_turn_ends_the_run(policy, design, engin
 
 
 @pytest.mark.parametrize("engine", ["kernel", "objects"])
-def test_a_run_that_does_not_reach_the_bound_is_no_error(engine):
+def test_a_run_that_does_not_reach_the_bound_is_no_error_but_warned_of(engine):
     algorithm = FedAvg(step_size=20.0, num_active=2)
     last = diverge(algorithm, engine=engine).round_index
-    history = simulate(PROBLEM, algorithm, rounds=last, engine=engine)
+    with pytest.warns(GrowthWarning, match="the model is diverging"):
+        history = simulate(PROBLEM, algorithm, rounds=last, engine=engine)
     assert history.rounds == last
     assert np.isfinite(history.msd).all()
