@@ -15,6 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 from theory_study import RESULTS
 
 HERE = Path(__file__).parent
@@ -111,6 +112,9 @@ def bound_figure(rows: list[dict[str, Any]], path: Path) -> None:
                       markersize=4, label="measured")  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")
+        shown = steps[::2]  # the ticks of a short logarithmic axis would run into each other
+        axes.set_xticks(shown, [f"{step:.1e}" for step in shown])
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{problem}, {policy}", fontsize=10)
         axes.set_xlabel("step size")
         axes.grid(alpha=0.3, which="both")
