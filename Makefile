@@ -71,7 +71,7 @@ study: install  ## compare policies and designs (benchmarks/study.py)
 	@echo "==> python benchmarks/study.py"
 	@$(BIN)/python benchmarks/study.py
 
-theory: install  ## theory against measurement: makes docs/theory.md (half an hour)
+theory: install  ## theory against measurement: makes docs/theory.md (about an hour)
 	@echo "==> python benchmarks/theory_study.py, then theory_page.py"
 	@$(BIN)/python benchmarks/theory_study.py
 	@$(BIN)/python benchmarks/theory_page.py

@@ -32,7 +32,7 @@ def test_engines_measure_the_same(problem):
         for engine in ("kernel", "objects")
     ]
     for history in histories:
-        assert history.measured_rounds.tolist() == [0, 7, 14, 21, 28]
+        assert history.measured_rounds.tolist() == [0, 7, 14, 21, 28, 30]
         assert np.all(history.measured["first"][:, 0] == 0.0)
         assert np.isfinite(history.measured["square"]).all()
     for name in Norms.names:

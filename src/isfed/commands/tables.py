@@ -137,7 +137,7 @@ def diagnose(
     computed from the whole table: that is the only fit it makes.
 
     WHAT is a table (Parquet, CSV or LIBSVM; say --agent and --target), or a name: paper, equal,
-    outliers (the regression), ijcnn1, ijcnn1-natural, writers, parkinsons, digits, breast-cancer.
+    outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits, breast-cancer.
     """
     from isfed.report.diagnosis import (
         constant_lines,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
-from isfed.experiments.measures import with_end
 from isfed.experiments.runner import Progress
 from isfed.experiments.steps import NoStepError
 from isfed.problems import FederatedTable, Problem
@@ -280,7 +279,7 @@ def _run(
         if progress is not None:
             progress.advance(rounds // budget.repetitions)
 
-    history = simulate(
+    return simulate(
         problem,
         algorithm,
         rounds=budget.rounds,
@@ -290,4 +289,3 @@ def _run(
         measure=measure,
         progress=done,
     )
-    return with_end(history, measure)

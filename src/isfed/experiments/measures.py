@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
-from isfed.simulate import History, Measure
 
 
 class ErrorRates:
@@ -59,16 +56,3 @@ class HeldOutLoss:
         """The loss of every model, (R, 1)."""
         values = [self.weight @ self.loss.values(w, self.x, self.y) for w in params]
         return np.array(values)[:, None]
-
-
-def with_end(history: History, measure: Measure) -> History:
-    """The same history, measured at its last round too, whether `every` divides it or not."""
-    if history.measured_rounds[-1] == history.rounds:
-        return history
-    last = measure(history.params)
-    measured = {
-        name: np.column_stack([history.measured[name], last[:, i]])
-        for i, name in enumerate(measure.names)
-    }
-    rounds = np.append(history.measured_rounds, history.rounds)
-    return replace(history, measured_rounds=rounds, measured=measured)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isfed.experiments.classification import Ijcnn1Source, WritersSource
+from isfed.experiments.classification import Ijcnn1Source
 from isfed.problems import LeastSquares, Logistic, Problem, Softmax
 from isfed.problems.datasets import breast_cancer, digits, parkinsons
 from isfed.problems.partition import dirichlet, iid
@@ -23,10 +23,6 @@ def _preset(name: str) -> Callable[[Path | None], Made]:
 
 def _ijcnn1(partition) -> Callable[[Path | None], Made]:
     return lambda data_dir: (Ijcnn1Source(partition=partition, data_dir=data_dir).make(), 10)
-
-
-def _writers(data_dir: Path | None) -> Made:
-    return WritersSource(data_dir=data_dir).make(), 54
 
 
 def _parkinsons(data_dir: Path | None) -> Made:
@@ -55,7 +51,6 @@ NAMED: dict[str, Callable[[Path | None], Made]] = {
     **{name: _preset(name) for name in PRESETS},
     "ijcnn1": _ijcnn1("one-class"),
     "ijcnn1-natural": _ijcnn1("natural"),
-    "writers": _writers,
     "parkinsons": _parkinsons,
     "digits": _digits,
     "breast-cancer": _breast_cancer,

@@ -11,7 +11,6 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.experiments.config import ConfigError, Experiment
-from isfed.experiments.measures import with_end
 from isfed.experiments.store import HISTORY, MEASURES, Store, StoreError
 from isfed.experiments.summary import history_columns, measure_columns, summarise
 from isfed.policies import Oracle
@@ -239,6 +238,4 @@ class _Job:
             reason = explain_divergence(kernel.problem, kernel.algorithm)
             raise DivergenceError(kernel.round_index, history, reason, name=name)
         warn_if_growing(kernel.problem, kernel.algorithm, history.msd, name=name)
-        if self.measured is not None:
-            history = with_end(history, self.measured.measure)
         return Finished(history, self.seconds)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.experiments.measures import with_end
 from isfed.problems import Problem
 from isfed.simulate import DivergenceError, Measure, simulate
 
@@ -71,7 +70,7 @@ def choose_step_size(
         except DivergenceError:
             losses[step_size] = np.inf
         else:
-            values = with_end(history, measure).measured[measure.names[0]]
+            values = history.measured[measure.names[0]]
             last = max(1, round(LAST_SHARE * values.shape[1]))
             losses[step_size] = float(values[:, -last:].mean())
         if progress is not None:

@@ -49,21 +49,22 @@ class Measure(Protocol):
 
 
 class Measured:
-    """What a measure found: values[rep, point, name] at rounds 0, every, 2 every, ..."""
+    """What a measure found: values[rep, point, name] at rounds 0, every, 2 every, ..., the last."""
 
     def __init__(self, measure: Measure, repetitions: int, rounds: int) -> None:
         if measure.every < 1:
             raise ValueError(f"every={measure.every} must be at least 1")
         self.measure = measure
-        self.rounds = np.arange(0, rounds + 1, measure.every)
+        self.rounds = np.unique(np.append(np.arange(0, rounds, measure.every), rounds))
         self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
 
     def look(self, params: np.ndarray, round_index: int, *, repetition: int | None = None) -> None:
         """Measure if this is a round to measure at."""
-        if round_index % self.measure.every:
+        point = int(np.searchsorted(self.rounds, round_index))
+        if self.rounds[point] != round_index:
             return
         rows = slice(None) if repetition is None else slice(repetition, repetition + 1)
-        self.values[rows, round_index // self.measure.every] = self.measure(params)
+        self.values[rows, point] = self.measure(params)
 
     def fields(self) -> dict[str, Any]:
         """What a history keeps of it."""

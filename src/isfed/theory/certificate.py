@@ -116,7 +116,7 @@ def certify(
     where there are few, otherwise from `samples` rounds. A `federation` of your own puts your own
     cloud or agents to the test.
 
-    >>> from isfed import PAPER, Memory
+    >>> from isfed import PAPER
     >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
     >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
     True
@@ -143,15 +143,16 @@ class _Round:
     """The round that comes next, with every gradient held at the model it starts from."""
 
     def __init__(self, made: Federation) -> None:
-        self.made, self.problem = made, made.problem
+        self.made = made
         self.params = made.cloud.params.copy()
         if made.algorithm.agents.refresh == Refresh.ALL:
             made._score_all(self.params)
         gradients = []
         for agent in made.agents:
-            gradients.append(agent.norms_at(self.params)[1])
+            norms, gradient = agent.norms_at(self.params)
+            gradients.append(gradient)
             if made.algorithm.examples.refresh == Refresh.ALL:
-                agent.table.replace(agent.norms_at(self.params)[0])
+                agent.table.replace(norms)
             agent.loss = _Held(agent.loss, self.params)
             # A step of 1: what an agent sends is its estimate itself, with the sign turned.
             agent.rules = replace(agent.rules, step_size=1.0)
