@@ -42,8 +42,8 @@ test: dev  ## run the tests and the examples in docstrings
 	@$(BIN)/python -m pytest
 
 test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapter, with real processes on loopback
-	@echo "==> pytest tests/flower tests/federation"
-	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest tests/flower tests/federation
+	@echo "==> pytest tests/flower tests/network"
+	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest tests/flower tests/network
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"

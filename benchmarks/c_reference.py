@@ -13,9 +13,9 @@ import problems
 from measure import Case, Report, by_turns
 
 from isfed import Deville, ISFedAvg, Logistic, Memory, Problem, Score, Systematic
-from isfed.policies import Refresh
+from isfed.base.streams import Purpose, stream_key
+from isfed.sampling.policies import Refresh
 from isfed.simulate.run import KernelRun
-from isfed.streams import Purpose, stream_key
 
 SOURCE = Path(__file__).with_name("reference.c")
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")

@@ -15,7 +15,7 @@ from isfed import (
     Regression,
     Uniform,
 )
-from isfed.designs import Design
+from isfed.sampling.designs import Design
 
 STEP_SIZE = 0.01
 

@@ -10,8 +10,9 @@ import time
 
 from sklearn.datasets import load_svmlight_file
 
-from isfed.problems import datasets, partition
-from isfed.problems.files import content_of
+from isfed.datasets import named as datasets
+from isfed.datasets import partition
+from isfed.datasets.files import content_of
 
 REPEATS = 7
 LIMIT = 2.0

@@ -37,10 +37,10 @@ from isfed import (
     inclusion_probabilities,
     step_limits,
 )
-from isfed.choices import Choices, choices_at, gradients_of_agents
 from isfed.experiments.named import NAMED
 from isfed.simulate.run import KernelRun
 from isfed.theory import Constants, Rule, diagnose, gradient_variance, predict
+from isfed.theory.choices import Choices, choices_at, gradients_of_agents
 
 RESULTS = Path(__file__).parent / "results" / "theory.json"
 POLICIES = {

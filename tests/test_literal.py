@@ -27,8 +27,8 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.policies import Table
-from isfed.simulate.objects import Federation
+from isfed.federation.in_process import Federation
+from isfed.sampling.policies import Table
 
 ROUNDS = 12
 E, B = [1, 3, 2, 4, 1, 2], [2, 1, 3, 2, 4, 1]

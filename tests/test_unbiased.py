@@ -30,8 +30,8 @@ from isfed import (
     Upload,
     WithReplacement,
 )
-from isfed.policies import Refresh, Table
-from isfed.simulate.objects import Federation
+from isfed.federation.in_process import Federation
+from isfed.sampling.policies import Refresh, Table
 
 WORD = 2**64 - 1
 STEP_SIZE = 0.05
@@ -191,8 +191,8 @@ def make_federation(monkeypatch):
         federation = Federation(problem, algorithm, seed=1, repetition=0, initial=np.ones(2))
         for i in range(5):
             federation.step(i)
-        monkeypatch.setattr("isfed.agent.Stream", PlantedStream)
-        monkeypatch.setattr("isfed.cloud.Stream", PlantedStream)
+        monkeypatch.setattr("isfed.federation.agent.Stream", PlantedStream)
+        monkeypatch.setattr("isfed.federation.cloud.Stream", PlantedStream)
         return federation
 
     return make

@@ -2,10 +2,24 @@
 
 from importlib.metadata import version
 
-from isfed.agent import Agent, Rules, Upload
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
-from isfed.cloud import Cloud, Selection
-from isfed.designs import (
+from isfed.base.streams import Stream
+from isfed.datasets import Columns, read_table
+from isfed.federation.agent import Agent, Rules, Upload
+from isfed.federation.cloud import Cloud, Selection
+from isfed.problems import (
+    EQUAL,
+    OUTLIERS,
+    PAPER,
+    FederatedData,
+    Huber,
+    LeastSquares,
+    Logistic,
+    Problem,
+    Regression,
+    Softmax,
+)
+from isfed.sampling.designs import (
     Deville,
     HartleyRao,
     Poisson,
@@ -15,25 +29,10 @@ from isfed.designs import (
     WithReplacement,
     inclusion_probabilities,
 )
-from isfed.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
-from isfed.problems import (
-    EQUAL,
-    OUTLIERS,
-    PAPER,
-    Columns,
-    FederatedData,
-    Huber,
-    LeastSquares,
-    Logistic,
-    Problem,
-    Regression,
-    Softmax,
-    read_table,
-)
+from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
 from isfed.simulate import DivergenceError, History, simulate
-from isfed.stability import stable_step_size, step_limits
-from isfed.streams import Stream
 from isfed.theory import certify, diagnose
+from isfed.theory.stability import stable_step_size, step_limits
 
 __version__ = version("isfed")
 

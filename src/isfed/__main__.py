@@ -1,5 +1,5 @@
 """`python -m isfed`."""
 
-from isfed.cli import main
+from isfed.cli.app import main
 
 main()

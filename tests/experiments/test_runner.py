@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from isfed.base.files import PART
 from isfed.experiments import (
     ConfigError,
     StoreError,
@@ -24,8 +25,7 @@ from isfed.experiments import (
     store,
 )
 from isfed.simulate.history import DivergenceError
-from isfed.stability import stable_step_size
-from isfed.store import PART
+from isfed.theory.stability import stable_step_size
 
 
 class Stop:

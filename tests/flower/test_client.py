@@ -6,9 +6,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from isfed import PAPER, ISFedAvg
+from isfed.base.files import load_arrays
+from isfed.federation.trust import ScoreRange
 from isfed.flower import agent_turn, tell_agent, wire
-from isfed.store import load_arrays
-from isfed.trust import ScoreRange
 
 PROBLEM = PAPER.replace(num_agents=2).make(seed=1)
 RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)

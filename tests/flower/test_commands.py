@@ -7,7 +7,7 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from isfed.flower.commands import app
+from isfed.cli.federation import app
 from isfed.flower.keys import make_keys
 
 run = CliRunner().invoke

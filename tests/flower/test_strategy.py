@@ -10,10 +10,10 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg, Memory, Running, Uniform, WithReplacement
-from isfed.absences import Absences
-from isfed.coordinator import Safety
+from isfed.federation.absences import Absences
+from isfed.federation.coordinator import Safety
+from isfed.federation.in_process import Federation
 from isfed.flower import Strategy, agent_turn, tell_agent
-from isfed.simulate.objects import Federation
 
 AGENTS, SEED = 5, 11
 PROBLEM = PAPER.replace(num_agents=AGENTS).make(seed=SEED)

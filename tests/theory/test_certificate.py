@@ -22,9 +22,9 @@ from isfed import (
     WithReplacement,
     certify,
 )
-from isfed.cloud import Cloud
-from isfed.designs.outcomes import TooManyError, outcomes
-from isfed.simulate.objects import Federation
+from isfed.federation.cloud import Cloud
+from isfed.federation.in_process import Federation
+from isfed.sampling.designs.outcomes import TooManyError, outcomes
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]

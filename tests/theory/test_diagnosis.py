@@ -25,9 +25,9 @@ from isfed.report.diagnosis import (
     inclusion_figure,
     write_diagnosis,
 )
-from isfed.stability import step_limits
 from isfed.theory import gradient_variance
 from isfed.theory.diagnosis import effective_size
+from isfed.theory.stability import step_limits
 
 
 def alike(num_agents=6):

@@ -20,9 +20,9 @@ from isfed import (
     Uniform,
     simulate,
 )
-from isfed.stability import _risk_gradient
 from isfed.theory import TheoryError, predict
 from isfed.theory.prediction import hessian
+from isfed.theory.stability import _risk_gradient
 
 
 @pytest.mark.parametrize(

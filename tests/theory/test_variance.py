@@ -21,10 +21,10 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.choices import choices_at, example_gradients
-from isfed.designs.outcomes import outcomes
-from isfed.simulate.objects import Federation
+from isfed.federation.in_process import Federation
+from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import gradient_variance
+from isfed.theory.choices import choices_at, example_gradients
 
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]
 

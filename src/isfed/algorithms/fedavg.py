@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from isfed.algorithms.isfedavg import ISFedAvg
-from isfed.designs import HartleyRao, WithReplacement
-from isfed.policies import Uniform
+from isfed.sampling.designs import HartleyRao, WithReplacement
+from isfed.sampling.policies import Uniform
 
 
 def FedAvg(  # noqa: N802 (reads as a type)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from isfed.agent import Rules
-from isfed.designs import Design, Deville
-from isfed.policies import Memory, Policy
+from isfed.federation.agent import Rules
+from isfed.sampling.designs import Design, Deville
+from isfed.sampling.policies import Memory, Policy
 
 
 def _is_number(value: Any) -> bool:

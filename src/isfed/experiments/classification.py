@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
+from isfed.datasets.named import Ijcnn1, Writers, ijcnn1, mnist_by_writer
+from isfed.datasets.partition import by_column, iid, one_class, sizes_in_range
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
 from isfed.experiments.tuned import Tuned
-from isfed.policies import Current, Memory, Running
 from isfed.problems import Logistic, Problem, Softmax
-from isfed.problems.datasets import Ijcnn1, Writers, ijcnn1, mnist_by_writer
-from isfed.problems.partition import by_column, iid, one_class, sizes_in_range
+from isfed.sampling.policies import Current, Memory, Running
 
 BLOCK = 500  # rows of the time series that are held out together
 HELD_OUT_EVERY = 5  # every fifth block (or writer)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
+from isfed.datasets import FederatedTable
 from isfed.experiments.runner import Progress
 from isfed.experiments.steps import NoStepError
-from isfed.problems import FederatedTable, Problem
+from isfed.problems import Problem
 from isfed.simulate import DivergenceError, History, simulate
 from isfed.simulate.history import stderr_of_mean
 from isfed.simulate.run import check_run

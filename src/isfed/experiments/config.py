@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import tomli_w
 
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
-from isfed.designs import (
+from isfed.problems import PRESETS, Problem, Regression
+from isfed.sampling.designs import (
     Design,
     Deville,
     HartleyRao,
@@ -23,8 +24,7 @@ from isfed.designs import (
     Systematic,
     WithReplacement,
 )
-from isfed.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
-from isfed.problems import PRESETS, Problem, Regression
+from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
 from isfed.simulate import Measure
 
 DESIGNS: dict[str, Callable[[], Design]] = {

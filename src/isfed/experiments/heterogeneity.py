@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
+from isfed.base.files import write_whole
 from isfed.experiments.runner import Progress
 from isfed.experiments.store import StoreError, locked, read_json
-from isfed.policies import Memory, Oracle
 from isfed.problems import OUTLIERS
+from isfed.sampling.policies import Memory, Oracle
 from isfed.simulate.run import simulate
-from isfed.store import write_whole
 
 FILE = "heterogeneity.json"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from isfed.datasets.named import breast_cancer, digits, parkinsons
+from isfed.datasets.partition import dirichlet, iid
+from isfed.datasets.scaling import standardise
 from isfed.experiments.classification import Ijcnn1Source
 from isfed.problems import LeastSquares, Logistic, Problem, Softmax
-from isfed.problems.datasets import breast_cancer, digits, parkinsons
-from isfed.problems.partition import dirichlet, iid
-from isfed.problems.scaling import standardise
 from isfed.problems.synthetic import PRESETS
 
 Made = tuple[Problem, int]

@@ -13,13 +13,13 @@ from isfed.algorithms import ISFedAvg
 from isfed.experiments.config import ConfigError, Experiment
 from isfed.experiments.store import HISTORY, MEASURES, Store, StoreError
 from isfed.experiments.summary import history_columns, measure_columns, summarise
-from isfed.policies import Oracle
 from isfed.problems import Problem
+from isfed.sampling.policies import Oracle
+from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.run import KernelRun, check_run
 from isfed.simulate.setup import kernel_runs
-from isfed.stability import explain_divergence, warn_if_growing
-from isfed.telemetry import COLUMNS
+from isfed.theory.stability import explain_divergence, warn_if_growing
 
 LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
 MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them

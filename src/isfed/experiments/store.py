@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isfed.store import PART, hold, load_arrays, save_arrays, write_whole
+from isfed.base.files import PART, hold, load_arrays, save_arrays, write_whole
 
 CONFIG = "config.toml"
 SUMMARY = "summary.json"

@@ -11,8 +11,8 @@ import numpy as np
 
 from isfed.experiments.config import Experiment
 from isfed.problems import Problem
+from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 from isfed.simulate.history import History, stderr_of_mean
-from isfed.telemetry import COLUMNS, MOMENT, UNIFORM
 
 if TYPE_CHECKING:
     from isfed.experiments.runner import Finished
@@ -64,7 +64,7 @@ def measure_columns(results: dict[str, Finished]) -> dict[str, Any]:
 
 
 def _telemetry(history: History) -> dict[str, float]:
-    """How the sampling went over the last rounds, see `isfed.telemetry`."""
+    """How the sampling went over the last rounds, see `isfed.sampling.telemetry`."""
     last = max(1, round(STEADY_SHARE * history.rounds))
     means = history.telemetry[:, -last:].mean(axis=(0, 1), dtype=np.float64)
     found = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))

@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 
 from isfed.algorithms import ISFedAvg
+from isfed.base.files import write_whole
 from isfed.experiments.config import Experiment, algorithm_table, fingerprint
 from isfed.experiments.measures import ErrorRates
 from isfed.experiments.runner import (
@@ -25,7 +26,6 @@ from isfed.experiments.steps import StepChoice, choose_step_size
 from isfed.experiments.store import STEPS, Store, StoreError, read_json
 from isfed.problems import Problem
 from isfed.simulate import Measure
-from isfed.store import write_whole
 
 
 class HoldingSource(Protocol):

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from isfed import store
-from isfed.agent import Agent
+from isfed.base import files
+from isfed.federation.agent import Agent
+from isfed.federation.trust import check_noise, revealed_score
 from isfed.flower import wire
-from isfed.trust import check_noise, revealed_score
 
 STATE_FOLDER = "isfed-state"  # key of --node-config
 Handler = Callable[[Message, Context], Message]
@@ -98,7 +98,7 @@ class Memory:
         """The file if it belongs to this job."""
         if not self.path.exists():
             return None
-        stored = store.load_arrays(self.path)
+        stored = files.load_arrays(self.path)
         return stored if str(stored.get("job")) == self.order.job else None
 
     def recall(self) -> float | None:
@@ -139,4 +139,4 @@ class Memory:
             "memory_after": self.agent.memory,
             **self.before,
         }
-        store.save_arrays(self.path, state)
+        files.save_arrays(self.path, state)

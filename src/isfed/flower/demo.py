@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from isfed.federation.in_process import Federation
 from isfed.flower import require_flwr
 from isfed.flower.processes import FederationError, LocalFederation, is_running
-from isfed.simulate.objects import Federation
 
 QUIET_SECONDS = 300.0  # no round ends for so long: give up
 Say = Callable[[str], None]

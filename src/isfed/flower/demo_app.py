@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from isfed.absences import Absences
 from isfed.algorithms import ISFedAvg
-from isfed.coordinator import RoundReport, Safety
+from isfed.federation.absences import Absences
+from isfed.federation.coordinator import RoundReport, Safety
 from isfed.flower.client import agent_turn, tell_agent
 from isfed.flower.strategy import Strategy
 from isfed.problems import PAPER, Problem

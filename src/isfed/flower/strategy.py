@@ -15,11 +15,11 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from isfed import store
-from isfed.agent import Upload
 from isfed.algorithms import ISFedAvg
-from isfed.cloud import Selection
-from isfed.coordinator import Coordinator, RoundReport, Safety, check_for_network
+from isfed.base import files
+from isfed.federation.agent import Upload
+from isfed.federation.cloud import Selection
+from isfed.federation.coordinator import Coordinator, RoundReport, Safety, check_for_network
 from isfed.flower import wire
 from isfed.flower.roll import POLL_SECONDS, Roll, exchange
 
@@ -118,7 +118,7 @@ class Strategy(FedAvg):
             uploads[place] = self._read(int(self._selection.active[place]), reply)
         report = self.coordinator.close(self._selection, uploads)
         if self.checkpoint is not None:
-            store.save_arrays(self.checkpoint, self.coordinator.state())
+            files.save_arrays(self.checkpoint, self.coordinator.state())
         log(INFO, "%s", report.line())
         if self.on_round is not None:
             self.on_round(report, self.coordinator.params)
@@ -196,10 +196,10 @@ class Strategy(FedAvg):
             )
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
-                self.coordinator.restore(store.load_arrays(self.checkpoint))
+                self.coordinator.restore(files.load_arrays(self.checkpoint))
                 log(INFO, "continuing at round %s", self.coordinator.round_index + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-                store.save_arrays(self.checkpoint, self.coordinator.state())
+                files.save_arrays(self.checkpoint, self.coordinator.state())
         return self.coordinator, self._layout
 
     def _hold(self, checkpoint: Path) -> TextIO:
@@ -207,7 +207,7 @@ class Strategy(FedAvg):
         until = time.monotonic() + self.join_limit
         while True:
             try:
-                return store.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
+                return files.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise ValueError(

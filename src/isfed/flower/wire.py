@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from isfed.agent import Rules, Upload
-from isfed.designs import ALL_DESIGNS
-from isfed.policies import Initial, Policy, Refresh, Score
-from isfed.trust import ScoreRange
+from isfed.federation.agent import Rules, Upload
+from isfed.federation.trust import ScoreRange
+from isfed.sampling.designs import ALL_DESIGNS
+from isfed.sampling.policies import Initial, Policy, Refresh, Score
 
 MODEL, ORDER, TRAIN_CONFIG = "arrays", "isfed", "config"
 CHANGE, METRICS = "change", "metrics"

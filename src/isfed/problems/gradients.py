@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.compiled import called, compiled, inlined
+from isfed.base.compiled import called, compiled, inlined
 
 # The losses that compiled code knows, by number.
 LEAST_SQUARES, LOGISTIC, HUBER, SOFTMAX = 0, 1, 2, 3

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import LeastSquares
 from isfed.problems.problem import Problem
-from isfed.streams import Purpose
 
 
 @dataclass(frozen=True, kw_only=True)

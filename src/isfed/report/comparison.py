@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
+from isfed.base.files import write_whole
 from isfed.experiments.comparison import Comparison
 from isfed.experiments.store import locked
 from isfed.report.figures import save_figure
 from isfed.report.folders import check_free
 from isfed.simulate.history import stderr_of_mean
-from isfed.store import write_whole
 
 
 def comparison_table(found: Comparison) -> Table:

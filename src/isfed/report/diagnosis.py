@@ -10,11 +10,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from rich.table import Table
 
+from isfed.base.files import write_whole
 from isfed.experiments.store import locked
 from isfed.problems import Problem
 from isfed.report.figures import save_figure
 from isfed.report.folders import check_free
-from isfed.store import write_whole
 from isfed.theory.diagnosis import Diagnosis
 
 NAMES = {

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
+from isfed.base.files import write_whole
 from isfed.experiments.store import HISTORY, MEASURES
 from isfed.report.tables import PAPER_GAIN_DB
-from isfed.store import write_whole
 
 # The paper's four colours, each with its own dashes so that they can be told apart in grey.
 STYLES: dict[str, tuple[str, Any]] = {

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.signal import lfilter
 
-from isfed.telemetry import COLUMNS, MOMENT, UNIFORM
+from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
 
 def decibels(power: np.ndarray | float) -> np.ndarray | float:
@@ -112,7 +112,7 @@ class History:
         return stderr_of_mean(self.msd)
 
     def watched(self, column: str) -> np.ndarray:
-        """One column of the telemetry, (R, rounds); see `isfed.telemetry.COLUMNS`."""
+        """One column of the telemetry, (R, rounds); see `isfed.sampling.telemetry.COLUMNS`."""
         if column not in COLUMNS:
             raise ValueError(f"column={column!r} must be one of {', '.join(COLUMNS)}")
         return self.telemetry[:, :, COLUMNS.index(column)]

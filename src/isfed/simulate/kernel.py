@@ -1,7 +1,7 @@
 """The fused kernel: Algorithm 1 over many repetitions at once, on all cores.
 
-It is the same algorithm as `isfed.agent` and `isfed.cloud` built from the same compiled functions,
-and gives the same numbers for the same seed, bit for bit.
+It is the same algorithm as `isfed.federation.agent` and `isfed.federation.cloud`, built from the
+same compiled functions, and gives the same numbers for the same seed, bit for bit.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed import telemetry
-from isfed.compiled import called, compiled, inlined
-from isfed.designs import table
-from isfed.policies import (
+from isfed.base.compiled import called, compiled, inlined
+from isfed.base.streams import NO_AGENT, fill_normal, start
+from isfed.problems.gradients import CompiledLoss, batch_gradient
+from isfed.sampling import score_table as table
+from isfed.sampling import telemetry
+from isfed.sampling.policies import (
     BOUND,
     KEEP_MASS,
     Refresh,
@@ -23,8 +25,6 @@ from isfed.policies import (
     spread_of_norms,
     take_scores,
 )
-from isfed.problems.gradients import CompiledLoss, batch_gradient
-from isfed.streams import NO_AGENT, fill_normal, start
 
 ALL = int(Refresh.ALL)
 TOUCHED = int(Refresh.TOUCHED)

@@ -13,6 +13,7 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.problems import Problem
+from isfed.sampling.telemetry import COLUMNS, uniform_rows
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.interrupts import hold_interrupt
 from isfed.simulate.kernel import Plan, State, Task, run_rounds
@@ -26,8 +27,7 @@ from isfed.simulate.setup import (
     make_state,
     make_task,
 )
-from isfed.stability import explain_divergence, warn_if_growing, with_step_size
-from isfed.telemetry import COLUMNS, uniform_rows
+from isfed.theory.stability import explain_divergence, warn_if_growing, with_step_size
 
 CHUNK_SECONDS = 0.2
 FIRST_CHUNK = 16

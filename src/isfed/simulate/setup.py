@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.compiled import compiled
-from isfed.designs import Design, table
-from isfed.policies import (
+from isfed.base.compiled import compiled
+from isfed.base.streams import Purpose, stream_keys
+from isfed.problems import Problem
+from isfed.problems.gradients import batch_gradient, row_squares
+from isfed.sampling import score_table as table
+from isfed.sampling.designs import Design
+from isfed.sampling.policies import (
     Initial,
     Policy,
     Refresh,
@@ -18,10 +22,7 @@ from isfed.policies import (
     spread_of_norms,
     take_scores,
 )
-from isfed.problems import Problem
-from isfed.problems.gradients import batch_gradient, row_squares
 from isfed.simulate.kernel import Plan, Side, State, Task
-from isfed.streams import Purpose, stream_keys
 
 STORED_FROM = 16  # features; below, storing one more number a row would not be worth it
 MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history

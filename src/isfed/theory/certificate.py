@@ -3,7 +3,8 @@
 The library's own agents and cloud make the round; only their gradients are held at that model
 (eq. 14) and, where all outcomes can be listed, their draws are prescribed. So a wrong weight, a
 wrong mean or a design that misses its inclusion probabilities shows. Where outcomes are listed, the
-library's own designs are taken at their word, `isfed.designs.outcomes`; any other design is drawn.
+library's own designs are taken at their word (`isfed.sampling.designs.outcomes`); any other design
+is drawn.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from isfed.agent import Agent, Upload
 from isfed.algorithms import ISFedAvg
-from isfed.choices import check_active, check_model
-from isfed.designs.outcomes import TooManyError, outcomes
-from isfed.policies import Refresh
+from isfed.federation.agent import Agent, Upload
+from isfed.federation.in_process import Federation
 from isfed.problems import Problem
-from isfed.simulate.objects import Federation
-from isfed.stability import explain_divergence, with_step_size
+from isfed.sampling.designs.outcomes import TooManyError, outcomes
+from isfed.sampling.policies import Refresh
+from isfed.theory.choices import check_active, check_model
+from isfed.theory.stability import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
 

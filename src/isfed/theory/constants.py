@@ -15,33 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.choices import Choices, choices_at, example_gradients, gradients_of_agents
-from isfed.designs import WithReplacement
 from isfed.problems import Problem
-from isfed.problems.losses import Huber, LeastSquares, Logistic, Softmax
-from isfed.stability import with_step_size
+from isfed.problems.losses import LeastSquares
+from isfed.sampling.designs import WithReplacement
+from isfed.theory.bound import Bound, Rule, TheoryError, convex_loss
+from isfed.theory.choices import Choices, choices_at, example_gradients, gradients_of_agents
+from isfed.theory.stability import with_step_size
 
-CONVEX = (LeastSquares, Huber, Logistic, Softmax)
 SINGULAR = 1e-12  # of the largest eigenvalue: below, rounding
-
-
-class TheoryError(ValueError):
-    """A constant that does not exist for this problem; the message is the reason."""
-
-
-class Rule(Enum):
-    """Which bound on the variance of a draw the constants use."""
-
-    REPLACEMENT = "with replacement (Lemma 1)"
-    PAPER = "without replacement, as the paper states it: 1/B_k kept, 1/L dropped"
-    ANY_DESIGN = "without replacement, any design of fixed size: neither 1/B_k nor 1/L"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +82,7 @@ class Constants:
         2 (smallest eigenvalue of R_k + ridge) for least squares; 2 ridge for the losses that grow
         only linearly, whose own curvature vanishes far away.
         """
-        loss = _linear(self.problem)
+        loss = convex_loss(self.problem)
         if not isinstance(loss, LeastSquares):
             if loss.ridge > 0.0:
                 return 2.0 * loss.ridge
@@ -120,7 +107,7 @@ class Constants:
     @cached_property
     def delta(self) -> float:
         """Lipschitz constant of the gradient of an example, eq. (12)."""
-        _linear(self.problem)
+        convex_loss(self.problem)
         return self.problem.largest_curvature
 
     @cached_property
@@ -133,7 +120,7 @@ class Constants:
         """|w_k^o - w^o| of every agent."""
         if isinstance(self.problem.loss, LeastSquares):
             _ = self.nu  # without it a w_k^o is not unique
-        elif _linear(self.problem).ridge == 0.0:
+        elif convex_loss(self.problem).ridge == 0.0:
             raise TheoryError("without a ridge an agent's own minimiser need not exist")
         gaps = self._local_optima - self.problem.optimum
         return np.linalg.norm(gaps, axis=1)
@@ -405,36 +392,3 @@ _REPORTED: dict[str, tuple[bool, Callable[[Constants], Any]]] = {
     "limit_local": (False, lambda c: c.limit_local),
     "limit": (True, lambda c: c.limit),
 }
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit."""
-
-    gap: float  # 1 - lambda'
-    data: float  # what one round adds through data variability ...
-    model: float  # ... and through model variability
-
-    @property
-    def limit_parts(self) -> tuple[float, float]:
-        """The limit's parts: data variability, model variability, eq. (39)."""
-        return self.data / self.gap, self.model / self.gap
-
-    @property
-    def limit(self) -> float:
-        """The bound on the steady-state msd, eq. (39)."""
-        return sum(self.limit_parts)
-
-    def curve(self, rounds: int, initial: float) -> np.ndarray:
-        """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
-        log_left = np.arange(1, rounds + 1) * np.log1p(-self.gap)
-        return np.exp(log_left) * initial - np.expm1(log_left) * self.limit
-
-
-def _linear(problem: Problem) -> Any:
-    """The loss, if it is one that is known to be convex."""
-    if type(problem.loss) not in CONVEX:  # not isinstance: of a subclass nothing is known
-        raise TheoryError(
-            f"whether {type(problem.loss).__name__} is convex is not known, nor its curvature"
-        )
-    return problem.loss

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.choices import Choices, check_active, check_model, choices_at
-from isfed.policies import Memory, Policy, Uniform
 from isfed.problems import Problem
-from isfed.stability import step_limits
-from isfed.theory.constants import Constants, TheoryError
+from isfed.sampling.policies import Memory, Policy, Uniform
+from isfed.theory.bound import TheoryError
+from isfed.theory.choices import Choices, check_active, check_model, choices_at
+from isfed.theory.constants import Constants
 from isfed.theory.prediction import hessian
+from isfed.theory.stability import step_limits
 from isfed.theory.variance import gradient_variance
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}

@@ -13,11 +13,11 @@ import numpy as np
 from scipy import linalg
 
 from isfed.algorithms import ISFedAvg
-from isfed.choices import Choices
 from isfed.problems import Problem, optimum
 from isfed.problems.losses import LinearLoss
-from isfed.stability import with_step_size
-from isfed.theory.constants import TheoryError
+from isfed.theory.bound import TheoryError
+from isfed.theory.choices import Choices
+from isfed.theory.stability import with_step_size
 from isfed.theory.variance import Variance, gradient_variance
 
 MOST_PARAMS = 2000  # beyond, the Hessian is not built: its eigenvectors would take minutes

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.choices import Choices, check_model, choices_at, gradients_of_agents
-from isfed.designs import WithReplacement
-from isfed.designs.variance import total_variance
 from isfed.problems import Problem
+from isfed.sampling.designs import WithReplacement
+from isfed.sampling.designs.variance import total_variance
+from isfed.theory.choices import Choices, check_model, choices_at, gradients_of_agents
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""Compiled helpers, random streams and crash-safe files: what every room stands on."""

@@ -1,0 +1,236 @@
+"""Partitions: which agent gets which row. Every row goes to exactly one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from isfed.base.streams import Purpose
+from isfed.problems.data import FederatedData
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The rows of all agents, agent by agent; agent k owns rows[offsets[k]:offsets[k + 1]].
+
+    >>> partition = by_column(np.array(["b", "a", "b"]))
+    >>> partition.names.tolist(), partition.rows.tolist(), partition.sizes.tolist()
+    (['a', 'b'], [1, 0, 2], [1, 2])
+    """
+
+    rows: np.ndarray  # each of 0 .. N-1 once
+    offsets: np.ndarray  # (K + 1,)
+    names: np.ndarray  # (K,), what the agents are called
+
+    def __post_init__(self) -> None:
+        seen = np.bincount(self.rows, minlength=self.rows.size)
+        if seen.size > self.rows.size or not (seen == 1).all():
+            raise ValueError(f"rows must be 0 to {self.rows.size - 1}, each exactly once")
+        if self.offsets.size != len(self.names) + 1 or self.offsets[-1] != self.rows.size:
+            raise ValueError(
+                f"offsets must lead to {self.rows.size}, the number of rows, in {len(self.names)} "
+                "steps, one for each name"
+            )
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """N_k of every agent."""
+        return np.diff(self.offsets)
+
+    def federate(self, features: np.ndarray, targets: np.ndarray) -> FederatedData:
+        """The data of all agents."""
+        if len(features) != self.rows.size or len(targets) != self.rows.size:
+            raise ValueError(
+                f"the partition is of {self.rows.size} rows, but there are {len(features)} rows of "
+                f"features and {len(targets)} targets"
+            )
+        features = np.asarray(features, dtype=np.float64)[self.rows]
+        targets = np.asarray(targets, dtype=np.float64)[self.rows]
+        features.flags.writeable = False  # FederatedData then takes them as they are
+        targets.flags.writeable = False
+        return FederatedData(features, targets, self.offsets)
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(Purpose.PARTITION),)))
+
+
+def _from_agents(agent_of_row: np.ndarray, num_agents: int) -> Partition:
+    """Rows keep their order inside an agent."""
+    rows = np.argsort(agent_of_row, kind="stable")
+    sizes = np.bincount(agent_of_row, minlength=num_agents)
+    return Partition(rows, np.concatenate([[0], np.cumsum(sizes)]), np.arange(num_agents))
+
+
+def _check_agents(num_rows: int, num_agents: int) -> None:
+    if not 1 <= num_agents <= num_rows:
+        raise ValueError(f"num_agents={num_agents} must be between 1 and the {num_rows} rows")
+
+
+def equal_sizes(num_rows: int, *, num_agents: int) -> np.ndarray:
+    """Sizes that differ by at most one."""
+    _check_agents(num_rows, num_agents)
+    return np.diff(np.arange(num_agents + 1) * num_rows // num_agents)
+
+
+def sizes_in_range(
+    num_rows: int, *, num_agents: int, low: int, high: int, seed: int = 0
+) -> np.ndarray:
+    """Random sizes between `low` and `high`, with exactly `num_rows` in all.
+
+    Uniform draws raised to the power that makes the sum right, so that they fill the range.
+
+    >>> sizes = sizes_in_range(35_000, num_agents=100, low=79, high=688)
+    >>> int(sizes.sum()), bool(79 <= sizes.min() and sizes.max() <= 688)
+    (35000, True)
+    """
+    _check_agents(num_rows, num_agents)
+    if not 1 <= low <= high:
+        raise ValueError(f"low={low}, high={high} must be whole numbers with 1 <= low <= high")
+    if not low * num_agents <= num_rows <= high * num_agents:
+        raise ValueError(
+            f"{num_agents} agents of {low} to {high} rows hold {low * num_agents} to "
+            f"{high * num_agents} rows, not {num_rows}; with these sizes num_agents can be "
+            f"{-(-num_rows // high)} to {num_rows // low}"
+        )
+    drawn = _rng(seed).random(num_agents)
+
+    def spread(exponent: float) -> np.ndarray:
+        return low + (high - low) * drawn ** np.exp(exponent)
+
+    # At -40 all powers are 1 and every size is `high`, at 40 they are 0 and it is `low`.
+    exponent: Any = brentq(lambda e: spread(e).sum() - num_rows, -40.0, 40.0, xtol=1e-13)
+    return _round_to(spread(exponent), num_rows)
+
+
+def _round_to(wanted: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers next to `wanted`, summing to `total`: the largest remainders go up."""
+    sizes = np.floor(wanted).astype(np.int64)
+    up = np.argsort(sizes - wanted, kind="stable")[: total - sizes.sum()]
+    sizes[up] += 1
+    return sizes
+
+
+def iid(
+    num_rows: int, *, num_agents: int, sizes: np.ndarray | None = None, seed: int = 0
+) -> Partition:
+    """Rows at random; equal sizes unless given (`sizes_in_range` makes some)."""
+    if sizes is None:
+        sizes = equal_sizes(num_rows, num_agents=num_agents)
+    sizes = np.asarray(sizes)
+    if sizes.shape != (num_agents,) or sizes.sum() != num_rows or sizes.min() < 1:
+        raise ValueError(
+            f"sizes must be {num_agents} whole numbers >= 1 that sum to {num_rows}, got "
+            f"{sizes.size} that sum to {sizes.sum()}"
+        )
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(_rng(seed).permutation(num_rows), offsets, np.arange(num_agents))
+
+
+def by_column(column: np.ndarray) -> Partition:
+    """One agent for every value of the column, in sorted order."""
+    column = np.asarray(column)
+    if column.ndim != 1 or column.size == 0:
+        raise ValueError(f"the column must be a vector with entries, got shape {column.shape}")
+    names, agent_of_row = np.unique(column, return_inverse=True)
+    partition = _from_agents(agent_of_row, len(names))
+    return Partition(partition.rows, partition.offsets, names)
+
+
+def dirichlet(
+    labels: np.ndarray, *, num_agents: int, concentration: float, least: int = 1, seed: int = 0
+) -> Partition:
+    """Label skew: every class is shared among the agents by a Dirichlet draw.
+
+    A small concentration gives an agent few classes, a large one the mix of all. An agent left
+    with fewer than `least` rows then gets random rows of the agents that have the most.
+    """
+    labels = np.asarray(labels)
+    _check_agents(labels.size, num_agents)
+    if not (np.isfinite(concentration) and concentration > 0.0):
+        raise ValueError(f"concentration={concentration} must be a positive number")
+    if not 0 < least * num_agents <= labels.size:
+        raise ValueError(f"least={least} rows for {num_agents} agents, of {labels.size} rows")
+    rng = _rng(seed)
+    agent_of_row = np.empty(labels.size, np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(np.full(num_agents, concentration))
+        # With a tiny concentration every gamma variate may underflow, and 0/0 is no share.
+        shares = shares if np.isfinite(shares).all() else np.eye(num_agents)[rng.choice(num_agents)]
+        sizes = _round_to(shares / shares.sum() * rows.size, rows.size)
+        agent_of_row[rows] = np.repeat(np.arange(num_agents), sizes)
+    _raise_to(agent_of_row, num_agents, least, rng)
+    return _from_agents(agent_of_row, num_agents)
+
+
+def _raise_to(agent_of_row: np.ndarray, num_agents: int, least: int, rng) -> None:
+    """Give every agent `least` rows, from whoever has the most, in place."""
+    sizes = np.bincount(agent_of_row, minlength=num_agents)
+    for agent in np.flatnonzero(sizes < least):
+        while sizes[agent] < least:
+            richest = int(sizes.argmax())
+            moved = min(least - sizes[agent], max(1, sizes[richest] - least))
+            rows = rng.choice(np.flatnonzero(agent_of_row == richest), moved, replace=False)
+            agent_of_row[rows] = agent
+            sizes[agent] += moved
+            sizes[richest] -= moved
+
+
+def one_class(
+    labels: np.ndarray,
+    *,
+    num_agents: int,
+    shares: Mapping[Any, float] | None = None,
+    sizes: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> Partition:
+    """Every agent holds one class only; `shares` says which part of the agents each class gets.
+
+    Without `shares` each class gets agents in proportion to its rows; at least one in any case.
+    `sizes` is the range of rows per agent; without it the agents of a class have equal sizes.
+    """
+    labels = np.asarray(labels)
+    _check_agents(labels.size, num_agents)
+    classes, counts = np.unique(labels, return_counts=True)
+    agents_of = _agents_per_class(classes, counts, shares, num_agents)
+    rng = _rng(seed)
+    agent_of_row = np.empty(labels.size, np.int64)
+    first = 0
+    for label, count, agents in zip(classes, counts, agents_of, strict=True):
+        try:
+            if sizes is None:
+                spread = equal_sizes(count, num_agents=agents)
+            else:
+                seed_of_class = int(rng.integers(2**32))
+                spread = sizes_in_range(
+                    count, num_agents=agents, low=sizes[0], high=sizes[1], seed=seed_of_class
+                )
+        except ValueError as error:
+            raise ValueError(f"class {label} ({count} rows): {error}") from error
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        agent_of_row[rows] = first + np.repeat(np.arange(agents), spread)
+        first += agents
+    return _from_agents(agent_of_row, num_agents)
+
+
+def _agents_per_class(classes, counts, shares, num_agents: int) -> np.ndarray:
+    if num_agents < classes.size:
+        raise ValueError(f"num_agents={num_agents} is less than the {classes.size} classes")
+    if shares is None:
+        wanted = counts / counts.sum() * num_agents
+    else:
+        if set(shares) != set(classes.tolist()):
+            raise ValueError(f"shares are of {sorted(shares)}, the classes are {classes.tolist()}")
+        wanted = np.array([shares[label] for label in classes.tolist()]) * num_agents
+        if not ((wanted > 0.0).all() and abs(wanted.sum() - num_agents) <= 1e-6 * num_agents):
+            raise ValueError(f"shares={dict(shares)} must be positive and sum to 1")
+    # One agent each first, the others by the largest remainder.
+    rest = num_agents - classes.size
+    over = np.maximum(wanted - 1.0, 0.0)
+    over = over / over.sum() * rest if over.sum() > 0.0 else over
+    return 1 + _round_to(over, rest)

@@ -1,0 +1,220 @@
+"""One agent: E_k weighted steps from the cloud's model, and one score for what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from isfed.base.compiled import compiled
+from isfed.base.streams import Stream
+from isfed.problems.gradients import moved_target
+from isfed.sampling import policies
+from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.policies import Policy, Refresh, Score, Table
+from isfed.sampling.telemetry import TurnWatch
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What an agent sends up after its turn."""
+
+    change: np.ndarray  # w_{k,E_k} - w_{i-1}
+    score: float
+    gradients: int  # how many example gradients it computed
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the cloud tells every agent once, before the first round."""
+
+    num_agents: int
+    step_size: float
+    examples: Policy
+    example_design: Design
+    agents: Policy
+    divide_by_steps: bool = True
+
+
+class SampledMethod(Protocol):
+    """An algorithm that draws agents and examples by policies, such as `ISFedAvg`."""
+
+    @property
+    def step_size(self) -> Any:
+        """mu, a number by the time that anybody works."""
+        ...
+
+    @property
+    def num_active(self) -> int:
+        """L."""
+        ...
+
+    @property
+    def agents(self) -> Policy:
+        """How agents are drawn ..."""
+        ...
+
+    @property
+    def agent_design(self) -> Design:
+        """... and by which design."""
+        ...
+
+    @property
+    def examples(self) -> Policy:
+        """How examples are drawn ..."""
+        ...
+
+    @property
+    def example_design(self) -> Design:
+        """... and by which design."""
+        ...
+
+    @property
+    def divide_by_steps(self) -> bool:
+        """Whether the step is divided by E_k."""
+        ...
+
+    @property
+    def drift(self) -> float:
+        """The standard deviation of a step of the true model."""
+        ...
+
+    def rules(self, num_agents: int) -> Rules:
+        """What the cloud tells every agent."""
+        ...
+
+
+@compiled
+def _score(rule, rate, steps, batch, spread, stored, gradient, memory):
+    return policies.agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, 0)
+
+
+@compiled
+def _spread_of_norms(norms, floor, equal):
+    return policies.spread_of_norms(norms, norms.size, floor, equal)
+
+
+class Agent:
+    """Owns its examples, their scores, and what it remembers for the score it reports.
+
+    It knows nothing of where it runs; `key` and its `index` address its random numbers.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        data: tuple[np.ndarray, np.ndarray],
+        loss: Any,
+        work: tuple[int, int],
+        rules: Rules,
+    ) -> None:
+        self.index = index
+        self.features, self.targets = data
+        self.loss = loss
+        self.local_steps, self.batch_size = work  # E_k, B_k
+        num_examples = len(self.targets)
+        if len(self.features) != num_examples:
+            raise ValueError(f"{len(self.features)} rows of features but {num_examples} targets")
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps={self.local_steps} must be at least 1")
+        if not 1 <= self.batch_size <= num_examples:  # compiled code would draw beyond the table
+            raise ValueError(
+                f"batch_size={self.batch_size} must be between 1 and num_examples={num_examples}"
+            )
+        self.rules = rules
+        self.key = np.uint64(0)
+        self.table = Table(num_examples, rules.examples, rules.example_design)
+        num_params = loss.num_params(self.features.shape[1])
+        self.watch = self._new_watch()
+        self.memory = np.full(policies.memory_size(rules.agents, num_params), -1.0)
+
+    def work(
+        self, params: np.ndarray, agent_prob: float, round_index: int, *, shift: Any = None
+    ) -> Upload:
+        """One turn of Algorithm 1's inner loop; `shift` is how far the true model has drifted."""
+        rules = self.rules
+        num_examples = len(self.targets)
+        stream = Stream.at(self.key, round_index=round_index, agent=self.index)
+        gradients = 0
+        if rules.examples.refresh == Refresh.ALL:
+            self.table.replace(self.norms_at(params, shift=shift)[0])  # eq. (49)
+            gradients = num_examples
+        steps = self.local_steps if rules.divide_by_steps else 1
+        step = rules.step_size / (steps * rules.num_agents * agent_prob)  # eq. (8)
+        local = params.copy()
+        first_moment = second_moment = 0.0
+        self.watch = self._new_watch()
+        for _ in range(self.local_steps):
+            batch, example_prob = self.table.draw(self.batch_size, stream)
+            weight = share = 1.0 / (num_examples * example_prob)
+            if batch.size != self.batch_size:  # a design of random size: the mean is over B_k
+                weight = share * (batch.size / self.batch_size)
+            if batch.size == 0:
+                continue
+            gradients += batch.size
+            x, y = self._examples(batch, shift)
+            gradient, norms = self.loss.gradient(local, x, y, weight)
+            local -= step * gradient
+            for weighted in norms * share:
+                first_moment += weighted
+                second_moment += weighted * weighted
+            if not rules.examples.equal:
+                known = norms if rules.examples.learns else self.table.scores[batch]
+                self.watch.batch(share, known)
+            self.table.refresh(batch, norms)
+        score = self._score(params, local, step, (first_moment, second_moment))
+        return Upload(local - params, score, gradients)
+
+    def _new_watch(self) -> TurnWatch:
+        """For the telemetry of a turn, which stays with the agent."""
+        design, floor = self.rules.example_design, self.rules.examples.floor
+        capped = not isinstance(design, WithReplacement)
+        return TurnWatch(len(self.targets), floor, capped=capped)
+
+    def norms_at(self, params: np.ndarray, *, shift: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient norm of every example, and the gradient of the agent's risk."""
+        x, y = self._examples(slice(None), shift)
+        gradient, norms = self.loss.gradient(params, x, y, np.ones(len(y)))
+        return norms, gradient
+
+    def score_at(self, params: np.ndarray, *, shift: Any = None) -> float:
+        """The score of eq. (48) from all the examples, at any model."""
+        norms, gradient = self.norms_at(params, shift=shift)
+        examples = self.rules.examples
+        spread = _spread_of_norms(norms, examples.floor, examples.equal)
+        return _score(
+            policies.BOUND, 1.0, self.local_steps, self.batch_size, spread, -1.0, gradient,
+            np.empty(0),
+        )  # fmt: skip
+
+    def _examples(self, rows: Any, shift: Any) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self.features[rows], self.targets[rows]
+        return (x, y) if shift is None else (x, shifted_targets(x, y, shift))
+
+    def _score(self, params, local, step, moments) -> float:
+        """What the cloud's policy asks the agent to report."""
+        rules = self.rules
+        if not rules.agents.learns:
+            return 0.0
+        drawn = self.local_steps * self.batch_size
+        first_moment, second_moment = moments[0] / drawn, moments[1] / drawn
+        spread = second_moment if rules.examples.equal else first_moment * first_moment
+        stored = -1.0
+        if rules.examples.refresh == Refresh.TOUCHED and rules.agents.score != Score.BOUND:
+            mean = self.table.mean_seen()
+            stored = mean * mean
+        gradient = (params - local) / (step * self.local_steps)
+        return _score(
+            int(rules.agents.score), rules.agents.rate, self.local_steps, self.batch_size,
+            spread, stored, gradient, self.memory,
+        )  # fmt: skip
+
+
+@compiled
+def shifted_targets(features, targets, shift):
+    """The targets when the true model has moved by `shift`: the same noise, a new signal."""
+    moved = np.empty(targets.size)
+    for row in range(targets.size):
+        moved[row] = moved_target(features, targets, row, shift)
+    return moved

@@ -1,0 +1,55 @@
+"""Designs whose draws are independent: Poisson (random size) and with replacement (repeats)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.streams import Stream, as_stream
+from isfed.sampling import score_table as table
+from isfed.sampling.designs.inclusion import check_inclusion, check_scores, check_total
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Every unit on its own: exact inclusion probabilities, but the size of the draw is random."""
+
+    fixed_size: ClassVar[bool] = False
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, independent units; the number drawn is random (n on "
+        "average), which costs variance"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, _ = check_inclusion(inclusion)
+        return np.flatnonzero(as_stream(rng).uniforms(values.size) < values)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities."""
+        values, _ = check_inclusion(inclusion)
+        joint = np.outer(values, values)
+        np.fill_diagonal(joint, values)
+        return joint
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """Independent draws in which a unit may repeat; `inclusion` is the expected number of times."""
+
+    code: ClassVar[int] = table.REPLACEMENT
+    fixed_size: ClassVar[bool] = False
+    guarantee: ClassVar[str] = (
+        "n draws, exact expected counts; a unit can come several times, so more variance than "
+        "any design without replacement of the same probabilities"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in the order of drawing, with repeats."""
+        values = check_scores(inclusion, name="inclusion")
+        ends = np.cumsum(values)
+        points = as_stream(rng).uniforms(check_total(values)) * ends[-1]
+        return np.searchsorted(ends, points, side="right").clip(max=np.flatnonzero(values)[-1])

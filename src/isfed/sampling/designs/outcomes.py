@@ -1,0 +1,128 @@
+"""Every outcome of a draw with its probability, for populations small enough to list them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+from math import comb, factorial, prod
+from typing import Any
+
+import numpy as np
+
+from isfed.sampling.designs.independent import Poisson, WithReplacement
+from isfed.sampling.designs.sampford import Sampford
+from isfed.sampling.designs.systematic import (
+    MOST_ENUMERATED,
+    Deville,
+    HartleyRao,
+    Systematic,
+    strata_of,
+    systematic_cells,
+)
+
+Outcome = tuple[tuple[int, ...], float]  # the units, and the probability of just these
+MOST_OUTCOMES = 20_000
+
+
+class TooManyError(ValueError):
+    """The outcomes of a draw cannot be listed: too many, or the design is not known."""
+
+
+def outcomes(design: Any, inclusion: np.ndarray) -> list[Outcome]:
+    """All sets (with replacement: sequences) that a draw can give, probabilities summing to 1.
+
+    >>> outcomes(Systematic(), np.array([0.5, 0.5, 1.0]))
+    [((2, 0), 0.5), ((2, 1), 0.5)]
+    """
+    kind = type(design)  # not isinstance: what a subclass draws is not known
+    num = round(float(inclusion.sum()))
+    if kind is WithReplacement:
+        units = np.flatnonzero(inclusion > 0.0).tolist()
+        _check(len(units) ** num)
+        chance = inclusion / num
+        return [(drawn, prod(chance[list(drawn)])) for drawn in product(units, repeat=num)]
+    certain = tuple(np.flatnonzero(inclusion == 1.0).tolist())
+    rest = np.flatnonzero((inclusion > 0.0) & (inclusion < 1.0))
+    size = num - len(certain)
+    if rest.size == 0:
+        return [(certain, 1.0)]
+    return [
+        ((*certain, *(int(rest[unit]) for unit in drawn)), chance)
+        for drawn, chance in _merged(_open_outcomes(kind, inclusion[rest], size))
+    ]
+
+
+def _check(count: float) -> None:
+    if count > MOST_OUTCOMES:
+        raise TooManyError(f"{count:.3g} outcomes are too many to list")
+
+
+def _merged(found: Iterator[Outcome]) -> list[Outcome]:
+    """The same sets together, those of no probability left out."""
+    total: dict[tuple[int, ...], float] = {}
+    for drawn, chance in found:
+        key = tuple(sorted(drawn))
+        total[key] = total.get(key, 0.0) + chance
+        _check(len(total))
+    return [(drawn, chance) for drawn, chance in total.items() if chance > 0.0]
+
+
+def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
+    """The same for units that are neither certain nor impossible."""
+    count = inclusion.size
+    if kind is Poisson:
+        _check(2.0**count)
+        for drawn in product((False, True), repeat=count):
+            taken = np.array(drawn)
+            chance = np.where(taken, inclusion, 1.0 - inclusion).prod()
+            yield tuple(np.flatnonzero(taken).tolist()), float(chance)
+    elif kind is Systematic:
+        yield from ((tuple(units.tolist()), p) for units, p in systematic_cells(inclusion, num))
+    elif kind is Deville:
+        yield from _deville(inclusion, num)
+    elif kind is HartleyRao:
+        if num == 1:
+            yield from (((unit,), float(p)) for unit, p in enumerate(inclusion))
+            return
+        if count > MOST_ENUMERATED:
+            raise TooManyError(f"{count} units have too many orders to list")
+        for order in permutations(range(count)):
+            along = np.array(order)
+            for drawn, chance in systematic_cells(inclusion[along], num):
+                yield tuple(along[drawn].tolist()), chance / factorial(count)
+    elif kind is Sampford:
+        odds = inclusion / (1.0 - inclusion)
+        _check(comb(count, num))
+        sets = list(combinations(range(count), num))
+        weights = np.array(
+            [odds[list(drawn)].prod() * (num - inclusion[list(drawn)].sum()) for drawn in sets]
+        )
+        yield from zip(sets, (weights / weights.sum()).tolist(), strict=True)
+    else:
+        raise TooManyError(f"what {kind.__name__} draws is not known")
+
+
+def _deville(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
+    """Stratum after stratum, every choice that it leaves."""
+    strata = list(strata_of(inclusion, num))
+    first = [((), 1.0, -1, 0.0)]  # drawn, probability, unit on the border, its part before
+    for units, lengths in strata:
+        later = []
+        last = int(units[-1])
+        for drawn, chance, border, part in first:
+            chances = lengths.copy()
+            if border >= 0 and units[0] == border:
+                after = lengths[0]
+                again = 0.0 if border in drawn else after / (1.0 - part)
+                chances *= (1.0 - again) / (1.0 - after) if after < 1.0 else 0.0
+                chances[0] = again
+            crosses = lengths[-1] < inclusion[last] * (1.0 - 1e-12) and last != border
+            edge = (last, float(lengths[-1])) if crosses else (-1, 0.0)
+            later += [
+                ((*drawn, int(unit)), chance * float(share), *edge)
+                for unit, share in zip(units, chances, strict=True)
+                if share > 0.0
+            ]
+        _check(len(later))
+        first = later
+    yield from ((drawn, chance) for drawn, chance, _, _ in first)

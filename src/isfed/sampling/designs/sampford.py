@@ -1,0 +1,116 @@
+"""Sampford's design: fixed size, exact inclusion probabilities, known joint ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.compiled import compiled
+from isfed.base.streams import Stream, as_stream, uniform
+from isfed.sampling.designs.inclusion import check_inclusion
+
+
+@compiled
+def _draw_sampford(first, others, num, most_tries, state):
+    """One unit by `first`, the others with replacement by `others`, until all are distinct."""
+    units = np.empty(num, np.int64)
+    taken = np.full(first.size, -1)
+    for attempt in range(most_tries):
+        draw = 0
+        while draw < num:
+            ends = first if draw == 0 else others
+            unit = np.searchsorted(ends, uniform(state) * ends[-1], side="right")
+            if taken[unit] == attempt:
+                break
+            taken[unit] = attempt
+            units[draw] = unit
+            draw += 1
+        if draw == num:
+            return units
+    return units[:0]
+
+
+@dataclass(frozen=True)
+class Sampford:
+    """Sampford's rejective design, for when joint inclusion probabilities are needed.
+
+    It draws with replacement until all units differ, and gives up after `most_tries`: with many
+    large inclusion probabilities almost every try fails.
+    """
+
+    most_tries: int = 1_000_000
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion and joint inclusion probabilities, n distinct units; rejects until all "
+        "differ, which can take too long when many inclusion probabilities are large"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, num = check_inclusion(inclusion)
+        certain = np.flatnonzero(values == 1.0)
+        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
+        if num == certain.size:
+            return certain
+        chance = values[rest]
+        drawn = _draw_sampford(
+            np.cumsum(chance),
+            np.cumsum(chance / (1.0 - chance)),
+            num - certain.size,
+            self.most_tries,
+            as_stream(rng).state,
+        )
+        if drawn.size == 0:
+            raise RuntimeError(
+                f"Sampford's design rejected {self.most_tries} draws of {num} of {values.size} "
+                "units; use Deville() or HartleyRao(), which never reject"
+            )
+        return np.sort(np.concatenate([certain, rest[drawn]]))
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities (Sampford 1967)."""
+        values, num = check_inclusion(inclusion)
+        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
+        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
+        size = num - int(np.count_nonzero(values == 1.0))
+        if rest.size:
+            joint[np.ix_(rest, rest)] = _sampford_joint(values[rest], size)
+        np.fill_diagonal(joint, values)
+        return joint
+
+
+@compiled
+def _sampford_joint(inclusion, num):
+    """P(s) is proportional to the product of the odds in s times (n - sum of inclusion in s)."""
+    count = inclusion.size
+    odds = inclusion / (1.0 - inclusion)
+    products, moments = np.empty(num + 1), np.empty(num + 1)
+    _sums_over_sets(odds, inclusion, -1, -1, num, products, moments)
+    total = num * products[num] - moments[num]
+    joint = np.zeros((count, count))
+    if num < 2:
+        return joint
+    for i in range(count):
+        for j in range(i):
+            _sums_over_sets(odds, inclusion, i, j, num - 2, products, moments)
+            rest = (num - inclusion[i] - inclusion[j]) * products[num - 2] - moments[num - 2]
+            joint[i, j] = joint[j, i] = odds[i] * odds[j] * rest / total
+    return joint
+
+
+@compiled
+def _sums_over_sets(odds, inclusion, i, j, largest, products, moments):
+    """For sets of size 0..largest without i and j: the sum of the product of odds, and of that
+    times the sum of inclusion."""
+    products[: largest + 1] = 0.0
+    moments[: largest + 1] = 0.0
+    products[0] = 1.0
+    for unit in range(odds.size):
+        if unit in (i, j):
+            continue
+        for size in range(largest, 0, -1):
+            moments[size] += odds[unit] * (moments[size - 1] + inclusion[unit] * products[size - 1])
+            products[size] += odds[unit] * products[size - 1]

@@ -1,0 +1,188 @@
+"""Fixed-size designs with exact inclusion probabilities: systematic, Hartley-Rao, Deville."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from math import factorial
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.compiled import compiled
+from isfed.base.streams import Stream, as_stream
+from isfed.sampling import score_table as table
+from isfed.sampling.designs.inclusion import check_inclusion
+
+MOST_ENUMERATED = 8  # 8! = 40320 orders
+
+
+@compiled
+def _draw_once(weights, num, design, state):
+    """Make a table of `weights`, draw from it once, forget it."""
+    count = weights.size
+    nodes = np.empty(table.table_size(count))
+    nodes[:count] = weights
+    table.rebuild(nodes, 0, count)
+    scratch = (
+        np.empty(num),
+        np.empty(table.MOST_BLOCKS),
+        np.arange(count),
+        np.empty(nodes.size if design == table.HARTLEY_RAO else 0),
+    )
+    units = np.empty(num, np.int64)
+    prob = np.empty(num)
+    table.draw_scored(nodes, 0, count, 0.0, num, design, state, scratch, units, prob)
+    return units
+
+
+@dataclass(frozen=True)
+class Systematic:
+    """Ordered systematic: equally spaced points along the cumulative sums, one random start.
+
+    >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
+    [0, 2]
+    """
+
+    code: ClassVar[int] = table.SYSTEMATIC
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
+        "periodic order of the units can cost variance"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, num = check_inclusion(inclusion)
+        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, by integration over the start."""
+        values, num = check_inclusion(inclusion)
+        return systematic_joint(values, num)
+
+
+@dataclass(frozen=True)
+class HartleyRao:
+    """Systematic along a fresh random order for every draw, the scheme that the paper uses."""
+
+    code: ClassVar[int] = table.HARTLEY_RAO
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn."""
+        values, num = check_inclusion(inclusion)
+        return _draw_once(values, num, self.code, as_stream(rng).state)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, by enumeration of the orders (N up to 8)."""
+        values, num = check_inclusion(inclusion)
+        if values.size > MOST_ENUMERATED:
+            raise ValueError(
+                f"{values.size} units have too many orders to enumerate (at most {MOST_ENUMERATED})"
+            )
+        total = np.zeros((values.size, values.size))
+        for order in permutations(range(values.size)):
+            along = np.array(order)
+            total[np.ix_(along, along)] += systematic_joint(values[along], num)
+        return total / factorial(values.size)
+
+
+@dataclass(frozen=True)
+class Deville:
+    """Deville's systematic (ordered pivotal): one uniform for every stratum of unit length."""
+
+    code: ClassVar[int] = table.DEVILLE
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, safe for any order of the units, and "
+        "spread along that order; O(n log N) from a sum tree"
+    )
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, num = check_inclusion(inclusion)
+        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact joint inclusion probabilities, from the chain of strata."""
+        values, num = check_inclusion(inclusion)
+        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
+        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
+        size = num - int(np.count_nonzero(values == 1.0))
+        if rest.size:
+            pairs = deville_pairs(values[rest], size, np.eye(rest.size), np.outer)
+            joint[np.ix_(rest, rest)] = pairs + pairs.T
+        np.fill_diagonal(joint, values)
+        return joint
+
+
+def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+    """P(i and j drawn) for the ordered systematic draw."""
+    joint = np.zeros((inclusion.size, inclusion.size))
+    for drawn, chance in systematic_cells(inclusion, num):
+        joint[np.ix_(drawn, drawn)] += chance
+    return joint
+
+
+def systematic_cells(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, float]]:
+    """The units drawn as the start moves over [0, 1), with the length on which they stay."""
+    ends = np.cumsum(inclusion) * (num / inclusion.sum())
+    breaks = np.unique(np.concatenate([[0.0, 1.0], ends % 1.0]))
+    for low, high in pairwise(breaks):
+        points = (low + high) / 2 + np.arange(num)
+        drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
+        yield drawn, float(high - low)
+
+
+def strata_of(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The units in every stratum of unit length, in order, with their lengths there."""
+    ends = np.cumsum(inclusion) * (num / inclusion.sum())
+    ends[-1] = num
+    begins = np.concatenate([[0.0], ends[:-1]])
+    for stratum in range(num):
+        first = int(np.searchsorted(ends, stratum, side="right"))
+        last = int(np.searchsorted(begins, stratum + 1, side="left"))
+        units = np.arange(first, last)
+        inside = np.minimum(ends[units], stratum + 1) - np.maximum(begins[units], stratum)
+        yield units, inside
+
+
+def deville_pairs(
+    inclusion: np.ndarray, num: int, values: np.ndarray, combine: Callable
+) -> np.ndarray:
+    """The sum over pairs of P(i and j drawn) combine(values_i, values_j), i in no later stratum.
+
+    Stratum after stratum, all that matters of the past is whether the unit on the border was
+    taken: `free` and `taken` hold the sums of the values of the units drawn so far in either case.
+    All inclusion probabilities must be below 1, so that a unit lies in two strata at most.
+    """
+    free, taken = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    total = combine(free, free)
+    border, part = -1, 0.0  # the unit on the border, and its part in the stratum before
+    for units, lengths in strata_of(inclusion, num):
+        chances = [lengths.copy(), lengths.copy()]  # given that the border unit is free, or taken
+        if border >= 0 and units[0] == border:
+            after = lengths[0]
+            again = after / (1.0 - part)
+            rest = 1.0 / (1.0 - after) if after < 1.0 else 0.0
+            chances[0] *= (1.0 - again) * rest
+            chances[1] *= rest
+            chances[0][0], chances[1][0] = again, 0.0
+        here = values[units]
+        total = total + combine(free, chances[0] @ here) + combine(taken, chances[1] @ here)
+        last = units[-1]
+        crosses = lengths[-1] < inclusion[last] * (1.0 - 1e-12) and last != border
+        border, part = (int(last), lengths[-1]) if crosses else (-1, 0.0)
+        own = lengths[:, None] * here
+        if crosses:
+            onward = free * chances[0][-1] + taken * chances[1][-1]
+            free, taken = free + taken - onward + own[:-1].sum(axis=0), onward + own[-1]
+        else:
+            free, taken = free + taken + own.sum(axis=0), np.zeros_like(taken)
+    return total

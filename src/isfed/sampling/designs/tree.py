@@ -1,0 +1,95 @@
+"""A sum tree over weights: fixed-size draws from millions of units while the weights change."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.compiled import compiled
+from isfed.base.streams import Stream, as_stream
+from isfed.sampling import score_table as table
+from isfed.sampling.designs.inclusion import check_num, check_scores
+from isfed.sampling.designs.systematic import Deville, Systematic
+
+
+@compiled
+def _draw(nodes, count, num, design, state):
+    scratch = (np.empty(num), np.empty(table.MOST_BLOCKS), np.empty(0, np.int64), np.empty(0))
+    units = np.empty(num, np.int64)
+    prob = np.empty(num)
+    deville = design == table.DEVILLE
+    table.draw_fixed(nodes, 0, count, 0.0, num, deville, state, scratch[0], scratch[1], units, prob)
+    return units, np.minimum(prob * num, 1.0)  # rounding
+
+
+@compiled
+def _update(nodes, count, units, weights):
+    table.set_scores(nodes, 0, count, units, weights, units.size)
+
+
+class SumTree:
+    """Weights of N units; draws n of them and changes m weights in O((n + m) log N).
+
+    >>> tree = SumTree([1.0, 2.0, 3.0, 4.0])
+    >>> units, inclusion = tree.draw(2, rng=0)
+    >>> tree.update(units, [5.0, 5.0])
+    >>> tree.total > 10
+    True
+    """
+
+    def __init__(self, weights: ArrayLike) -> None:
+        values = check_scores(weights, name="weights")
+        self._count = values.size
+        self._nodes = np.empty(table.table_size(self._count))
+        self._nodes[: self._count] = values
+        table.rebuild(self._nodes, 0, self._count)
+        self._positive = int(np.count_nonzero(values))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return float(self._nodes[-table.RECORD])
+
+    @property
+    def weights(self) -> np.ndarray:
+        """A copy of the weights."""
+        return self._nodes[: self._count].copy()
+
+    def update(self, units: ArrayLike, weights: ArrayLike) -> None:
+        """Change the weights of some units; of a unit named twice the last weight counts."""
+        index = np.atleast_1d(np.asarray(units))
+        values = check_scores(np.atleast_1d(np.asarray(weights)), name="weights")
+        if index.shape != values.shape:
+            raise ValueError(f"{index.size} units but {values.size} weights")
+        if not np.issubdtype(index.dtype, np.integer):
+            raise ValueError(f"units must be integers, got {index.dtype}")
+        outside = (index < 0) | (index >= self._count)
+        if outside.any():
+            raise ValueError(f"unit {index[outside][0]} is outside 0..{self._count - 1}")
+        distinct = np.unique(index).astype(np.int64)
+        before = self._nodes[distinct]
+        _update(self._nodes, self._count, index.astype(np.int64), values)
+        if not np.isfinite(self.total):
+            _update(self._nodes, self._count, distinct, before)
+            raise ValueError("the sum of the weights overflows; divide them by their maximum")
+        after = self._nodes[distinct]
+        self._positive += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
+
+    def draw(
+        self,
+        num: int,
+        rng: Stream | np.random.Generator | int,
+        *,
+        design: Systematic | Deville | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`num` distinct units and the inclusion probability of each (Deville by default)."""
+        num = check_num(num, self._count)
+        if num > self._positive:
+            raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
+        design = design or Deville()
+        if not isinstance(design, Systematic | Deville):
+            raise ValueError(f"a tree draws Systematic() or Deville(), not {design}")
+        return _draw(self._nodes, self._count, num, design.code, as_stream(rng).state)

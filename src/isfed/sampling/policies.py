@@ -1,0 +1,311 @@
+"""Policies: a table of scores and a rule that refreshes it, the same for agents and for examples.
+
+Probabilities are the scores normalised and mixed with a uniform floor. What differs between the
+five policies is where the scores begin and which of them change:
+
+    uniform   equal for ever
+    oracle    the optimal ones, from w^o (eq. 44 and 48), for ever
+    current   all of them anew at the current model, every round (eq. 49 and 50)
+    running   the touched ones, their total probability kept (eq. 52 and 53)
+    memory    the touched ones, as they are; an unseen unit counts as the mean of the seen (ours)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from isfed.base.compiled import compiled, inlined
+from isfed.base.streams import Stream
+from isfed.sampling import score_table as tables
+from isfed.sampling.designs import Design
+from isfed.sampling.designs.inclusion import check_floor
+
+
+class Initial(IntEnum):
+    """Where the scores begin."""
+
+    EQUAL = 0
+    OPTIMUM = 1
+    UNSEEN = 2
+
+
+class Refresh(IntEnum):
+    """Which scores change, and how."""
+
+    NEVER = 0
+    ALL = 1
+    TOUCHED_KEEP_MASS = 2
+    TOUCHED = 3
+
+
+class Score(IntEnum):
+    """What an agent reports to the cloud as its score; of an example it is the gradient's norm."""
+
+    BOUND = 0  # sqrt(sigma^2 + alpha |gradient|^2) of eq. (48), from this round alone
+    AVERAGED_BOUND = 1  # the same from the stored norms and a moving average of the gradient
+    SECOND_MOMENT = 2  # the root of a moving average of |estimate of the gradient|^2
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Initial scores, what refreshes them, and a uniform floor under the probabilities."""
+
+    name: str
+    initial: Initial
+    refresh: Refresh
+    floor: float = 0.0
+    score: Score = Score.BOUND
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        floor = check_floor(self.floor, name=f"floor of policy {self.name}")
+        if not 0.0 < self.rate <= 1.0:
+            raise ValueError(f"rate={self.rate} of policy {self.name} must be in (0, 1]")
+        # As floats, for another type would compile every draw anew.
+        object.__setattr__(self, "floor", floor)
+        object.__setattr__(self, "rate", float(self.rate))
+
+    @property
+    def equal(self) -> bool:
+        """Whether all probabilities stay equal."""
+        return self.initial == Initial.EQUAL and self.refresh == Refresh.NEVER
+
+    @property
+    def learns(self) -> bool:
+        """Whether what a draw touches changes the scores."""
+        return self.refresh in (Refresh.TOUCHED, Refresh.TOUCHED_KEEP_MASS)
+
+
+def Uniform() -> Policy:  # noqa: N802 (the five policies read as types)
+    """Equal probabilities for ever."""
+    return Policy("uniform", Initial.EQUAL, Refresh.NEVER)
+
+
+def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
+    """The optimal probabilities, computed from w^o, which nobody has in practice."""
+    return Policy("oracle", Initial.OPTIMUM, Refresh.NEVER, floor)
+
+
+def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
+    """The optimal formulas at the current model, from all the data, every round."""
+    return Policy("current", Initial.EQUAL, Refresh.ALL, floor)
+
+
+def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
+    """The paper's practical scheme: the touched probabilities change and keep their total.
+
+    A small floor makes rare large steps: an example drawn with a probability far below its share
+    of the gradient is followed by a step that overshoots.
+    """
+    return Policy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
+
+
+def Memory(  # noqa: N802
+    *, floor: float = 0.1, score: Score = Score.AVERAGED_BOUND, rate: float = 0.1
+) -> Policy:
+    """Ours: remember the last score of every unit; an unseen one counts as the mean of the seen.
+
+    `score` and `rate` matter for agents: what they report, and how fast its average moves.
+    """
+    if score == Score.BOUND:
+        raise ValueError("score=BOUND has no memory; use AVERAGED_BOUND or SECOND_MOMENT")
+    return Policy("memory", Initial.UNSEEN, Refresh.TOUCHED, floor, score, rate)
+
+
+# Numba reads plain integers faster than members of an enumeration.
+KEEP_MASS = int(Refresh.TOUCHED_KEEP_MASS)
+BOUND = int(Score.BOUND)
+AVERAGED_BOUND = int(Score.AVERAGED_BOUND)
+SECOND_MOMENT = int(Score.SECOND_MOMENT)
+LARGEST_SCORE = 1e290  # the sum of a table of such scores is still finite
+
+
+@inlined
+def _drop_repeats(units, scores, num):
+    """Keep the last score of every unit; returns how many units are left."""
+    kept = 0
+    for i in range(num):
+        place = kept
+        for j in range(kept):
+            if units[j] == units[i]:
+                place = j
+        units[place] = units[i]
+        scores[place] = scores[i]
+        kept += place == kept
+    return kept
+
+
+@inlined
+def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
+    """Write the scores of the units just drawn, by the policy's rule; may reorder the two lists."""
+    if design == tables.REPLACEMENT:
+        num = _drop_repeats(units, scores, num)
+    total = 0.0
+    for i in range(num):
+        total += scores[i]
+    if not total < LARGEST_SCORE:
+        return  # the model is leaving every bound: a table of such scores could not be drawn from
+    if refresh == KEEP_MASS:
+        mass = 0.0
+        for i in range(num):
+            mass += nodes[at + units[i]]
+        if not total > 0.0:
+            return  # no gradient among them: their probabilities stay
+        for i in range(num):
+            scores[i] = scores[i] / total * mass  # eq. (52), (53)
+    tables.set_scores(nodes, at, count, units, scores, num)
+
+
+@inlined
+def take_scores(nodes, at, count):
+    """Make a table of the scores written to its leaves; of equal ones if some are no numbers."""
+    tables.rebuild(nodes, at, count)
+    root = at + count + tables.RECORD * (tables.num_nodes(count) - 1)
+    if not (nodes[root] < LARGEST_SCORE and nodes[root + 1] == count):
+        tables.fill_table(nodes, at, count, 1.0)
+
+
+@inlined
+def bound(steps, batch, spread, gradient_square):
+    """sqrt(sigma^2 + alpha |gradient|^2) of eq. (48); sigma^2 = 6 spread / (E_k B_k), eq. (23)."""
+    variation = 6.0 / (steps * batch)
+    return math.sqrt(variation * spread + (3.0 + variation) * gradient_square)
+
+
+@inlined
+def spread_of_norms(norms, count, floor, equal):
+    """1/N^2 sum_n |grad_n|^2 / p_n for the probabilities that the norms themselves would give."""
+    total = 0.0
+    for i in range(count):
+        total += norms[i]
+    share = 0.0 if equal or not total > 0.0 else (1.0 - floor) / total
+    rest = (1.0 if share == 0.0 else floor) / count
+    spread = 0.0
+    for i in range(count):
+        prob = share * norms[i] + rest
+        spread += norms[i] * norms[i] / prob if prob > 0.0 else 0.0
+    return spread / (count * float(count))
+
+
+@inlined
+def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
+    """What an agent reports after its turn; `memory[at:]` is what it remembers for it.
+
+    `gradient` is its estimate of its own gradient, `spread` this round's estimate of
+    1/N^2 sum_n |grad_n|^2 / p_n, and `stored` the same from stored norms (negative if none are).
+    memory[at] is a moving average, negative before the first turn.
+    """
+    size = gradient.size
+    square = 0.0
+    for j in range(size):
+        square += gradient[j] * gradient[j]
+    if rule == BOUND:
+        return bound(steps, batch, spread, square)
+    first = memory[at] < 0.0
+    if rule == SECOND_MOMENT:
+        memory[at] = square if first else (1.0 - rate) * memory[at] + rate * square
+        return math.sqrt(memory[at])
+    if stored >= 0.0:
+        memory[at] = stored
+    else:
+        memory[at] = spread if first else (1.0 - rate) * memory[at] + rate * spread
+    square = 0.0
+    for j in range(size):
+        average = memory[at + 1 + j]
+        average = gradient[j] if first else (1.0 - rate) * average + rate * gradient[j]
+        memory[at + 1 + j] = average
+        square += average * average
+    return bound(steps, batch, memory[at], square)
+
+
+def memory_size(policy: Policy, num_params: int) -> int:
+    """How many numbers an agent remembers for the score it reports under this policy."""
+    if not policy.learns or policy.score == Score.BOUND:
+        return 0
+    return 1 if policy.score == Score.SECOND_MOMENT else 1 + num_params
+
+
+def initial_score(policy: Policy) -> float:
+    """What every leaf of a fresh table holds (the oracle's scores are written afterwards)."""
+    return tables.UNSEEN if policy.initial == Initial.UNSEEN else 1.0
+
+
+@compiled
+def _draw(nodes, count, floor, num, design, equal, state):
+    shuffled = design == tables.HARTLEY_RAO and not equal
+    scratch = (
+        np.empty(num),
+        np.empty(tables.MOST_BLOCKS),
+        np.arange(count),
+        np.empty(tables.table_size(count) if shuffled else 0),
+    )
+    units = np.empty(num, np.int64)
+    prob = np.empty(num)
+    if equal:
+        tables.draw_equal(count, num, design, state, scratch, units, prob)
+    else:
+        tables.draw_scored(nodes, 0, count, floor, num, design, state, scratch, units, prob)
+    return units, prob
+
+
+@compiled
+def _refresh(nodes, count, units, scores, refresh, design):
+    refresh_touched(nodes, 0, count, units, scores, units.size, refresh, design)
+
+
+class Table:
+    """The scores of one population under one policy and one design, for agents or for examples."""
+
+    def __init__(self, count: int, policy: Policy, design: Design) -> None:
+        self.count = count
+        self.policy = policy
+        self.design = design
+        self.nodes = np.empty(tables.table_size(count))
+        tables.fill_table(self.nodes, 0, count, initial_score(policy))
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The scores as they stand; -1 where a unit was never seen."""
+        return self.nodes[: self.count]
+
+    def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+        """The units drawn, and for each the inclusion probability over `num` (p_k or p_n)."""
+        code = getattr(self.design, "code", None)
+        if code is None:  # a design that compiled code does not know
+            inclusion = self.inclusion(num)
+            units = self.design.draw(inclusion, stream)
+            return units, inclusion[units] / num
+        equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
+        return _draw(self.nodes, self.count, self.policy.floor, num, code, equal, stream.state)
+
+    def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
+        """Tell the table what the drawn units turned out to score."""
+        if self.policy.learns:
+            code = getattr(self.design, "code", tables.SYSTEMATIC)
+            _refresh(self.nodes, self.count, units.copy(), scores.copy(), self.policy.refresh, code)
+
+    def mean_seen(self) -> float:
+        """The mean of the known scores; 0 if there are none."""
+        total, seen, _ = self.nodes[-tables.RECORD :]
+        return float(total / seen) if seen > 0.0 else 0.0
+
+    def replace(self, scores: np.ndarray) -> None:
+        """Set every score."""
+        self.nodes[: self.count] = scores
+        take_scores(self.nodes, 0, self.count)
+
+    def probabilities(self) -> np.ndarray:
+        """p_k or p_n: the scores normalised and floored, before any cap; they sum to 1."""
+        out = np.empty(self.count)
+        tables.table_probabilities(self.nodes, 0, self.count, self.policy.floor, out)
+        return out
+
+    def inclusion(self, num: int) -> np.ndarray:
+        """The inclusion probability of every unit in a draw of `num`."""
+        out = np.empty(self.count)
+        tables.table_inclusion(self.nodes, 0, self.count, self.policy.floor, num, out)
+        return out

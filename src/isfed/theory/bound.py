@@ -1,0 +1,58 @@
+"""The theorem's bound on the msd, and which lemma it is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from isfed.problems import Huber, LeastSquares, Logistic, Problem, Softmax
+
+CONVEX = (LeastSquares, Huber, Logistic, Softmax)
+
+
+class TheoryError(ValueError):
+    """A constant that does not exist for this problem; the message is the reason."""
+
+
+class Rule(Enum):
+    """Which bound on the variance of a draw the constants use."""
+
+    REPLACEMENT = "with replacement (Lemma 1)"
+    PAPER = "without replacement, as the paper states it: 1/B_k kept, 1/L dropped"
+    ANY_DESIGN = "without replacement, any design of fixed size: neither 1/B_k nor 1/L"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit."""
+
+    gap: float  # 1 - lambda'
+    data: float  # what one round adds through data variability ...
+    model: float  # ... and through model variability
+
+    @property
+    def limit_parts(self) -> tuple[float, float]:
+        """The limit's parts: data variability, model variability, eq. (39)."""
+        return self.data / self.gap, self.model / self.gap
+
+    @property
+    def limit(self) -> float:
+        """The bound on the steady-state msd, eq. (39)."""
+        return sum(self.limit_parts)
+
+    def curve(self, rounds: int, initial: float) -> np.ndarray:
+        """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
+        log_left = np.arange(1, rounds + 1) * np.log1p(-self.gap)
+        return np.exp(log_left) * initial - np.expm1(log_left) * self.limit
+
+
+def convex_loss(problem: Problem) -> Any:
+    """The loss, if it is one that is known to be convex."""
+    if type(problem.loss) not in CONVEX:  # not isinstance: of a subclass nothing is known
+        raise TheoryError(
+            f"whether {type(problem.loss).__name__} is convex is not known, nor its curvature"
+        )
+    return problem.loss

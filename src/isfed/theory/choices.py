@@ -1,0 +1,107 @@
+"""What a policy makes of a problem at a model: every agent's gradients and the probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.problems import Problem
+from isfed.problems.losses import LinearLoss
+from isfed.sampling.designs import Design, WithReplacement, inclusion_probabilities
+from isfed.sampling.policies import Policy, bound, spread_of_norms
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Inclusion probabilities of agents (sum L) and of examples (sum B_k for each agent k)."""
+
+    agents: np.ndarray  # (K,): L p_k
+    examples: np.ndarray  # (rows,): B_k p_n, agent by agent
+
+    def agent_prob(self, num_active: int) -> np.ndarray:
+        """p_k."""
+        return self.agents / num_active
+
+    def of_agent(self, problem: Problem, agent: int) -> np.ndarray:
+        """B_k p_n of one agent's examples."""
+        offsets = problem.data.offsets
+        return self.examples[offsets[agent] : offsets[agent + 1]]
+
+
+def check_active(problem: Problem, num_active: int) -> int:
+    """L, at most K."""
+    if not 1 <= num_active <= problem.num_agents:
+        raise ValueError(
+            f"num_active={num_active} must be between 1 and num_agents={problem.num_agents}"
+        )
+    return int(num_active)
+
+
+def check_model(problem: Problem, params: np.ndarray | None) -> np.ndarray:
+    """A model to look at: w^o unless given."""
+    if params is None:
+        return problem.optimum
+    model = np.asarray(params, dtype=np.float64)
+    if model.shape != (problem.num_params,) or not np.isfinite(model).all():
+        raise ValueError(
+            f"params must be {problem.num_params} finite numbers, got shape {model.shape}"
+        )
+    return model
+
+
+def example_gradients(loss: Any, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The gradient of every example, (N, length of params)."""
+    if isinstance(loss, LinearLoss):
+        matrix = params.reshape(loss.compiled.num_rows, -1)
+        slopes = loss.slopes(x @ matrix.T, y)
+        outer = slopes[:, :, None] * x[:, None, :]
+        return outer.reshape(len(y), -1) + 2.0 * loss.ridge * params
+    one = np.ones(1)
+    rows = [loss.gradient(params, x[i : i + 1], y[i : i + 1], one)[0] for i in range(len(y))]
+    return np.array(rows)
+
+
+def gradients_of_agents(problem: Problem, params: np.ndarray) -> Iterator[np.ndarray]:
+    """Agent after agent, the gradients of its examples."""
+    for agent in range(problem.num_agents):
+        yield example_gradients(problem.loss, params, *problem.data.agent(agent))
+
+
+def _inclusion(scores: np.ndarray, num: int, policy: Policy, design: Design) -> np.ndarray:
+    total = float(scores.sum())
+    if policy.equal or not total > 0.0:
+        return np.full(scores.size, num / scores.size)
+    if isinstance(design, WithReplacement):  # expected counts, which no cap holds back
+        return num * ((1.0 - policy.floor) * scores / total + policy.floor / scores.size)
+    positive = np.count_nonzero(scores)
+    if policy.floor == 0.0 and 0 < positive < num:
+        # As the table draws: all of the positive ones, the others equally.
+        rest = (num - positive) / (scores.size - positive)
+        return np.where(scores > 0.0, 1.0, rest)
+    return inclusion_probabilities(scores, num, floor=policy.floor)
+
+
+def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None = None) -> Choices:
+    """The probabilities that the algorithm's policies aim at for a model (w^o unless given).
+
+    Those of `oracle` at w^o and of `current` at the current model; what `running` and `memory`
+    learn comes near them as the model comes near w^o. Cap and floor are applied as in a draw.
+    """
+    check_active(problem, algorithm.num_active)
+    model = check_model(problem, params)
+    scores = np.empty(problem.num_agents)
+    examples = []
+    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
+        norms = np.linalg.norm(gradients, axis=1)
+        policy = algorithm.examples
+        spread = spread_of_norms(norms, norms.size, policy.floor, policy.equal)
+        mean = gradients.mean(axis=0)
+        batch = int(problem.batch_size[agent])
+        scores[agent] = bound(int(problem.local_steps[agent]), batch, spread, float(mean @ mean))
+        examples.append(_inclusion(norms, batch, policy, algorithm.example_design))
+    agents = _inclusion(scores, algorithm.num_active, algorithm.agents, algorithm.agent_design)
+    return Choices(agents, np.concatenate(examples))

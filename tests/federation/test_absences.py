@@ -1,0 +1,85 @@
+"""Response rates, and weights that are unbiased if absences do not depend on the gradient."""
+
+import numpy as np
+import pytest
+
+from isfed.federation.absences import LARGEST_WEIGHT, WINDOW, Responses
+
+
+def weights_times_answers(rates, turns, seed):
+    """(turns, agents): 1{answered} / r as estimated, for agents that are drawn in every turn."""
+    rng = np.random.default_rng(seed)
+    responses, agents = Responses(rates.size), np.arange(rates.size)
+    out = np.empty((turns, rates.size))
+    for turn in range(turns):
+        answered = rng.random(rates.size) < rates
+        out[turn] = answered * responses.inverse_rates(agents)
+        responses.record(agents, answered)
+    return out
+
+
+def deviation(values):
+    """Of the mean over independent agents from 1, in standard errors."""
+    per_agent = values.mean(axis=0)
+    return (per_agent.mean() - 1.0) / (per_agent.std(ddof=1) / np.sqrt(per_agent.size))
+
+
+def test_unbiased_from_the_first_turns_on_when_all_rates_are_equal():
+    # Once anything at all is known: at the first turn of all, nobody has ever been absent.
+    values = weights_times_answers(np.full(4000, 0.7), 60, seed=1)
+    assert abs(deviation(values[1:])) < 4.0
+
+
+def test_unbiased_for_different_rates_once_the_window_is_full():
+    rates = np.random.default_rng(2).uniform(0.4, 1.0, 4000)
+    values = weights_times_answers(rates, 200, seed=2)
+    assert abs(deviation(values[80:])) < 4.0
+    low = rates < 0.5
+    assert abs(deviation(values[80:, low])) < 4.0
+
+
+def test_the_obvious_estimate_would_be_biased():
+    """Why not 1 / (share of the last WINDOW turns answered): the test above can tell."""
+    rng = np.random.default_rng(3)
+    shares = np.maximum(rng.binomial(WINDOW, 0.7, 4000), 1) / WINDOW
+    values = (rng.random((60, 4000)) < 0.7) / shares
+    assert deviation(values) > 4.0
+
+
+def test_no_absences_gives_exactly_one():
+    responses, agents = Responses(5), np.arange(5)
+    for _ in range(3 * WINDOW):
+        assert (responses.inverse_rates(agents) == 1.0).all()
+        responses.record(agents, np.ones(5, bool))
+    assert responses.bias_report() == "every agent answered every time: no bias from absences"
+
+
+def test_a_weight_is_limited():
+    responses, agents = Responses(1), np.arange(1)
+    for _ in range(2000):
+        responses.record(agents, np.zeros(1, bool))
+    assert responses.inverse_rates(agents)[0] == LARGEST_WEIGHT
+
+
+def test_state_goes_on_where_it_stopped():
+    rng = np.random.default_rng(4)
+    one, agents = Responses(6), np.arange(6)
+    for turn in range(50):
+        if turn == 20:
+            two = Responses(6)
+            two.restore(one.state())
+        answered = rng.random(6) < 0.6
+        one.record(agents, answered)
+        if turn >= 20:
+            two.record(agents, answered)
+    assert (one.inverse_rates(agents) == two.inverse_rates(agents)).all()
+    assert (one.rates() == two.rates()).all()
+
+
+def test_report_says_how_unequal_agents_count():
+    responses = Responses(2)
+    for turn in range(10):
+        responses.record(np.arange(2), np.array([True, turn < 4]))
+    assert "14 of 20 times" in responses.bias_report()
+    assert "weigh 0.40 to 1.00" in responses.bias_report()
+    assert responses.rates() == pytest.approx([1.0, 0.4])

@@ -1,0 +1,92 @@
+"""A real federation: one SuperLink and three SuperNodes, shared by the tests of this folder."""
+
+import json
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+WANTED = "ISFED_TEST_FEDERATION"  # set by `make test-federation`
+SUPPORT = Path(__file__).parents[1] / "support"
+
+if find_spec("flwr") is None or not os.environ.get(WANTED):
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say that something was left out."""
+    if not os.environ.get(WANTED):
+        terminalreporter.write_line(
+            "tests/network was skipped: it takes minutes; run `make test-federation`"
+        )
+
+
+class Job:
+    """One job on the shared federation: its app, its results, its planned faults."""
+
+    def __init__(self, federation, folder: Path, faults=None, **config):
+        from faulty_app import DEFAULTS as EXTRA
+
+        from isfed.flower.demo import Watch
+        from isfed.flower.demo_app import DEFAULTS, write_app
+
+        self.federation, self.folder = federation, folder
+        self.results = folder / "results"
+        self.results.mkdir(parents=True)
+        (folder / "faults.json").write_text(json.dumps(faults or {}))
+        self.config = {
+            **DEFAULTS,
+            "faults": str(folder / "faults.json"),
+            "log": str(folder / "work.log"),
+            "results": str(self.results),
+            **config,
+        }
+        write_app(folder / "app", module="faulty_app", defaults=EXTRA)
+        self.watch = Watch(self.results)
+
+    def submit(self) -> str:
+        """Start a run; it continues if an earlier one left a checkpoint."""
+        (self.results / "server.pid").unlink(missing_ok=True)
+        return self.federation.submit(self.folder / "app", self.config)
+
+    def wait(self, ready, what: str, seconds: float = 150.0):
+        """Wait for a condition; a limit, not a measurement."""
+        until = time.monotonic() + seconds
+        while not (found := ready()):
+            if time.monotonic() > until:
+                tail = self.federation.log("superlink")[-1500:]
+                raise AssertionError(f"{what}: not within {seconds} s\n{tail}")
+            time.sleep(0.1)
+        return found
+
+    def works(self, agent: int, number: int) -> bool:
+        """Whether that agent has begun that round."""
+        log = self.folder / "work.log"
+        return log.exists() and f"{agent} {number}" in log.read_text().splitlines()
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory):
+    """Started once; every process is gone at the end, or the last test fails."""
+    from isfed.flower.demo import in_process
+    from isfed.flower.demo_app import DEFAULTS
+    from isfed.flower.processes import LocalFederation, marked
+
+    in_process(DEFAULTS)  # compiles once what every process then loads
+    with LocalFederation(tmp_path_factory.mktemp("federation"), agents=3) as running:
+        running.env["PYTHONPATH"] = str(SUPPORT)
+        running.start()
+        yield running
+    assert marked(running.mark) == []
+
+
+@pytest.fixture
+def make_job(federation, tmp_path):
+    """Jobs in the test's own folder."""
+
+    def make(faults=None, **config) -> Job:
+        return Job(federation, tmp_path, faults, **config)
+
+    return make
