@@ -10,8 +10,11 @@ from isfed.datasets.partition import (
     by_column,
     dirichlet,
     equal_sizes,
+    few_classes,
     iid,
     one_class,
+    power_law_sizes,
+    shards,
     sizes_in_range,
 )
 
@@ -21,6 +24,8 @@ MAKERS = {
     "dirichlet": lambda seed: dirichlet(LABELS, num_agents=17, concentration=0.3, seed=seed),
     "one_class": lambda seed: one_class(LABELS, num_agents=17, seed=seed),
     "one_class, sizes": lambda seed: one_class(LABELS, num_agents=17, sizes=(20, 90), seed=seed),
+    "shards": lambda seed: shards(LABELS, num_agents=17, seed=seed),
+    "few_classes": lambda seed: few_classes(LABELS, num_agents=17, least=2, seed=seed),
 }
 
 
@@ -168,3 +173,68 @@ def test_one_class_checks_its_shares():
         one_class(LABELS, num_agents=5, shares={-1.0: 0.5, 1.0: 0.5, 2.0: 0.5})
     with pytest.raises(ValueError, match="num_agents=2 is less than the 3 classes"):
         one_class(LABELS, num_agents=2)
+
+
+def labels_of(partition, labels=LABELS):
+    return [labels[rows] for rows in np.split(partition.rows, partition.offsets[1:-1])]
+
+
+def test_shards_are_equal_and_few_per_agent():
+    partition = shards(LABELS, num_agents=20, per_agent=2)
+    assert partition.sizes.tolist() == [50] * 20
+    # 40 shards of 25 rows: classes of 700, 90 and 210 rows meet in two shards only.
+    seen = [np.unique(y).size for y in labels_of(partition)]
+    assert max(seen) <= 4
+    assert sum(seen) <= 40 + 2
+    uneven = shards(LABELS, num_agents=17, per_agent=3).sizes
+    assert np.ptp(uneven) <= 3  # shards differ by at most one row
+
+
+def test_shards_are_dealt_at_random():
+    """Agent 0's first shard is each of the 12 with equal probability; 4.9 standard errors."""
+    labels, counts = np.repeat(np.arange(12), 3), np.zeros(12)
+    for seed in range(1200):
+        counts[labels_of(shards(labels, num_agents=6, seed=seed), labels)[0][0]] += 1
+    first_of_two = 2 * np.arange(11, -1, -1) / (12 * 11)  # the smaller label comes first
+    error = np.sqrt(1200 * first_of_two * (1 - first_of_two))
+    assert np.all(np.abs(counts - 1200 * first_of_two) <= 4.9 * error)
+
+
+def test_shards_need_enough_rows():
+    with pytest.raises(ValueError, match="num_agents=600 with per_agent=2 shards need 1200 rows"):
+        shards(LABELS, num_agents=600)
+    with pytest.raises(ValueError, match="per_agent=0"):
+        shards(LABELS, num_agents=6, per_agent=0)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 200), st.floats(0, 5), st.integers(0))
+@settings(max_examples=200, deadline=None)
+def test_power_law_sizes_sum_exactly_and_respect_the_least(agents, least, more, spread, seed):
+    rows = agents * least + more
+    sizes = power_law_sizes(rows, num_agents=agents, spread=spread, least=least, seed=seed)
+    assert sizes.sum() == rows
+    assert sizes.min() >= least
+
+
+def test_power_law_sizes_without_spread_are_equal():
+    assert np.ptp(power_law_sizes(103, num_agents=10, spread=0.0)) == 1
+    with pytest.raises(ValueError, match="spread=-1"):
+        power_law_sizes(100, num_agents=10, spread=-1.0)
+    with pytest.raises(ValueError, match="least=11 rows"):
+        power_law_sizes(100, num_agents=10, least=11)
+
+
+def test_few_classes_gives_agent_k_the_classes_from_k_on():
+    partition = few_classes(LABELS, num_agents=9, per_agent=2, least=4)
+    classes = np.array([-1.0, 1.0, 2.0])
+    for agent, y in enumerate(labels_of(partition)):
+        found, counts = np.unique(y, return_counts=True)
+        assert set(found) == {classes[agent % 3], classes[(agent + 1) % 3]}
+        assert counts.min() >= 4
+    assert partition.sizes.max() > 3 * np.median(partition.sizes)
+    with pytest.raises(ValueError, match=r"class 1.0: least=40 rows for each of 6 parts, of 90"):
+        few_classes(LABELS, num_agents=9, least=40)
+    with pytest.raises(ValueError, match="per_agent=4 must be between 1 and the 3 classes"):
+        few_classes(LABELS, num_agents=9, per_agent=4)
+    with pytest.raises(ValueError, match="num_agents=2 is less than the 3 classes"):
+        few_classes(LABELS, num_agents=2)

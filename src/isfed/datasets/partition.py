@@ -48,8 +48,8 @@ class Partition:
                 f"the partition is of {self.rows.size} rows, but there are {len(features)} rows of "
                 f"features and {len(targets)} targets"
             )
-        features = np.asarray(features, dtype=np.float64)[self.rows]
-        targets = np.asarray(targets, dtype=np.float64)[self.rows]
+        features = np.asarray(features)[self.rows]
+        targets = np.asarray(targets)[self.rows]
         features.flags.writeable = False  # FederatedData then takes them as they are
         targets.flags.writeable = False
         return FederatedData(features, targets, self.offsets)
@@ -234,3 +234,89 @@ def _agents_per_class(classes, counts, shares, num_agents: int) -> np.ndarray:
     over = np.maximum(wanted - 1.0, 0.0)
     over = over / over.sum() * rest if over.sum() > 0.0 else over
     return 1 + _round_to(over, rest)
+
+
+def shards(labels: np.ndarray, *, num_agents: int, per_agent: int = 2, seed: int = 0) -> Partition:
+    """Rows sorted by label and cut into equal shards, of which every agent gets `per_agent`.
+
+    The partition of the first paper on FedAvg (McMahan et al. 2017): most agents see only
+    `per_agent` classes.
+    """
+    labels = np.asarray(labels)
+    if per_agent < 1:
+        raise ValueError(f"per_agent={per_agent} must be at least 1")
+    if not 1 <= num_agents * per_agent <= labels.size:
+        raise ValueError(
+            f"num_agents={num_agents} with per_agent={per_agent} shards need "
+            f"{num_agents * per_agent} rows or more, but there are {labels.size}"
+        )
+    rng = _rng(seed)
+    mixed = rng.permutation(labels.size)  # rows of one class come in random order
+    by_label = mixed[np.argsort(labels[mixed], kind="stable")]
+    agent_of_shard = np.repeat(rng.permutation(num_agents), per_agent)
+    agent_of_shard = agent_of_shard[rng.permutation(agent_of_shard.size)]
+    sizes = equal_sizes(labels.size, num_agents=agent_of_shard.size)
+    agent_of_row = np.empty(labels.size, np.int64)
+    agent_of_row[by_label] = np.repeat(agent_of_shard, sizes)
+    return _from_agents(agent_of_row, num_agents)
+
+
+def power_law_sizes(
+    num_rows: int, *, num_agents: int, spread: float = 2.0, least: int = 1, seed: int = 0
+) -> np.ndarray:
+    """Sizes with a heavy tail, for `iid`: `least` each, the rest by log-normal shares.
+
+    `spread` is the standard deviation of the shares' logarithm: 0 makes equal sizes, 2 is what
+    FedProx and its followers call a power law.
+
+    >>> sizes = power_law_sizes(60_000, num_agents=1000, least=10)
+    >>> int(sizes.sum()), int(sizes.min()), bool(sizes.max() > 10 * np.median(sizes))
+    (60000, 10, True)
+    """
+    _check_agents(num_rows, num_agents)
+    return _heavy_tail(num_rows, num_agents, spread, least, _rng(seed))
+
+
+def _heavy_tail(num_rows: int, parts: int, spread: float, least: int, rng) -> np.ndarray:
+    if not (np.isfinite(spread) and spread >= 0.0):
+        raise ValueError(f"spread={spread} must be a number >= 0")
+    if not 1 <= least <= num_rows // parts:
+        raise ValueError(f"least={least} rows for each of {parts} parts, of {num_rows} rows")
+    shares = rng.lognormal(0.0, spread, parts)
+    rest = num_rows - least * parts
+    return least + _round_to(shares / shares.sum() * rest, rest)
+
+
+def few_classes(
+    labels: np.ndarray,
+    *,
+    num_agents: int,
+    per_agent: int = 2,
+    spread: float = 2.0,
+    least: int = 5,
+    seed: int = 0,
+) -> Partition:
+    """Agent k holds the classes k, k + 1, ... (`per_agent` of them), in amounts with a heavy tail.
+
+    FedProx's partition of MNIST (1000 agents, two digits each): every agent has `least` rows of
+    each of its classes, the others are shared log-normally, see `power_law_sizes`.
+    """
+    labels = np.asarray(labels)
+    _check_agents(labels.size, num_agents)
+    classes = np.unique(labels)
+    if not 1 <= per_agent <= classes.size:
+        raise ValueError(f"per_agent={per_agent} must be between 1 and the {classes.size} classes")
+    if num_agents < classes.size:
+        raise ValueError(f"num_agents={num_agents} is less than the {classes.size} classes")
+    rng = _rng(seed)
+    agent_of_row = np.empty(labels.size, np.int64)
+    first_class = np.arange(num_agents) % classes.size
+    for place, label in enumerate(classes):
+        agents = np.flatnonzero((place - first_class) % classes.size < per_agent)
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        try:
+            sizes = _heavy_tail(rows.size, agents.size, spread, least, rng)
+        except ValueError as error:
+            raise ValueError(f"class {label}: {error}") from error
+        agent_of_row[rows] = np.repeat(agents, sizes)
+    return _from_agents(agent_of_row, num_agents)

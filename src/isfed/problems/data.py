@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 
-def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
+def frozen(array: np.ndarray, dtype: Any) -> np.ndarray:
     """A read-only copy; an array that is read-only already is taken as it is."""
     if array.dtype == dtype and array.flags.c_contiguous and not array.flags.writeable:
         return array
@@ -17,28 +19,45 @@ def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
     return copy
 
 
+def _numbers(value: Any, *, name: str) -> np.ndarray:
+    """A frozen array of numbers or truth values, in the type that it has."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers, got an array of {array.dtype}")
+    # A byte order or a width that other libraries do not know becomes the machine's own.
+    native = array.dtype.newbyteorder("=")
+    return frozen(array, np.float64 if native.itemsize > 8 else native)
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """The examples of all agents; agent k owns the rows offsets[k] to offsets[k + 1].
+
+    A row may have any shape and type: a vector of floats, an image, the numbers of words. A loss
+    says what it takes when a `Problem` is made of both.
+
+    features: (sum of N_k, ...), one row per example; linear losses need (sum of N_k, M).
+    targets: (sum of N_k, ...), most often one number per example.
+    offsets: (K + 1,), from 0 to the number of rows.
 
     >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
     >>> data.num_agents, data.num_examples.tolist()
     (2, [2, 1])
     """
 
-    features: np.ndarray  # (sum of N_k, M)
-    targets: np.ndarray  # (sum of N_k,)
-    offsets: np.ndarray  # (K + 1,)
+    features: np.ndarray
+    targets: np.ndarray
+    offsets: np.ndarray
 
     def __post_init__(self) -> None:
-        features = _frozen(np.asarray(self.features), np.float64)
-        targets = _frozen(np.asarray(self.targets), np.float64)
+        features = _numbers(self.features, name="features")
+        targets = _numbers(self.targets, name="targets")
         if not np.issubdtype(np.asarray(self.offsets).dtype, np.integer):
             raise ValueError(f"offsets={self.offsets} must be whole numbers")
-        offsets = _frozen(np.asarray(self.offsets), np.int64)
-        if features.ndim != 2 or features.shape[1] == 0:
-            raise ValueError(f"features must be a matrix, got shape {features.shape}")
-        if targets.shape != (len(features),):
+        offsets = frozen(np.asarray(self.offsets), np.int64)
+        if features.ndim < 1 or 0 in features.shape[1:]:
+            raise ValueError(f"features must have one row per example, got shape {features.shape}")
+        if targets.shape[:1] != (len(features),):
             raise ValueError(f"{len(features)} rows of features but targets of {targets.shape}")
         if offsets.ndim != 1 or offsets.size < 2 or offsets[0] != 0 or offsets[-1] != len(features):
             raise ValueError(f"offsets must lead from 0 to {len(features)}, the number of rows")
@@ -46,6 +65,8 @@ class FederatedData:
         if empty.size:
             raise ValueError(f"agent {empty[0]} has no examples ({empty.size} such)")
         for name, array in (("features", features), ("targets", targets)):
+            if array.dtype.kind != "f":
+                continue
             # A sum is finite only if every entry is, and needs no second array of that size.
             with np.errstate(over="ignore", invalid="ignore"):
                 finite = np.isfinite(array.sum()) or np.isfinite(array).all()
@@ -61,15 +82,17 @@ class FederatedData:
         """From one (features, targets) pair per agent."""
         if not agents:
             raise ValueError("there must be at least one agent")
-        blocks = [np.asarray(x, dtype=np.float64) for x, _ in agents]
-        labels = [np.asarray(y, dtype=np.float64) for _, y in agents]
+        blocks = [np.asarray(x) for x, _ in agents]
+        labels = [np.asarray(y) for _, y in agents]
         for agent, (x, y) in enumerate(zip(blocks, labels, strict=True)):
-            if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+            if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
                 raise ValueError(f"agent {agent}: features {x.shape} and targets {y.shape}")
-            if x.shape[1] != blocks[0].shape[1]:
-                raise ValueError(
-                    f"agent {agent} has {x.shape[1]} features, agent 0 has {blocks[0].shape[1]}"
-                )
+            for name, row, first in (("features", x, blocks[0]), ("targets", y, labels[0])):
+                if row.shape[1:] != first.shape[1:]:
+                    raise ValueError(
+                        f"agent {agent} has {name} of shape {row.shape[1:]} per example, agent 0 "
+                        f"has {first.shape[1:]}"
+                    )
         offsets = np.cumsum([0, *(len(x) for x in blocks)])
         return cls(np.concatenate(blocks), np.concatenate(labels), offsets)
 
@@ -80,8 +103,8 @@ class FederatedData:
 
     @property
     def num_features(self) -> int:
-        """M, for the losses with one parameter per feature."""
-        return self.features.shape[1]
+        """The numbers in a row; M, for the losses with one parameter per feature."""
+        return math.prod(self.features.shape[1:])
 
     @property
     def num_examples(self) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
+from isfed.problems.data import FederatedData, frozen
 from isfed.problems.gradients import (
     HUBER,
     LEAST_SQUARES,
@@ -82,6 +83,23 @@ class LinearLoss:
     def curvature(self, x: np.ndarray) -> np.ndarray:
         """The Lipschitz constant of every example's gradient (delta of Assumption 1)."""
         return self.bend * np.einsum("ij,ij->i", x, x) + 2.0 * self.ridge
+
+    def prepare(self, data: FederatedData) -> FederatedData:
+        """The data as a matrix of float64 with one float64 target per row, or a ValueError."""
+        name = type(self).__name__
+        if data.features.ndim != 2:
+            raise ValueError(
+                f"{name} needs features that are a matrix, got shape {data.features.shape}; "
+                "reshape every example to one row of numbers"
+            )
+        if data.targets.ndim != 1:
+            raise ValueError(
+                f"{name} needs one target per example, got targets of shape {data.targets.shape}"
+            )
+        if data.features.dtype == data.targets.dtype == np.float64:
+            return data
+        features, targets = (frozen(a, np.float64) for a in (data.features, data.targets))
+        return FederatedData(features, targets, data.offsets)
 
     def num_params(self, num_features: int) -> int:
         """One parameter per feature (for softmax, per class and feature)."""

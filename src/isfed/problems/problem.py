@@ -42,6 +42,10 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
+        # Optional: a loss may refuse rows it cannot take, or ask for them in another type.
+        prepare = getattr(self.loss, "prepare", None)
+        if prepare is not None:
+            object.__setattr__(self, "data", prepare(self.data))
         self.loss.check_targets(self.data.targets)
         num_agents = self.data.num_agents
         local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
