@@ -1,4 +1,4 @@
-"""The command line: the only place where names become objects."""
+"""The command line, one file per group of commands; it loads what a command uses when it runs."""
 
 from isfed.cli.app import main
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-
-from isfed.experiments import ConfigError, StoreError
-from isfed.experiments.steps import NoStepError
-from isfed.simulate import DivergenceError
-from isfed.theory.stability import GrowthWarning
 
 RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -29,17 +27,68 @@ errors = Console(stderr=True)
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results (default: a folder below runs/).")
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
-]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in the folder.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of every repetition.")]
-Repetitions = Annotated[int | None, typer.Option(help="Independent repetitions.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of all draws.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use (default: all).")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with the data files (default: $ISFED_DATA).")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of every command that trains: where to write, how long to run, on what."""
+
+    out: Out = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
+    ] = False
+    overwrite: Overwrite = False
+    rounds: Annotated[int | None, typer.Option(help="Rounds of every repetition.")] = None
+    repetitions: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None
+    threads: Threads = None
+
+    @property
+    def given(self) -> dict[str, int]:
+        """What was asked for in place of the experiment's own numbers."""
+        asked = {"rounds": self.rounds, "repetitions": self.repetitions, "seed": self.seed}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def running(self) -> dict[str, Any]:
+        """What `run_experiment` and its like take."""
+        return {"resume": self.resume, "overwrite": self.overwrite, "threads": self.threads}
+
+
+def with_options(command: Callable) -> Callable:
+    """Let a command take a record of options; Typer sees one parameter for each of its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in records:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+            continue
+        types = get_type_hints(records[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default,
+                annotation=types[option.name],
+            )
+            for option in fields(records[name])
+        ]  # fmt: skip
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        for name, record in records.items():
+            given[name] = record(
+                **{option.name: given.pop(option.name) for option in fields(record)}
+            )
+        command(**given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
@@ -49,6 +98,11 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 @contextlib.contextmanager
 def one_line_errors(stopped: str = "--resume continues from here") -> Iterator[None]:
     """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
+    from isfed.experiments import ConfigError, StoreError
+    from isfed.experiments.steps import NoStepError
+    from isfed.simulate import DivergenceError
+    from isfed.theory.stability import GrowthWarning
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", GrowthWarning)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from isfed.cli.common import (
@@ -18,8 +17,6 @@ from isfed.cli.common import (
     one_line_errors,
     print_line,
 )
-from isfed.experiments import ConfigError
-from isfed.report.progress import RunProgress
 
 RIDGE = 1e-3
 Task = Annotated[str, typer.Option(help="regression (a measured target) or classification.")]
@@ -59,6 +56,7 @@ def compare(
     from isfed.experiments.comparison import compare as run_comparison
     from isfed.report.comparison import comparison_table, save_comparison
     from isfed.report.folders import check_free
+    from isfed.report.progress import RunProgress
 
     with one_line_errors(stopped="nothing was written"):
         folder = out or Path("runs") / f"compare-{file.stem}"
@@ -88,6 +86,7 @@ def _read_own_table(
     """The user's table, without the columns that are no features."""
     from isfed.datasets.sources import open_source
     from isfed.datasets.tables import Columns, read_table
+    from isfed.experiments import ConfigError
 
     if not file.is_file():
         raise ConfigError(f"{file} {'is a folder' if file.exists() else 'does not exist'}")
@@ -177,6 +176,7 @@ def _problem_of(
     what: str, columns: tuple, ridge: float | None, data_dir: Path | None
 ) -> tuple[Any, int, Any]:
     """The problem of a table or of a name, the usual number of agents a round, and their names."""
+    from isfed.experiments import ConfigError
     from isfed.experiments.comparison import problem_of
     from isfed.experiments.named import NAMED
 
@@ -198,6 +198,10 @@ def _problem_of(
 
 def _with_work(problem: Any, batch_size: int | None, local_steps: int | None) -> Any:
     """The problem with other B_k (no larger than an agent) and E_k, where they are given."""
+    import numpy as np
+
+    from isfed.experiments import ConfigError
+
     changes: dict[str, Any] = {}
     if batch_size is not None:
         if batch_size < 1:

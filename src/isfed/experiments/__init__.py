@@ -1,7 +1,13 @@
 """The paper's experiments and your own, as TOML."""
 
 from isfed.experiments.comparison import Budget, Comparison, compare
-from isfed.experiments.config import ConfigError, Experiment, make_experiment, read_experiment
+from isfed.experiments.config import (
+    ConfigError,
+    Experiment,
+    make_experiment,
+    paper_regression,
+    read_experiment,
+)
 from isfed.experiments.runner import run_experiment
 from isfed.experiments.store import StoreError
 
@@ -13,6 +19,7 @@ __all__ = [
     "StoreError",
     "compare",
     "make_experiment",
+    "paper_regression",
     "read_experiment",
     "run_experiment",
 ]

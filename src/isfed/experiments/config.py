@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -305,3 +306,9 @@ def read_experiment(path: Path, **overrides: Any) -> Experiment:
         return make_experiment(given)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def paper_regression(**overrides: Any) -> Experiment:
+    """The paper's regression (section V-A), which regression.toml describes."""
+    with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:
+        return read_experiment(path, **overrides)

@@ -1,0 +1,19 @@
+"""`isfed designs`."""
+
+from __future__ import annotations
+
+from isfed.cli.common import console
+
+
+def designs() -> None:
+    """List the designs: how n of N units are drawn, and what each guarantees."""
+    from rich.table import Table
+
+    from isfed.experiments.config import DESIGNS
+    from isfed.sampling.designs import ALL_DESIGNS
+
+    names = {make: name for name, make in DESIGNS.items()}
+    table = Table("design", "guarantees", show_lines=True)
+    for design in ALL_DESIGNS:
+        table.add_row(names[design], design.guarantee)
+    console.print(table)

@@ -1,0 +1,145 @@
+"""`isfed reproduce`: the paper's experiments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from isfed.cli.common import (
+    DataDir,
+    RunOptions,
+    console,
+    one_line_errors,
+    print_line,
+    with_options,
+)
+from isfed.cli.run import run_and_report
+
+if TYPE_CHECKING:
+    from isfed.experiments.tuned import Tuned
+
+app = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
+
+
+@app.command("regression")
+@with_options
+def regression(
+    options: RunOptions,
+    engine: Annotated[
+        Literal["kernel", "flower"],
+        typer.Option(help="flower: a small setting on all engines, Flower's simulation included."),
+    ] = "kernel",
+    heterogeneity: Annotated[
+        bool, typer.Option(help="Also draw the gain against the heterogeneity of the agents.")
+    ] = True,
+) -> None:
+    """The paper's regression (section V-A): 300 agents, 6 a round, 100 repetitions.
+
+    FedAvg and ISFedAvg with oracle, current and running probabilities, and beside them FedAvg with
+    the 1/E_k of ISFedAvg and our memory policy.
+    """
+    with one_line_errors():
+        if engine == "flower":
+            _on_flower(options)
+            return
+        from isfed.experiments import paper_regression
+        from isfed.report.tables import paper_verdict
+
+        folder, summary = run_and_report(paper_regression(**options.given), options)
+        if heterogeneity:
+            _heterogeneity(folder, options)
+        for line in paper_verdict(summary):
+            print_line(f"- {line}")
+        print_line(f"Results are in {folder}")
+
+
+def _on_flower(options: RunOptions) -> None:
+    from isfed.cli.federation import print_engines
+
+    _check_numbers(options)
+    rounds = 20 if options.rounds is None else options.rounds
+    print_engines(rounds=rounds, seed=options.seed or 0)
+
+
+def _check_numbers(options: RunOptions) -> None:
+    """Refuse numbers that cannot be run before anything is loaded."""
+    from isfed.experiments import ConfigError
+
+    for name, value in options.given.items():
+        least = 0 if name == "seed" else 1
+        if value < least:
+            raise ConfigError(f"{name}={value} must be a whole number >= {least}")
+
+
+def _heterogeneity(folder: Path, options: RunOptions) -> None:
+    """The gain over a grid of problems, and its figure."""
+    from isfed.experiments.heterogeneity import Grid, run_grid
+    from isfed.report.figures import heterogeneity_figure
+    from isfed.report.progress import RunProgress
+
+    grid = replace(Grid(), **options.given)
+    with RunProgress(console) as progress:
+        study = run_grid(grid, folder, threads=options.threads, progress=progress)
+    heterogeneity_figure(folder, study)
+
+
+@app.command("classification")
+@with_options
+def classification(
+    options: RunOptions,
+    partition: Annotated[
+        Literal["one-class", "natural"],
+        typer.Option(help="one-class: half of the agents hold positive rows only."),
+    ] = "one-class",
+    data_dir: DataDir = None,
+) -> None:
+    """The paper's classification (section V-B) on ijcnn1: 100 agents, 10 a round, one example each.
+
+    FedAvg and ISFedAvg with current, running and memory probabilities, all at the paper's step
+    size and each again at its own best one, chosen on blocks of training rows held out.
+    """
+    from isfed.experiments.classification import Ijcnn1Source, paper_classification
+    from isfed.report.tables import classification_verdict
+
+    with one_line_errors():
+        source = Ijcnn1Source(partition=partition, data_dir=data_dir)
+        summary, folder = _run_tuned(paper_classification(source), options)
+        for line in classification_verdict(summary):
+            print_line(f"- {line}")
+        print_line(f"Results are in {folder}")
+
+
+@app.command("writers")
+@with_options
+def writers(options: RunOptions, data_dir: DataDir = None) -> None:
+    """MNIST with one agent per writer: softmax regression, tested on writers never seen."""
+    from isfed.experiments.classification import WritersSource
+    from isfed.experiments.classification import writers as paper_writers
+
+    with one_line_errors():
+        _, folder = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
+        print_line(f"Results are in {folder}")
+
+
+def _run_tuned(tuned: Tuned, options: RunOptions) -> tuple[dict, Path]:
+    """Choose the step sizes, run, draw, print."""
+    from isfed.experiments.tuned import run_tuned
+    from isfed.report.figures import measures_figure
+    from isfed.report.progress import RunProgress
+    from isfed.report.tables import measures_table, step_lines
+
+    _check_numbers(options)
+    tuned = replace(tuned, **options.given)
+    if options.rounds is not None:
+        tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
+    folder = options.out or Path("runs") / tuned.name
+    with RunProgress(console) as progress:
+        summary = run_tuned(tuned, folder, progress=progress, **options.running)
+    measures_figure(folder, summary)
+    console.print(measures_table(summary))
+    for line in step_lines(summary):
+        print_line(f"- {line}")
+    return summary, folder

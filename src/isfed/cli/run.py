@@ -1,0 +1,44 @@
+"""`isfed run`: an experiment of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isfed.cli.common import RunOptions, console, one_line_errors, print_line, with_options
+
+if TYPE_CHECKING:
+    from isfed.experiments import Experiment
+
+
+def run_and_report(experiment: Experiment, options: RunOptions) -> tuple[Path, dict]:
+    """Run into the folder, draw the figure, print the table."""
+    from isfed.experiments import run_experiment
+    from isfed.report.figures import msd_figure
+    from isfed.report.progress import RunProgress
+    from isfed.report.tables import print_summary
+
+    folder = options.out or Path("runs") / experiment.name
+    with RunProgress(console) as progress:
+        summary = run_experiment(experiment, folder, progress=progress, **options.running)
+    msd_figure(folder)
+    print_summary(summary, console)
+    return folder, summary
+
+
+@with_options
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    options: RunOptions,
+) -> None:
+    """Run an experiment of your own and write its results folder.
+
+    docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
+    """
+    from isfed.experiments import read_experiment
+
+    with one_line_errors():
+        folder, _ = run_and_report(read_experiment(file, **options.given), options)
+        print_line(f"Results are in {folder}")
