@@ -1,40 +1,97 @@
-"""Federated learning under importance sampling."""
+"""Federated learning under importance sampling.
 
-from importlib.metadata import version
+`import isfed` loads nothing else: a name is looked up where it lives when it is first used, so
+that a script pays for the parts that it uses and no others.
+"""
 
-from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
-from isfed.base.streams import Stream
-from isfed.datasets import Columns, read_table
-from isfed.federation.agent import Agent, Rules, Upload
-from isfed.federation.cloud import Cloud, Selection
-from isfed.problems import (
-    EQUAL,
-    OUTLIERS,
-    PAPER,
-    FederatedData,
-    Huber,
-    LeastSquares,
-    Logistic,
-    Problem,
-    Regression,
-    Softmax,
-)
-from isfed.sampling.designs import (
-    Deville,
-    HartleyRao,
-    Poisson,
-    Sampford,
-    SumTree,
-    Systematic,
-    WithReplacement,
-    inclusion_probabilities,
-)
-from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
-from isfed.simulate import DivergenceError, History, simulate
-from isfed.theory import certify, diagnose
-from isfed.theory.stability import stable_step_size, step_limits
+from __future__ import annotations
 
-__version__ = version("isfed")
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+    from isfed.base.streams import Stream
+    from isfed.datasets import Columns, read_table
+    from isfed.federation.agent import Agent, Rules, Upload
+    from isfed.federation.cloud import Cloud, Selection
+    from isfed.problems import (
+        EQUAL,
+        OUTLIERS,
+        PAPER,
+        FederatedData,
+        Huber,
+        LeastSquares,
+        Logistic,
+        Loss,
+        Problem,
+        Regression,
+        Softmax,
+    )
+    from isfed.sampling.designs import (
+        Design,
+        Deville,
+        HartleyRao,
+        Poisson,
+        Sampford,
+        SumTree,
+        Systematic,
+        WithReplacement,
+        inclusion_probabilities,
+    )
+    from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
+    from isfed.simulate import DivergenceError, History, Measure, simulate
+    from isfed.theory import certify, diagnose
+    from isfed.theory.stability import stable_step_size, step_limits
+
+    __version__: str
+
+# Where the public names live; a test holds this table, the imports above and __all__ together.
+_NAMES = {
+    "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
+    "base.streams": ("Stream",),
+    "datasets": ("Columns", "read_table"),
+    "federation.agent": ("Agent", "Rules", "Upload"),
+    "federation.cloud": ("Cloud", "Selection"),
+    "problems": (
+        "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
+        "Problem", "Regression", "Softmax",
+    ),
+    "sampling.designs": (
+        "Design", "Deville", "HartleyRao", "Poisson", "Sampford", "SumTree", "Systematic",
+        "WithReplacement", "inclusion_probabilities",
+    ),
+    "sampling.policies": ("Current", "Memory", "Oracle", "Policy", "Running", "Score", "Uniform"),
+    "simulate": ("DivergenceError", "History", "Measure"),
+    "theory": ("certify", "diagnose"),
+    "theory.stability": ("stable_step_size", "step_limits"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+# Rooms that can be reached as `isfed.theory` after `import isfed` alone. `simulate` is a function
+# too: the package itself can be called.
+_ROOMS = (
+    "algorithms", "base", "datasets", "federation", "problems", "sampling", "simulate", "theory",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"isfed.{_HOMES[name]}"), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"isfed.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("isfed")
+    else:
+        raise AttributeError(f"module 'isfed' has no attribute {name!r}")
+    globals()[name] = value  # the next use finds it without asking here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})
+
 
 __all__ = [
     "EQUAL",
@@ -44,6 +101,7 @@ __all__ = [
     "Cloud",
     "Columns",
     "Current",
+    "Design",
     "Deville",
     "DivergenceError",
     "DynamicFedAvg",
@@ -55,6 +113,8 @@ __all__ = [
     "ISFedAvg",
     "LeastSquares",
     "Logistic",
+    "Loss",
+    "Measure",
     "Memory",
     "Oracle",
     "Poisson",
