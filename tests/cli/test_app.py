@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 import isfed
 from isfed.sampling.designs import ALL_DESIGNS
 
@@ -25,3 +30,16 @@ def test_designs_lists_every_design(run):
     code, text = run("designs")
     assert code == 0
     assert text.count("inclusion probabilities") >= len(ALL_DESIGNS) - 1
+
+
+@pytest.mark.parametrize("words", [("--help",), ("compare", "--help"), ("--version",)])
+def test_help_and_version_load_nothing_heavy(words):
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from isfed.cli.app import app
+print(CliRunner().invoke(app, {list(words)}).exit_code)
+print([m for m in ("numba", "numpy", "scipy", "pyarrow", "matplotlib") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["0", "[]"], done.stderr

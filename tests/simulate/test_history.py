@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import signal
 
 from isfed import (
     Current,
@@ -18,6 +19,7 @@ from isfed import (
     simulate,
 )
 from isfed.simulate import Steady, decibels
+from isfed.simulate.history import moving_average
 
 
 def history_of(msd):
@@ -120,3 +122,10 @@ def test_unknown_engines_and_impossible_threads_are_refused(option, value):
     algorithm = ISFedAvg(step_size=0.01, num_active=1)
     with pytest.raises(ValueError, match=f"{option}="):
         simulate(problem, algorithm, rounds=1, **{option: value})
+
+
+def test_the_moving_average_is_the_filter_that_it_replaces():
+    values = np.random.default_rng(0).lognormal(size=(3, 50, 2))
+    for rate in (0.01, 0.3, 1.0):
+        expected = signal.lfilter([rate], [1.0, rate - 1.0], values, axis=1)
+        np.testing.assert_allclose(moving_average(values, rate), expected, rtol=1e-14)

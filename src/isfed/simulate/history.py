@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.signal import lfilter
 
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
@@ -128,7 +127,7 @@ class History:
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate={rate} must be in (0, 1]")
         moments = self.telemetry[:, :, [MOMENT, UNIFORM]].astype(np.float64)
-        averages: Any = lfilter([rate], [1.0, rate - 1.0], moments, axis=1)
+        averages = moving_average(moments, rate)
         over, under = averages[:, :, 1], averages[:, :, 0]
         # No gradient at all: nothing to gain and nothing to lose.
         return np.divide(over, under, out=np.ones_like(over), where=under > 0.0)
@@ -140,6 +139,15 @@ class History:
         last = max(1, round(share * self.rounds))
         levels = self.msd[:, -last:].mean(axis=1)
         return Steady(float(levels.mean()), float(stderr_of_mean(levels[:, None])[0]), last)
+
+
+def moving_average(values: np.ndarray, rate: float) -> np.ndarray:
+    """`rate` of each round and the rest of the average before it, over axis 1; from zero."""
+    # A plain loop: scipy.signal takes half a second to import, and this is its only use.
+    averages = rate * values
+    for i in range(1, values.shape[1]):
+        averages[:, i] += (1.0 - rate) * averages[:, i - 1]
+    return averages
 
 
 def stderr_of_mean(values: np.ndarray) -> np.ndarray:
