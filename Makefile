@@ -1,7 +1,9 @@
 # Needs Python 3.11 to 3.13 with pip, and make; everything else goes into .venv.
 # PYTHON=... chooses the interpreter, ISFED_DATA=... the folder of data sets.
+# TORCH=... chooses the build of PyTorch: without a version pip may take one of several gigabytes.
 
 VENV   := .venv
+TORCH  ?= torch==2.13.0
 LOWEST := .venv-lowest
 BIN    := $(VENV)/bin
 
@@ -24,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev run test test-federation test-lowest check format bench study theory clean
+.PHONY: help install dev install-torch run test test-federation test-torch test-lowest check format bench study theory clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +46,12 @@ test: dev  ## run the tests and the examples in docstrings
 test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapter, with real processes on loopback
 	@echo "==> pytest tests/flower tests/network"
 	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest tests/flower tests/network
+
+install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of TORCH=...
+
+test-torch: $(VENV)/.installed-torch  ## run the tests of neural networks
+	@echo "==> pytest tests/torch src/isfed/torch"
+	@ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"
@@ -95,6 +103,11 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-flower: pyproject.toml | $(BIN)/python
 	@echo "==> installing isfed, its development tools and Flower in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
+	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
+
+$(VENV)/.installed-torch: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed, its development tools and $(TORCH) in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' '$(TORCH)'
 	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
 
 $(LOWEST)/.installed: pyproject.toml requirements-lowest.txt | $(LOWEST)/bin/python

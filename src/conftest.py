@@ -1,5 +1,6 @@
-"""Without Flower its adapter cannot be imported, and pytest must not try to."""
+"""Without Flower or PyTorch their rooms cannot be imported, and pytest must not try to."""
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("flwr") else ["isfed/flower"]
+NEEDED = {"flwr": "isfed/flower", "torch": "isfed/torch"}
+collect_ignore = [room for library, room in NEEDED.items() if find_spec(library) is None]

@@ -1,0 +1,131 @@
+"""What is checked of a module, its loss and its data before the first round."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isfed.torch.worker import Worker
+
+CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+NUMBER_LOSSES = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
+    nn.PoissonNLLLoss, nn.SoftMarginLoss,
+)  # fmt: skip
+
+
+def check_device(name: str) -> None:
+    """Raise a ValueError for a device that this machine does not have."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} is unknown; use 'cpu', 'cuda' or 'mps'") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= (device.index or 0):
+            raise ValueError(
+                f"device={name!r}: PyTorch finds {count or 'no'} CUDA device(s) here; use "
+                "device='cpu'"
+            )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device={name!r}: PyTorch finds no MPS here; use device='cpu'")
+
+
+def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Targets in the type the loss takes: classes as int64, other numbers in the module's type."""
+    kind = targets.dtype.kind
+    if isinstance(loss, CLASS_LOSSES) and (kind in "iu" or targets.ndim == 1):
+        classes = targets.astype(np.int64, copy=False)
+        odd = np.flatnonzero(classes.reshape(-1) != targets.reshape(-1))
+        if odd.size:
+            raise ValueError(
+                f"targets[{odd[0]}]={targets.reshape(-1)[odd[0]]} but {type(loss).__name__} needs "
+                "whole numbers, one class per example"
+            )
+        return classes
+    if isinstance(loss, NUMBER_LOSSES) or kind == "f":
+        return targets.astype(dtype if dtype.kind == "f" else np.float32, copy=False)
+    return targets.astype(np.int64, copy=False) if kind in "iu" else targets
+
+
+def check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
+    """Raise a ValueError for the first class that the module has no output for."""
+    if not isinstance(loss, CLASS_LOSSES) or targets.dtype.kind not in "iu":
+        return
+    classes = outputs.shape[1] if outputs.dim() > 1 else 1
+    ignored = getattr(loss, "ignore_index", -100)
+    flat = targets.reshape(-1)
+    bad = np.flatnonzero(((flat < 0) | (flat >= classes)) & (flat != ignored))
+    if bad.size:
+        raise ValueError(
+            f"targets[{bad[0]}]={flat[bad[0]]} but the module has {classes} outputs, for the "
+            f"classes 0 to {classes - 1} ({bad.size} such)"
+        )
+
+
+def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
+    """Run copies of one example; returns the outputs, or raises a ValueError."""
+    kind = type(worker.module).__name__
+    shapes = []
+    outputs: Any = None
+    for copies in (3, 2):  # two sizes: what grows with both is no loss per example
+        rows, targets = x.expand(copies, *x.shape[1:]), y.expand(copies, *y.shape[1:])
+        try:
+            outputs = worker.module(rows)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"{kind} cannot take features of shape {tuple(rows.shape)} and {rows.dtype}: "
+                f"{error}"
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"{kind} returns {type(outputs).__name__}, expected one tensor; wrap it in a "
+                "module that returns the outputs the loss needs"
+            )
+        if outputs.dim() < 1 or len(outputs) != copies:
+            raise ValueError(
+                f"{kind} returns a tensor of shape {tuple(outputs.shape)} for {copies} examples; "
+                "expected one row of outputs per example"
+            )
+        if not torch.isfinite(outputs).all():
+            raise ValueError(
+                f"{kind} returns {outputs[~torch.isfinite(outputs)].flatten()[0].item()} for the "
+                "first example at its initial parameters"
+            )
+        shapes.append(_loss_shape(worker, outputs, targets, y))
+    if shapes[0][1:] != shapes[1][1:]:
+        raise ValueError(
+            f"the loss of outputs {tuple(outputs.shape)} and targets {(2, *y.shape[1:])} has "
+            f"shape {shapes[1]}, not one row per example; outputs and targets must have the same "
+            "shape: give targets of shape (N, 1), or a module that drops its last axis"
+        )
+    return outputs
+
+
+def _loss_shape(worker: Worker, outputs: Tensor, targets: Tensor, y: Tensor) -> tuple[int, ...]:
+    try:
+        with warnings.catch_warnings():  # PyTorch's about shapes; ours is an error and says more
+            warnings.simplefilter("ignore", UserWarning)
+            losses = worker.loss(outputs, targets)
+    except IndexError:  # a class without an output, on which `check_labels` has more to say
+        check_labels(worker.loss, y.cpu().numpy(), outputs)
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the loss cannot take outputs of shape {tuple(outputs.shape)} with targets of shape "
+            f"{tuple(targets.shape)} and {targets.dtype}: {error}"
+        ) from error
+    if losses.dim() < 1 or len(losses) != len(outputs):
+        raise ValueError(
+            f"the loss returns a tensor of shape {tuple(losses.shape)} for {len(outputs)} "
+            "examples; it must be unreduced: use reduction='none'"
+        )
+    if not torch.isfinite(losses).all():
+        raise ValueError(f"the loss of the first example is {losses.flatten()[0].item()}")
+    return tuple(losses.shape)

@@ -1,0 +1,36 @@
+"""Between NumPy and PyTorch."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_tensor(array: Any) -> Tensor:
+    """A tensor over the memory of an array, which is only read."""
+    with warnings.catch_warnings():
+        # Federated data is read-only; PyTorch warns that it cannot keep it so. We only read.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(array)
+
+
+def numpy_type(dtype: torch.dtype) -> np.dtype:
+    """The NumPy type with the same name; float32 for one that NumPy does not have."""
+    name = str(dtype).removeprefix("torch.")
+    return np.dtype(name) if hasattr(np, name) else np.dtype(np.float32)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """PyTorch's generators start from `seed` inside, and are outside what they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,247 @@
+"""A neural network as a loss: an nn.Module and an unreduced loss of its outputs."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isfed.problems.data import FederatedData
+from isfed.torch.check import check_batch, check_device, check_labels, targets_for
+from isfed.torch.convert import as_tensor, numpy_type, seeded
+from isfed.torch.flat import FlatModule
+from isfed.torch.watch import OtherLayers, Watch
+from isfed.torch.worker import Worker, per_example
+
+CHUNK = 1024  # rows per pass where there are many: bounds the memory of activations
+
+Score = Literal["last_layer", "exact"]
+
+
+def _cross_entropy() -> nn.Module:
+    return nn.CrossEntropyLoss(reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A neural network, usable wherever a loss is: `Problem(data, Network(...))`.
+
+    make_module: a function without arguments that returns the nn.Module; it is called once per
+        thread, always under the same `seed`, so that frozen parameters are the same everywhere.
+    loss: outputs and targets to one loss per example, i.e. with `reduction="none"`.
+    score: what stands for the norm of an example's gradient. "last_layer" is the bound of
+        Katharopoulos and Fleuret (2018), the norm of the loss's gradient in the outputs, at
+        almost no cost; "exact" computes the norm itself.
+    other_layers: what "exact" does with layers it has no rule for: "refuse" them by name, or
+        send them through "func" (torch.func, slower).
+    device: "cpu", "cuda", "cuda:1", "mps".
+    seed: of the initial parameters.
+
+    >>> network = Network(lambda: nn.Linear(2, 3))
+    >>> network.num_params(), network.initial().shape
+    (9, (9,))
+    """
+
+    make_module: Callable[[], nn.Module]
+    loss: Callable[[Any, Any], Tensor] = field(default_factory=_cross_entropy)
+    score: Score = field(default="last_layer", kw_only=True)
+    other_layers: OtherLayers = field(default="refuse", kw_only=True)
+    device: str = field(default="cpu", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    _local: threading.local = field(default_factory=threading.local, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.make_module) or isinstance(self.make_module, nn.Module):
+            raise TypeError(
+                f"make_module={type(self.make_module).__name__} must be a function that returns a "
+                "new module, e.g. lambda: nn.Linear(784, 10)"
+            )
+        if isinstance(self.loss, nn.Module) and getattr(self.loss, "reduction", "none") != "none":
+            kind = type(self.loss).__name__
+            raise ValueError(
+                f"the loss must be unreduced: give {kind}(reduction='none') instead of "
+                f"reduction={getattr(self.loss, 'reduction', None)!r}"
+            )
+        if self.score not in ("last_layer", "exact"):
+            raise ValueError(f"score={self.score!r} must be 'last_layer' or 'exact'")
+        if self.other_layers not in ("refuse", "func"):
+            raise ValueError(f"other_layers={self.other_layers!r} must be 'refuse' or 'func'")
+        check_device(self.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _local=threading.local())
+
+    def __repr__(self) -> str:
+        """What the network computes, the same in every process: fingerprints are made of it."""
+        shape = hashlib.sha256(repr(self.worker.module).encode()).hexdigest()[:12]
+        loss = repr(self.loss) if isinstance(self.loss, nn.Module) else _name(self.loss)
+        return (
+            f"Network({type(self.worker.module).__name__} {shape}, {self.num_params()} parameters, "
+            f"loss={loss}, score={self.score!r}, seed={self.seed})"
+        )
+
+    @property
+    def worker(self) -> Worker:
+        """The module of this thread."""
+        if not hasattr(self._local, "worker"):
+            self._local.worker = self.make_worker()
+        return self._local.worker
+
+    def make_worker(self) -> Worker:
+        """A module of its own, in training mode, at the initial parameters."""
+        with seeded(self.seed):
+            made = self.make_module()
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"make_module returned {type(made).__name__}, expected an nn.Module")
+        flat = FlatModule(made, torch.device(self.device))
+        flat.module.train()
+
+        def values(outputs: Any, targets: Any) -> Tensor:
+            return per_example(self.loss(outputs, targets))
+
+        exact = self.score == "exact"
+        watch = Watch(flat.module, values, self.other_layers) if exact else None
+        return Worker(flat, self.loss, watch)
+
+    # What makes it a loss.
+
+    def num_params(self, num_features: int | None = None) -> int:
+        """The number of trainable parameters, whatever the number of features."""
+        return self.worker.flat.size
+
+    def prepare(self, data: FederatedData) -> FederatedData:
+        """The data in the module's types, after a trial on its first rows."""
+        worker = self.make_worker()  # of its own: a trial changes the buffers of some layers
+        features = data.features
+        if features.dtype.kind == "f":
+            features = np.asarray(features, numpy_type(worker.flat.dtype))
+        targets = targets_for(self.loss, data.targets, features.dtype)
+        x, y = as_tensor(features[:1]), as_tensor(targets[:1])
+        x, y = x.to(worker.flat.device), y.to(worker.flat.device)
+        with seeded(self.seed):
+            outputs = check_batch(worker, x, y)
+            check_labels(self.loss, targets, outputs)
+            if worker.watch is not None:
+                worker.watch.audit(x, y)
+        same = features is data.features and targets is data.targets
+        return data if same else FederatedData(features, targets, data.offsets)
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """`prepare` has checked them against the outputs."""
+
+    def initial(self, seed: int | None = None) -> np.ndarray:
+        """The parameters of a fresh module; another seed gives others."""
+        with seeded(self.seed if seed is None else seed):
+            return FlatModule(self.make_module(), torch.device("cpu")).vector()
+
+    def gradient(
+        self, params: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weighted mean gradient of a batch, and the score of every example."""
+        worker = self.worker
+        worker.flat.load(params)
+        total = torch.zeros_like(worker.flat.flat)
+        norms = np.empty(len(y))
+        weight = np.asarray(weight)
+        for rows, inputs, targets in self._chunks(x, y):
+            given = weight[rows]
+            # The norms are found from the weighted losses: a weight of 0 leaves nothing to find.
+            zero = not np.all(given > 0.0)
+            share = torch.as_tensor(given, dtype=total.dtype, device=total.device)
+            found = worker.batch(inputs, targets, share, scored=not zero)
+            scores = self._scores(inputs, targets) if zero else found.norms
+            assert scores is not None
+            norms[rows] = scores.cpu().numpy()
+            total += _flat(found.gradients, worker.flat) * (len(given) / len(y))
+        return total.cpu().to(torch.float64).numpy(), norms
+
+    def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The score of every example, without a backward pass where the bound is all it takes."""
+        self.worker.flat.load(params)
+        found = [self._scores(i, t).cpu().numpy() for _, i, t in self._chunks(x, y)]
+        return np.concatenate(found).astype(np.float64)
+
+    def _scores(self, x: Tensor, y: Tensor) -> Tensor:
+        worker = self.worker
+        if worker.watch is None:
+            return worker.bounds(x, y)
+        norms = worker.batch(x, y, None, scored=True).norms
+        assert norms is not None
+        return norms
+
+    def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The loss of every example, in evaluation mode."""
+        return self._evaluate(params, x, y, lambda outputs, t: per_example(self.loss(outputs, t)))
+
+    def predict(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The outputs of the module, in evaluation mode."""
+        return self._evaluate(params, x, np.zeros(len(x)), lambda outputs, _: outputs)
+
+    def _evaluate(self, params, x, y, measure: Callable[[Any, Tensor], Tensor]) -> np.ndarray:
+        worker = self.worker
+        worker.flat.load(params)
+        worker.module.eval()
+        try:
+            with torch.no_grad():
+                parts = [measure(worker.module(i), t) for _, i, t in self._chunks(x, y)]
+        finally:
+            worker.module.train()
+        return torch.cat(parts).cpu().to(torch.float64).numpy()
+
+    def _chunks(self, x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows as tensors of the module's types on its device, not too many at a time."""
+        flat = self.worker.flat
+        kind = numpy_type(flat.dtype)
+        y = targets_for(self.loss, np.asarray(y), kind)
+        for begin in range(0, len(y), CHUNK):
+            rows = slice(begin, begin + CHUNK)
+            inputs = as_tensor(np.asarray(x)[rows])
+            inputs = inputs.to(flat.dtype) if inputs.is_floating_point() else inputs
+            yield rows, inputs.to(flat.device), as_tensor(y[rows]).to(flat.device)
+
+    # What a model is outside of isfed.
+
+    def state_dict(
+        self, params: np.ndarray, buffers: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The model by name, as `nn.Module.load_state_dict` takes it."""
+        flat = self.make_worker().flat
+        flat.load(params)
+        flat.load_buffers(buffers or {})
+        return flat.state_dict()
+
+    def params(self, state: Mapping[str, Any]) -> np.ndarray:
+        """The parameters from a state_dict of the same architecture, as one vector."""
+        flat = self.make_worker().flat
+        flat.load_state_dict(state)
+        return flat.vector()
+
+    def module(self, params: np.ndarray, buffers: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """A module of the user's own with these parameters, in evaluation mode."""
+        with seeded(self.seed):
+            module = self.make_module()
+        module.load_state_dict(self.state_dict(params, buffers))
+        return module.eval()
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _flat(gradients: tuple[Tensor | None, ...], flat: FlatModule) -> Tensor:
+    """The gradients of all parameters, one after the other; 0 where a parameter took no part."""
+    parts = [
+        torch.zeros_like(p) if g is None else g for g, p in zip(gradients, flat.params, strict=True)
+    ]
+    return torch.cat([part.reshape(-1) for part in parts])

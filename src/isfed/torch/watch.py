@@ -1,0 +1,206 @@
+"""Exact norms of every example's gradient: hooks where a layer has a rule, torch.func elsewhere."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isfed.torch.norms import rule_of
+
+OtherLayers = Literal["refuse", "func"]
+AUDIT_TOLERANCE = 1e-3  # relative, in any float type: a forgotten layer is far off
+
+
+class LayerError(ValueError):
+    """A layer for which exact gradient norms cannot be computed."""
+
+    def __init__(self, layer: str, message: str) -> None:
+        super().__init__(message)
+        self.layer = layer
+
+
+def _own(name: str, layer: nn.Module) -> list[str]:
+    """The names of the trainable parameters that a layer itself owns."""
+    named = layer.named_parameters(name, recurse=False)
+    return [param_name for param_name, param in named if param.requires_grad]
+
+
+def check_no_batch_norm(module: nn.Module) -> None:
+    """Raise a LayerError that names the first layer that mixes the examples of a batch."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
+            raise LayerError(
+                name,
+                f"layer {name!r} is {type(layer).__name__}, which mixes the examples of a batch: "
+                "no example has a gradient of its own. Use nn.GroupNorm, or score='last_layer'",
+            )
+
+
+def without_rule(module: nn.Module) -> dict[str, str]:
+    """The layers with trainable parameters that the rules do not cover, each with the reason."""
+    owners: dict[int, list[str]] = {}
+    for name, param in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(param), []).append(name)
+    found = {}
+    for name, layer in module.named_modules():
+        if not _own(name, layer):
+            continue
+        if rule_of(layer) is None:
+            found[name] = f"there is no rule for layer {name!r} ({type(layer).__name__})"
+        for param in layer.parameters(recurse=False):
+            if len(owners[id(param)]) > 1:
+                shared = " and ".join(repr(owner) for owner in owners[id(param)])
+                found[name] = f"layer {name!r} shares a parameter: {shared} are the same"
+    return found
+
+
+class Watch:
+    """The exact norm of every example's gradient, beside the gradient of a weighted batch.
+
+    A layer that the hooks cannot serve is refused by name, or goes through `torch.func` with
+    `other_layers="func"`; `audit` finds those that only show when the module runs.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        values: Callable[[Tensor, Tensor], Tensor],
+        other_layers: OtherLayers,
+    ) -> None:
+        """Watch `module`; `values` is the loss of every example from outputs and targets."""
+        check_no_batch_norm(module)
+        self.module = module
+        self.values = values
+        self.other_layers = other_layers
+        self.others: set[str] = set()  # layers that go through torch.func
+        for name, reason in without_rule(module).items():
+            self._refuse_or_add(LayerError(name, reason))
+        self.active = False
+        self.num_examples = 0
+        self.found: list[Tensor] = []  # squared norms, layer by layer
+        self.called: set[str] = set()
+        self.layers = {name: m for name, m in module.named_modules() if _own(name, m)}
+        for name, layer in self.layers.items():
+            if name not in self.others:
+                layer.register_forward_hook(self._hook(name), with_kwargs=True)
+
+    def _refuse_or_add(self, error: LayerError) -> None:
+        if self.other_layers == "refuse":
+            hint = "; score='exact' needs other_layers='func' here (slower), or use 'last_layer'"
+            raise LayerError(error.layer, f"{error}{hint}") from None
+        self.others.add(error.layer)
+
+    def audit(self, x: Tensor, y: Tensor) -> None:
+        """Compare with the gradient of a single example, which needs no rule."""
+        while True:
+            try:
+                self._audit(x[:1], y[:1])
+                return
+            except LayerError as error:
+                if error.layer in self.others:  # torch.func cannot serve it either
+                    raise
+                self._refuse_or_add(error)
+
+    def _audit(self, x: Tensor, y: Tensor) -> None:
+        named = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        with self.examples(1):
+            loss = self.values(self.module(x), y).sum()
+            gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        literal = {
+            name: gradient.square().sum()
+            for name, gradient in zip(named, gradients, strict=True)
+            if gradient is not None
+        }
+        for layer in self.layers.keys() - self.called - self.others:
+            used = [name for name in _own(layer, self.layers[layer]) if name in literal]
+            if used:
+                raise LayerError(layer, f"parameter {used[0]!r} is used without calling its layer")
+        norm = self.norms(x, y)[0]
+        expected = torch.stack(list(literal.values())).sum().sqrt() if literal else norm * 0
+        if (norm - expected).abs() > AUDIT_TOLERANCE * expected:
+            raise LayerError(
+                "",
+                f"the layers' gradient norms give {norm:.6g} for one example, but its gradient "
+                f"has norm {expected:.6g}: some parameter is also used outside its layer. Use "
+                "score='last_layer'",
+            )
+
+    @contextmanager
+    def examples(self, num_examples: int) -> Iterator[None]:
+        """A forward and a backward pass over that many examples; `norms` then has theirs."""
+        self.num_examples = num_examples
+        self.found.clear()
+        self.called.clear()
+        self.active = True
+        try:
+            yield
+        finally:
+            self.active = False
+
+    def norms(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> Tensor:
+        """The norms of the last pass, over `x` and `y`, whose losses were multiplied by `share`."""
+        self.active = False  # torch.func below runs the module once more
+        # A layer that does not lead to the loss has no gradient and finds nothing.
+        squares = sum(self.found, torch.zeros((), dtype=torch.float32, device=x.device))
+        squares = squares.expand(self.num_examples) if squares.dim() == 0 else squares
+        if share is not None:
+            squares = squares / share.square()
+        if self.others:
+            squares = squares + self._through_func(x, y)
+        return squares.sqrt()
+
+    def _through_func(self, x: Tensor, y: Tensor) -> Tensor:
+        """Squared norms of the layers without hooks, by `torch.func`."""
+        moved = {name for layer in self.others for name in _own(layer, self.layers[layer])}
+        params = {name: p.detach() for name, p in self.module.named_parameters()}
+        varied = {name: params.pop(name) for name in sorted(moved) if name in params}
+
+        def loss(some: dict[str, Tensor], row: Tensor, target: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(self.module, {**params, **some}, row[None])
+            return self.values(outputs, target[None]).sum()
+
+        per_example: Any = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+        try:
+            gradients: Sequence[Tensor] = tuple(per_example(varied, x, y).values())
+        except RuntimeError as error:
+            layer = min(self.others)
+            raise LayerError(
+                layer,
+                f"torch.func cannot compute the gradients of single examples for layer {layer!r}: "
+                f"{str(error).splitlines()[0]} Use score='last_layer'",
+            ) from error
+        return sum(g.flatten(1).square().sum(1) for g in gradients)  # pyright: ignore
+
+    def _hook(self, name: str):
+        def forward(layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+            if not self.active or name in self.others or not output.requires_grad:
+                return
+            if name in self.called:
+                raise LayerError(
+                    name,
+                    f"layer {name!r} is used more than once in a forward pass: the norm of the "
+                    "summed gradient is not found from its parts",
+                )
+            self.called.add(name)
+            x = (args[0] if args else kwargs["input"]).detach()
+            if len(x) != self.num_examples:
+                raise LayerError(
+                    name,
+                    f"layer {name!r} gets an input of shape {tuple(x.shape)}, but examples must "
+                    f"be along its first axis ({self.num_examples} of them)",
+                )
+            rule = rule_of(layer)
+            assert rule is not None
+
+            def backward(gradient: Tensor) -> None:
+                self.found.append(rule(layer, x, gradient))
+
+            output.register_hook(backward)
+
+        return forward
