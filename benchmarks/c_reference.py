@@ -15,7 +15,7 @@ from measure import Case, Report, by_turns
 from isfed import Deville, ISFedAvg, Logistic, Memory, Problem, Score, Systematic
 from isfed.base.streams import Purpose, stream_key
 from isfed.sampling.policies import Refresh
-from isfed.simulate.run import KernelRun
+from isfed.simulate.kernel_run import KernelRun
 
 SOURCE = Path(__file__).with_name("reference.c")
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
@@ -135,7 +135,7 @@ def check_same_work(problem: Problem, algorithm: ISFedAvg, folder: Path) -> None
     """Fail unless kernel and C agree after some rounds."""
     kernel = kernel_run(problem, algorithm)
     kernel.advance(CHECKED_ROUNDS)
-    expected = kernel.state.params[0]
+    expected = kernel.params[0]
     for fixed in (False, True):
         c = CRun(problem, algorithm, folder, fixed=fixed)
         c.advance(CHECKED_ROUNDS)

@@ -14,11 +14,11 @@ from functools import cache
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, FedAvg, ISFedAvg, Problem
+from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Safety
-from isfed.federation.in_process import Federation
 from isfed.federation.trust import ScoreRange, revealed_score
-from isfed.simulate.run import num_cores
+from isfed.simulate.kernel_run import num_cores
 
 SCORES = ScoreRange(1e-3, 1e3)
 # Small, because every repetition steps the objects one by one; the step is large to be quick.

@@ -16,7 +16,7 @@ from measure import CHUNK, Report, Row, by_turns
 from problems import STEP_SIZE
 
 from isfed import ISFedAvg, Problem, Regression
-from isfed.simulate.run import KernelRun
+from isfed.simulate.kernel_run import KernelRun
 
 NUM_AGENTS = (10**3, 10**4, 10**5, 10**6)
 NUM_ACTIVE = 100
@@ -80,7 +80,7 @@ def measure_memory(num_agents: int, rounds: int) -> dict[str, float]:
     for _ in range(10):
         run.advance(rounds // 10)
         greatest = max(greatest, status("VmRSS"))
-    data, state = run.problem.data, run.state
+    data, state = run.problem.data, run.arrays
     arrays = (data.features, data.targets, state.agent_nodes, state.example_nodes, state.memory)
     return {
         "needed": sum(array.nbytes for array in arrays) / MEGABYTE,

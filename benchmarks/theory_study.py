@@ -38,7 +38,8 @@ from isfed import (
     step_limits,
 )
 from isfed.experiments.named import NAMED
-from isfed.simulate.run import KernelRun
+from isfed.simulate.driver import chunks
+from isfed.simulate.kernel_run import KernelRun
 from isfed.theory import Constants, Rule, diagnose, gradient_variance, predict
 from isfed.theory.choices import Choices, choices_at, gradients_of_agents
 
@@ -85,7 +86,7 @@ def learned(problem: Problem, algorithm: ISFedAvg) -> KernelRun:
 
 def state_choices(problem: Problem, algorithm: ISFedAvg, run: KernelRun) -> Choices:
     """The inclusion probabilities that the tables of a run hold."""
-    history = run.history(np.empty((1, 0)), run.watched)
+    history = run.history(run.advance(0))
     active = algorithm.num_active
     repeats = isinstance(algorithm.agent_design, WithReplacement)
 
@@ -105,7 +106,7 @@ def kernel_squares(
     problem: Problem, algorithm: ISFedAvg, trained: KernelRun | None, draws: int, mean: np.ndarray
 ) -> np.ndarray:
     """|estimate - mean|^2 of many rounds, all from the same state."""
-    start = problem.optimum if trained is None else trained.state.params[0]
+    start = problem.optimum if trained is None else trained.arrays.params[0]
     repetitions = 250
     run = KernelRun(
         problem,
@@ -116,16 +117,16 @@ def kernel_squares(
     )
     if trained is not None:
         for name in ("agent_nodes", "example_nodes", "memory"):
-            getattr(run.state, name)[:] = getattr(trained.state, name)[0]
-    kept = {n: getattr(run.state, n).copy() for n in ("agent_nodes", "example_nodes", "memory")}
+            getattr(run.arrays, name)[:] = getattr(trained.arrays, name)[0]
+    kept = {n: getattr(run.arrays, n).copy() for n in ("agent_nodes", "example_nodes", "memory")}
     squares = []
     while sum(map(len, squares)) < draws:
-        run.state.params[:] = start
+        run.arrays.params[:] = start
         if algorithm.agents.learns:
             for name, values in kept.items():
-                getattr(run.state, name)[:] = values
+                getattr(run.arrays, name)[:] = values
         run.advance(1)
-        estimate = (start - run.state.params) / TINY
+        estimate = (start - run.arrays.params) / TINY
         squares.append(np.sum((estimate - mean) ** 2, axis=1))
     return np.concatenate(squares)
 
@@ -174,7 +175,7 @@ def variances(quick: bool) -> Iterator[dict[str, Any]]:
                     )  # fmt: skip
                     trained = learned(problem, known)
                     chosen = state_choices(problem, known, trained)
-                params = problem.optimum if trained is None else trained.state.params[0]
+                params = problem.optimum if trained is None else trained.arrays.params[0]
                 exact = gradient_variance(problem, algorithm, params=params, choices=chosen)
                 if coded:
                     squares = kernel_squares(problem, algorithm, trained, draws, exact.mean)
@@ -210,10 +211,11 @@ def variances(quick: bool) -> Iterator[dict[str, Any]]:
 def level(problem: Problem, algorithm: ISFedAvg, rounds: int, repetitions: int) -> tuple:
     """The mean msd of the last half of the rounds, from w^o, and its standard error."""
     run = KernelRun(problem, algorithm, repetitions=repetitions, seed=3, initial=problem.optimum)
-    total, count = np.zeros(repetitions), 0
-    for begin, block in run.chunks(rounds):
-        late = block[:, max(0, rounds // 2 - begin) :]
+    total, count, begin = np.zeros(repetitions), 0, 0
+    for block in chunks(run, rounds):
+        late = block.msd[:, max(0, rounds // 2 - begin) :]
         total, count = total + late.sum(axis=1), count + late.shape[1]
+        begin = run.round_index
     levels = total / count
     return float(levels.mean()), float(levels.std(ddof=1) / np.sqrt(repetitions))
 

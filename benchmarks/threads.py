@@ -10,7 +10,7 @@ import problems
 from c_reference import kernel_run
 from measure import CHUNK, Case, Report, by_turns
 
-from isfed.simulate.run import KernelRun
+from isfed.simulate.kernel_run import KernelRun
 
 REPETITIONS = 100
 WARM_UP = 200

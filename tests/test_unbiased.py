@@ -30,7 +30,7 @@ from isfed import (
     Upload,
     WithReplacement,
 )
-from isfed.federation.in_process import Federation
+from isfed.algorithms.in_process import Federation
 from isfed.sampling.policies import Refresh, Table
 
 WORD = 2**64 - 1
@@ -133,7 +133,7 @@ def expected_model(federation):
     """E[w_i | w_{i-1}] of the round that comes next."""
     cloud, agents = federation.cloud, federation.agents
     if federation.algorithm.agents.refresh == Refresh.ALL:
-        federation._score_all(cloud.params)
+        score_all(cloud.params)
 
     def expected_change(k, agent_prob):
         table = copy.deepcopy(agents[k].table)

@@ -15,7 +15,6 @@ from isfed import (
     Selection,
     Systematic,
     Uniform,
-    Upload,
     WithReplacement,
 )
 
@@ -30,8 +29,8 @@ def make_cloud(*, policy=None, design=None, num_active=3):
     return cloud
 
 
-def uploads(*changes):
-    return [Upload(np.array(change), 0.0, 1) for change in changes]
+def changes(*rows):
+    return np.array(rows, dtype=float).reshape(-1, 2)
 
 
 @pytest.mark.parametrize("design", FIXED_SIZE, ids=lambda d: type(d).__name__)
@@ -72,14 +71,14 @@ def test_the_new_model_is_the_mean_over_l_of_the_returned_ones():
     cloud = make_cloud()
     selection = Selection(np.array([4, 0, 2]), np.array([0.3, 0.1, 0.2]), np.array([1, 1, 1]))
     models = np.array([[2.0, 0.0], [1.0, 5.0], [-3.0, 1.0]])
-    cloud.aggregate(selection, uploads(*(models - cloud.params)))
+    cloud.aggregate(selection, changes(*(models - cloud.params)))
     np.testing.assert_allclose(cloud.params, models.sum(axis=0) / 3, rtol=1e-15)
 
 
 def test_repeats_enter_the_mean_as_often_as_they_were_drawn():
     cloud = make_cloud(design=WithReplacement())
     selection = Selection(np.array([4, 0]), np.array([0.3, 0.1]), np.array([2, 1]))
-    cloud.aggregate(selection, uploads([3.0, 0.0], [0.0, 6.0]))
+    cloud.aggregate(selection, changes([3.0, 0.0], [0.0, 6.0]))
     np.testing.assert_allclose(cloud.params, [1.0 + 2.0, -1.0 + 2.0])
 
 
@@ -88,21 +87,24 @@ def test_a_draw_of_random_size_is_still_divided_by_l(chosen, expected):
     cloud = make_cloud(design=Poisson())
     count = len(chosen)
     selection = Selection(np.array(chosen, int), np.full(count, 0.2), np.ones(count, int))
-    cloud.aggregate(selection, uploads(*([[3.0, 0.0]] * count)))
+    cloud.aggregate(selection, changes(*([[3.0, 0.0]] * count)))
     np.testing.assert_allclose(cloud.params, [1.0 + expected, -1.0])
     cloud.refresh(selection, np.ones(count))
 
 
 @pytest.mark.parametrize("num_active", [0, 6, -1])
 def test_more_agents_than_there_are_cannot_be_drawn(num_active):
-    with pytest.raises(ValueError, match=f"num_active={num_active} must be between 1 and num_agen"):
+    with pytest.raises(
+        ValueError,
+        match=f"num_active={num_active} (must be a whole number >= 1|exceeds num_agents=5)",
+    ):
         make_cloud(num_active=num_active)
 
 
 def test_the_first_model_is_copied():
     start = np.zeros(2)
     cloud = Cloud(start, 5, 1, Uniform(), Deville())
-    cloud.aggregate(Selection(np.array([0]), np.array([0.2]), np.array([1])), uploads([1.0, 1.0]))
+    cloud.aggregate(Selection(np.array([0]), np.array([0.2]), np.array([1])), changes([1.0, 1.0]))
     np.testing.assert_array_equal(start, np.zeros(2))
 
 

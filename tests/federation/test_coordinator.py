@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from isfed import PAPER, Current, ISFedAvg, Memory, Oracle, Running, Upload
+from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Safety
-from isfed.federation.in_process import Federation
 
 ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
 PROBLEM = PAPER.replace(num_agents=8).make(seed=3)

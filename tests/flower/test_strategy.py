@@ -10,9 +10,9 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg, Memory, Running, Uniform, WithReplacement
+from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Safety
-from isfed.federation.in_process import Federation
 from isfed.flower import Strategy, agent_turn, tell_agent
 
 AGENTS, SEED = 5, 11

@@ -27,7 +27,9 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.simulate.run import KernelRun
+from isfed.simulate.driver import chunks
+from isfed.simulate.kernel_run import KernelRun
+from isfed.simulate.running import Block
 
 NAMES = ("telemetry", "msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
 POLICIES = {
@@ -184,21 +186,17 @@ def test_chunks_do_not_matter(problems, policy):
     def start():
         return KernelRun(problem, algorithm, repetitions=3, seed=6, initial=np.zeros(3), threads=2)
 
+    def joined(blocks):
+        return Block(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+
     pieces = start()
-    parts = [(pieces.advance(size), pieces.watched) for size in (1, 7, 2, 29, 1)]
-    msd, watched = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
-    assert_same(whole, pieces.history(msd, watched))
+    blocks = [pieces.advance(size) for size in (1, 7, 2, 29, 1)]
+    assert_same(whole, pieces.history(joined(blocks)))
     for seconds in (1e-9, 10.0):
         chunked = start()
-        blocks = [
-            (begin, block, chunked.watched) for begin, block in chunked.chunks(40, seconds=seconds)
-        ]
-        assert [begin for begin, _, _ in blocks] == np.cumsum(
-            [0, *(block.shape[1] for _, block, _ in blocks)]
-        )[:-1].tolist()
+        blocks = list(chunks(chunked, 40, seconds=seconds))
         assert len(blocks) > 1
-        msd, watched = (np.concatenate([b[i] for b in blocks], axis=1) for i in (1, 2))
-        assert_same(whole, chunked.history(msd, watched))
+        assert_same(whole, chunked.history(joined(blocks)))
 
 
 @pytest.mark.parametrize("engine", ["kernel", "objects"])
@@ -253,8 +251,7 @@ def test_a_loss_of_ones_own_runs_on_objects(problems):
             pass
 
     ours = problems["squares"]
-    mine = Problem(ours.data, Mine(), ours.local_steps, ours.batch_size)
-    mine.__dict__["optimum"] = ours.optimum
+    mine = Problem(ours.data, Mine(), ours.local_steps, ours.batch_size, optimum=ours.optimum)
     algorithm = isfedavg(Memory(), Memory())
     expected = simulate(ours, algorithm, rounds=20)
     np.testing.assert_allclose(simulate(mine, algorithm, rounds=20).msd, expected.msd, rtol=1e-9)

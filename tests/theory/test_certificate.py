@@ -22,8 +22,8 @@ from isfed import (
     WithReplacement,
     certify,
 )
+from isfed.algorithms.in_process import Federation
 from isfed.federation.cloud import Cloud
-from isfed.federation.in_process import Federation
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]

@@ -21,7 +21,7 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.federation.in_process import Federation
+from isfed.algorithms.in_process import Federation
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import gradient_variance
 from isfed.theory.choices import choices_at, example_gradients

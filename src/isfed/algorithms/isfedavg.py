@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from isfed.algorithms.algorithm import Plan
+from isfed.base.checks import check_active, check_whole, is_number
+from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
-from isfed.sampling.designs import Design, Deville
-from isfed.sampling.policies import Memory, Policy
+from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
+from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
+from isfed.federation.cloud import Cloud, Selection
+from isfed.sampling.designs import Design, Deville, WithReplacement
+from isfed.sampling.policies import Initial, Memory, Policy, Refresh, Table
+from isfed.sampling.telemetry import RoundWatch, uniform_rows
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+class ISFedAvgState(NamedTuple):
+    """What the next round needs of the cloud; what the agents remember is theirs."""
+
+    params: np.ndarray  # (M,) w_i
+    agent_nodes: np.ndarray  # the table of the agents' scores
+    shift: np.ndarray  # (M,) how far the true model has drifted; empty without drift
+    watched: np.ndarray  # telemetry of the last round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +50,10 @@ class ISFedAvg:
     label: str = ""
 
     def __post_init__(self) -> None:
-        if self.step_size != "auto" and not (_is_number(self.step_size) and self.step_size > 0.0):
+        if self.step_size != "auto" and not (is_number(self.step_size) and self.step_size > 0.0):
             raise ValueError(f"step_size={self.step_size!r} must be a positive number or 'auto'")
-        if isinstance(self.num_active, bool) or not isinstance(self.num_active, Integral):
-            raise ValueError(f"num_active={self.num_active} must be a whole number")
-        if self.num_active < 1:
-            raise ValueError(f"num_active={self.num_active} must be at least 1")
-        if not (_is_number(self.drift) and self.drift >= 0.0):
+        check_whole(self.num_active, name="num_active", least=1)
+        if not (is_number(self.drift) and self.drift >= 0.0):
             raise ValueError(f"drift={self.drift!r} must be a number >= 0")
         if not isinstance(self.divide_by_steps, bool):
             raise ValueError(f"divide_by_steps={self.divide_by_steps!r} must be true or false")
@@ -79,3 +88,83 @@ class ISFedAvg:
             agents=self.agents,
             divide_by_steps=self.divide_by_steps,
         )
+
+    def plan(self) -> Plan | None:
+        """The same as numbers, for the fused kernel; None if it does not know the designs."""
+        if not (compiled_design(self.agent_design) and compiled_design(self.example_design)):
+            return None
+        agents = make_sampler(self.agents, self.agent_design)
+        examples = make_sampler(self.examples, self.example_design)
+        return Plan(
+            step_size=float(self.step_size),
+            num_active=int(self.num_active),
+            divide_by_steps=self.divide_by_steps,
+            drift=float(self.drift),
+            agents=agents,
+            examples=examples,
+            scored=wants_norms(self.agents, self.examples),
+            watched=not (agents.uniform and examples.uniform),
+        )
+
+    def start(self, agents: Agents, params: np.ndarray) -> ISFedAvgState:
+        """The state before the first round."""
+        check_active(self.num_active, agents.num_agents)
+        table = Table(agents.num_agents, self.agents, self.agent_design)
+        if self.agents.initial == Initial.OPTIMUM:
+            table.replace(agents.scores_at(agents.optimum, charge=False))  # eq. (48)
+        shift = np.zeros(params.size if self.drift > 0.0 else 0)
+        watched = uniform_rows((), self.num_active)
+        return ISFedAvgState(params.copy(), table.nodes, shift, watched)
+
+    def round(self, state: ISFedAvgState, agents: Agents, round_index: int) -> ISFedAvgState:
+        """One round of Algorithm 1."""
+        table = Table.over(state.agent_nodes, agents.num_agents, self.agents, self.agent_design)
+        cloud = Cloud.over(state.params, table, self.num_active, agents.key(Purpose.AGENTS))
+        if state.shift.size:
+            step = agents.stream(Purpose.DRIFT, round_index).normals(state.shift.size)
+            state = state._replace(shift=state.shift + self.drift * step)
+        watched = self.step(cloud, agents, round_index, state.shift if state.shift.size else None)
+        return state._replace(params=cloud.params, watched=watched)
+
+    def step(
+        self, cloud: Cloud, agents: Agents, round_index: int, shift: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The round itself: select, work, average, refresh; returns its telemetry."""
+        if self.agents.refresh == Refresh.ALL:
+            cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
+        selection = cloud.select(round_index)
+        divisor = agents.local_steps[selection.active] if self.divide_by_steps else 1
+        step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
+        local = PLAIN_LOCAL if shift is None else Local(shift=shift)
+        uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
+        watched = self._watch(agents, selection, uploads)
+        cloud.aggregate(selection, uploads.changes)  # eq. (9)
+        cloud.refresh(selection, uploads.scores)
+        return watched
+
+    def _watch(self, agents: Agents, selection: Selection, uploads: Uploads) -> np.ndarray:
+        """The telemetry of the round."""
+        if self.agents.equal and self.examples.equal:
+            return uniform_rows((), self.num_active)
+        watch = RoundWatch(
+            agents.num_agents,
+            self.num_active,
+            self.agents.floor,
+            capped=not isinstance(self.agent_design, WithReplacement),
+        )
+        active = selection.active
+        local_steps, batch_size = agents.local_steps[active], agents.batch_size[active]
+        steps = 1 if self.divide_by_steps else local_steps
+        step = self.step_size * steps / (agents.num_agents * selection.agent_prob)
+        watch.agents_of(uploads, local_steps * batch_size, step, selection)
+        return watch.end()
+
+    def model(self, state: ISFedAvgState) -> np.ndarray:
+        """w_i."""
+        return state.params
+
+    def agent_prob(self, state: ISFedAvgState, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap."""
+        return Table.over(
+            state.agent_nodes, num_agents, self.agents, self.agent_design
+        ).probabilities()

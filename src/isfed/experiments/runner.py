@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,14 +14,10 @@ from isfed.experiments.store import HISTORY, MEASURES, Store, StoreError
 from isfed.experiments.summary import history_columns, measure_columns, summarise
 from isfed.problems import Problem
 from isfed.sampling.policies import Oracle
-from isfed.sampling.telemetry import COLUMNS
-from isfed.simulate.history import DivergenceError, History, Measure, Measured
-from isfed.simulate.run import KernelRun, check_run
-from isfed.simulate.setup import kernel_runs
-from isfed.theory.stability import explain_divergence, warn_if_growing
-
-LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
-MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
+from isfed.simulate.driver import CHUNK_SECONDS, Recording, drive
+from isfed.simulate.history import History, Measure
+from isfed.simulate.kernel_run import KernelRun
+from isfed.simulate.run import check_run, kernel_runs, make_run
 
 
 class Progress(Protocol):
@@ -122,7 +117,7 @@ def optimal_probabilities(problem: Problem) -> History:
     run = KernelRun(
         problem, oracle, repetitions=1, seed=0, initial=np.zeros(problem.num_params), threads=1
     )
-    return run.history(np.empty((1, 0)), run.watched)
+    return run.history(run.advance(0))
 
 
 class _Job:
@@ -140,102 +135,33 @@ class _Job:
     ) -> None:
         self.store = store
         self.index = index
-        self.rounds = experiment.rounds
-        self.kernel = KernelRun(
-            problem,
-            algorithm,
-            repetitions=experiment.repetitions,
-            seed=experiment.seed,
-            initial=np.zeros(problem.num_params),
+        self.run_ = make_run(
+            problem, algorithm, repetitions=experiment.repetitions, seed=experiment.seed,
             threads=threads,
-        )
-        shape = (experiment.repetitions, experiment.rounds)
-        self.msd = np.full(shape, np.nan)
-        self.watched = np.zeros((*shape, len(COLUMNS)), np.float32)
-        self.measured = None
-        if measure is not None:
-            self.measured = Measured(measure, experiment.repetitions, experiment.rounds)
-        self.seconds = 0.0
-        self.booked = 0
+        )  # fmt: skip
         arrays = store.load(index)
+        self.recording = Recording(self.run_, experiment.rounds, measure)
         if arrays is not None:
             try:
-                self._restore(arrays)
+                self.recording.resume(self.run_, arrays)
             except (KeyError, ValueError) as error:
                 raise StoreError(
                     f"the checkpoint of {algorithm.name} does not fit ({error}); --overwrite "
                     "starts again"
                 ) from error
-        elif self.measured is not None:
-            self.measured.look(self.kernel.state.params, 0)
-
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
-        if float(arrays["step_size"]) != self.kernel.algorithm.step_size:
-            raise ValueError(f"it ran at step_size={float(arrays['step_size'])}")
-        self.kernel.round_index = self.booked = int(arrays["round_index"])
-        self.kernel.diverged = bool(arrays["diverged"])
-        self.seconds = float(arrays["seconds"])
-        self.msd[:, : self.kernel.round_index] = arrays["msd"]
-        self.watched[:, : self.kernel.round_index] = arrays["telemetry"]
-        for name, values in self.kernel.state._asdict().items():
-            values[...] = arrays[name]
-        if self.measured is not None:
-            self.measured.values[...] = arrays["measured"]
-
-    def _save(self) -> None:
-        done = self.kernel.round_index
-        arrays = {
-            "round_index": np.array(done),
-            "diverged": np.array(self.kernel.diverged),
-            "step_size": np.array(self.kernel.algorithm.step_size),
-            "seconds": np.array(self.seconds),
-            "msd": self.msd[:, :done],
-            "telemetry": self.watched[:, :done],
-            **self.kernel.state._asdict(),
-        }
-        if self.measured is not None:
-            arrays["measured"] = self.measured.values
-        self.store.save(self.index, arrays)
 
     def run(self, name: str, progress: Progress | None, chunk_seconds: float | None) -> Finished:
         """Run to the end; a checkpoint is written now and then, at Ctrl-C, and at the end."""
-        kernel = self.kernel
-        complete = kernel.round_index == self.rounds or kernel.diverged
+        recording = self.recording
         if progress is not None:
-            repetitions = len(self.msd)
-            progress.begin(name, self.rounds, kernel.round_index, repetitions=repetitions)
-        options: dict[str, Any] = {} if chunk_seconds is None else {"seconds": chunk_seconds}
-        if self.measured is not None:
-            options["every"] = self.measured.measure.every
-        kernel.compile()
-        saved = started = time.perf_counter()
-        least = LEAST_BETWEEN
-        try:
-            for begin, block in kernel.chunks(self.rounds, **options):
-                now = time.perf_counter()
-                self.seconds, started = self.seconds + now - started, now
-                self.msd[:, begin : begin + block.shape[1]] = block
-                self.watched[:, begin : begin + block.shape[1]] = kernel.watched
-                if self.measured is not None:
-                    self.measured.look(kernel.state.params, kernel.round_index)
-                self.booked = kernel.round_index
-                if progress is not None:
-                    progress.advance(block.shape[1])
-                if now - saved > least:
-                    self._save()
-                    saved = time.perf_counter()
-                    least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
-        except KeyboardInterrupt:
-            # Only if the chunk is whole and everything about it is written down here.
-            if kernel.whole and self.booked == kernel.round_index:
-                self._save()
-            raise
-        if not complete:
-            self._save()
-        done = kernel.round_index
-        history = kernel.history(self.msd[:, :done], self.watched[:, :done], self.measured)
-        if kernel.diverged:
-            reason = explain_divergence(kernel.problem, kernel.algorithm)
-            raise DivergenceError(kernel.round_index, history, reason, name=name)
-        warn_if_growing(kernel.problem, kernel.algorithm, history.msd, name=name)
-        return Finished(history, self.seconds)
+            repetitions = len(recording.msd)
+            progress.begin(name, recording.rounds, recording.done, repetitions=repetitions)
+        history = drive(
+            self.run_,
+            recording,
+            progress=None if progress is None else progress.advance,
+            save=lambda arrays: self.store.save(self.index, arrays),
+            chunk_seconds=CHUNK_SECONDS if chunk_seconds is None else chunk_seconds,
+            name=name,
+        )
+        return Finished(history, recording.seconds)

@@ -9,6 +9,7 @@ import numpy as np
 
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
+from isfed.federation.agents import PLAIN_LOCAL, Local
 from isfed.problems.gradients import moved_target
 from isfed.sampling import policies
 from isfed.sampling.designs import Design, WithReplacement
@@ -91,8 +92,11 @@ def _score(rule, rate, steps, batch, spread, stored, gradient, memory):
 
 
 @compiled
-def _spread_of_norms(norms, floor, equal):
-    return policies.spread_of_norms(norms, norms.size, floor, equal)
+def _score_of_norms(norms, gradient, steps, batch, floor, equal):
+    square = 0.0
+    for j in range(gradient.size):
+        square += gradient[j] * gradient[j]
+    return policies.score_of_norms(norms, norms.size, square, steps, batch, floor, equal)
 
 
 class Agent:
@@ -134,37 +138,71 @@ class Agent:
     ) -> Upload:
         """One turn of Algorithm 1's inner loop; `shift` is how far the true model has drifted."""
         rules = self.rules
-        num_examples = len(self.targets)
-        stream = Stream.at(self.key, round_index=round_index, agent=self.index)
-        gradients = 0
-        if rules.examples.refresh == Refresh.ALL:
-            self.table.replace(self.norms_at(params, shift=shift)[0])  # eq. (49)
-            gradients = num_examples
         steps = self.local_steps if rules.divide_by_steps else 1
         step = rules.step_size / (steps * rules.num_agents * agent_prob)  # eq. (8)
-        local = params.copy()
+        return self.take_turn(params, step, round_index, local=Local(shift=shift))
+
+    def take_turn(
+        self,
+        params: np.ndarray,
+        step: float,
+        round_index: int,
+        *,
+        local: Local = PLAIN_LOCAL,
+        steps: int | None = None,
+        correction: np.ndarray | None = None,
+        velocity: np.ndarray | None = None,
+    ) -> Upload:
+        """`steps` local steps (E_k unless given) from a model; `step` has its weight in it.
+
+        `correction` is added to every gradient; `velocity` is that of the momentum, and is left as
+        it is at the end of the turn.
+        """
+        rules, shift = self.rules, local.shift
+        num_examples = len(self.targets)
+        num_steps = self.local_steps if steps is None else steps
+        stream = Stream.at(self.key, round_index=round_index, agent=self.index)
+        gradients = 0
+        if rules.examples.refresh == Refresh.ALL and not local.full_batch:
+            self.table.replace(self.norms_at(params, shift=shift)[0])  # eq. (49)
+            gradients = num_examples
+        model = params.copy()
         first_moment = second_moment = 0.0
         self.watch = self._new_watch()
-        for _ in range(self.local_steps):
-            batch, example_prob = self.table.draw(self.batch_size, stream)
-            weight = share = 1.0 / (num_examples * example_prob)
-            if batch.size != self.batch_size:  # a design of random size: the mean is over B_k
-                weight = share * (batch.size / self.batch_size)
+        for _ in range(num_steps):
+            batch, weight, share = self._batch(stream, full=local.full_batch)
             if batch.size == 0:
                 continue
             gradients += batch.size
             x, y = self._examples(batch, shift)
-            gradient, norms = self.loss.gradient(local, x, y, weight)
-            local -= step * gradient
+            gradient, norms = self.loss.gradient(model, x, y, weight)
+            direction = _direction(local, gradient, model - params, correction, velocity)
+            model -= step * direction
             for weighted in norms * share:
                 first_moment += weighted
                 second_moment += weighted * weighted
+            if local.full_batch:
+                continue
             if not rules.examples.equal:
                 known = norms if rules.examples.learns else self.table.scores[batch]
                 self.watch.batch(share, known)
             self.table.refresh(batch, norms)
-        score = self._score(params, local, step, (first_moment, second_moment))
-        return Upload(local - params, score, gradients)
+        drawn = num_steps * (num_examples if local.full_batch else self.batch_size)
+        moments = (first_moment / drawn, second_moment / drawn) if drawn else (0.0, 0.0)
+        score = self._score(params, model, step, num_steps, moments)
+        return Upload(model - params, score, gradients)
+
+    def _batch(self, stream: Stream, *, full: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The examples of a step, their weights in its mean, and their shares 1 / (N_k p_n)."""
+        num_examples = len(self.targets)
+        if full:
+            ones = np.ones(num_examples)
+            return np.arange(num_examples), ones, ones
+        batch, example_prob = self.table.draw(self.batch_size, stream)
+        weight = share = 1.0 / (num_examples * example_prob)
+        if batch.size != self.batch_size:  # a design of random size: the mean is over B_k
+            weight = share * (batch.size / self.batch_size)
+        return batch, weight, share
 
     def _new_watch(self) -> TurnWatch:
         """For the telemetry of a turn, which stays with the agent."""
@@ -182,33 +220,43 @@ class Agent:
         """The score of eq. (48) from all the examples, at any model."""
         norms, gradient = self.norms_at(params, shift=shift)
         examples = self.rules.examples
-        spread = _spread_of_norms(norms, examples.floor, examples.equal)
-        return _score(
-            policies.BOUND, 1.0, self.local_steps, self.batch_size, spread, -1.0, gradient,
-            np.empty(0),
-        )  # fmt: skip
+        return _score_of_norms(
+            norms, gradient, self.local_steps, self.batch_size, examples.floor, examples.equal
+        )
 
     def _examples(self, rows: Any, shift: Any) -> tuple[np.ndarray, np.ndarray]:
         x, y = self.features[rows], self.targets[rows]
         return (x, y) if shift is None else (x, shifted_targets(x, y, shift))
 
-    def _score(self, params, local, step, moments) -> float:
+    def _score(self, params, model, step, num_steps, moments) -> float:
         """What the cloud's policy asks the agent to report."""
         rules = self.rules
         if not rules.agents.learns:
             return 0.0
-        drawn = self.local_steps * self.batch_size
-        first_moment, second_moment = moments[0] / drawn, moments[1] / drawn
+        first_moment, second_moment = moments
         spread = second_moment if rules.examples.equal else first_moment * first_moment
         stored = -1.0
         if rules.examples.refresh == Refresh.TOUCHED and rules.agents.score != Score.BOUND:
             mean = self.table.mean_seen()
             stored = mean * mean
-        gradient = (params - local) / (step * self.local_steps)
+        gradient = (params - model) / (step * num_steps)
         return _score(
-            int(rules.agents.score), rules.agents.rate, self.local_steps, self.batch_size,
+            int(rules.agents.score), rules.agents.rate, num_steps, self.batch_size,
             spread, stored, gradient, self.memory,
         )  # fmt: skip
+
+
+def _direction(local: Local, gradient, moved, correction, velocity) -> np.ndarray:
+    """Where a local step goes, before its step size: prox, correction and momentum added."""
+    direction = gradient
+    if local.prox != 0.0:
+        direction = direction + local.prox * moved
+    if correction is not None:
+        direction = direction + correction
+    if local.momentum != 0.0 and velocity is not None:
+        velocity[:] = local.momentum * velocity + direction
+        direction = direction + local.momentum * velocity if local.nesterov else velocity.copy()
+    return direction
 
 
 @compiled

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from isfed.base.checks import check_active
+from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream
-from isfed.federation.agent import Upload
-from isfed.sampling.designs import Design
+from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Table
 
 
@@ -27,32 +27,49 @@ class Cloud:
     def __init__(
         self, params: np.ndarray, num_agents: int, num_active: int, policy: Policy, design: Design
     ) -> None:
-        if not 1 <= num_active <= num_agents:  # compiled code would draw beyond the table
-            raise ValueError(
-                f"num_active={num_active} must be between 1 and num_agents={num_agents}"
-            )
+        check_active(num_active, num_agents)
         self.params = params.copy()
         self.num_active = num_active
         self.key = np.uint64(0)
         self.table = Table(num_agents, policy, design)
 
+    @classmethod
+    def over(cls, params: np.ndarray, table: Table, num_active: int, key: np.uint64) -> Cloud:
+        """A cloud over a model and a table that somebody else keeps."""
+        cloud = cls.__new__(cls)
+        cloud.params, cloud.table, cloud.num_active, cloud.key = params, table, num_active, key
+        return cloud
+
     def select(self, round_index: int) -> Selection:
         """Draw L of K agents, eq. (4); one drawn twice (with replacement) works once."""
         stream = Stream.at(self.key, round_index=round_index, agent=NO_AGENT)
         drawn, prob = self.table.draw(self.num_active, stream)
+        design = self.table.design
+        if hasattr(design, "code") and not isinstance(design, WithReplacement):
+            return Selection(drawn, prob, np.ones(drawn.size))
         _, first, times = np.unique(drawn, return_index=True, return_counts=True)
         order = np.argsort(first)
         places = first[order]
-        return Selection(drawn[places], prob[places], times[order])
+        return Selection(drawn[places], prob[places], times[order].astype(np.float64))
 
-    def aggregate(self, selection: Selection, uploads: Sequence[Upload]) -> None:
-        """w_i = 1/L sum of the returned models, eq. (9), as a mean of their changes."""
-        total = np.zeros_like(self.params)
-        for times, upload in zip(selection.times, uploads, strict=True):
-            total += times * upload.change
-        # Divided by L, never by the sum of the weights: that would bias the mean.
-        self.params = self.params + total / self.num_active
+    def aggregate(self, selection: Selection, changes: np.ndarray) -> None:
+        """w_i = 1/L sum of the returned models, eq. (9), as a mean of their changes, (n, M)."""
+        times = np.asarray(selection.times, np.float64)
+        self.params = _averaged(self.params, times, changes, self.num_active)
 
     def refresh(self, selection: Selection, scores: np.ndarray) -> None:
         """Tell the table what the agents of the round scored."""
         self.table.refresh(selection.active, scores)
+
+
+@compiled
+def _averaged(params, times, changes, num_active):
+    """The model plus the changes over L, each as often as it was drawn."""
+    out = np.zeros(params.size)
+    for i in range(times.size):
+        for j in range(params.size):
+            out[j] += times[i] * changes[i, j]
+    for j in range(params.size):
+        # Divided by L, never by the sum of the weights: that would bias the mean.
+        out[j] = params[j] + out[j] / num_active
+    return out

@@ -121,7 +121,8 @@ class Coordinator:
         before = self.cloud.params
         if kept:
             adjusts = self.safety.absences is Absences.ADJUSTED
-            self.cloud.aggregate(adjusted if adjusts else here, kept)
+            changes = np.array([upload.change for upload in kept])
+            self.cloud.aggregate(adjusted if adjusts else here, changes)
         extra = [w * u.change for w, u in zip(adjusted.times - here.times, kept, strict=True)]
         accepted = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
         if accepted.any():

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.federation.in_process import Federation
+from isfed.algorithms.in_process import Federation
 from isfed.flower import require_flwr
 from isfed.flower.processes import FederationError, LocalFederation, is_running
 

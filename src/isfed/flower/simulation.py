@@ -17,7 +17,7 @@ from isfed.algorithms import ISFedAvg
 from isfed.flower import require_flwr
 from isfed.problems import PAPER, Problem, Regression
 from isfed.simulate import simulate
-from isfed.simulate.run import num_cores
+from isfed.simulate.kernel_run import num_cores
 
 SMALL = PAPER.replace(num_agents=12)
 

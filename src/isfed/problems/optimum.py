@@ -17,6 +17,10 @@ NEWTON_STEPS = 50
 SAMPLE = 10_000  # rows: of more, a sample gives the start and the preconditioner
 
 
+class NoOptimumError(ValueError):
+    """The minimiser w^o of a problem is not known; the message says why."""
+
+
 def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """argmin of sum_n weight_n loss(params; x_n, y_n), the weights summing to 1."""
     if isinstance(loss, LeastSquares):
@@ -26,7 +30,10 @@ def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.
         # for each other made it 20 times slower on a machine that was busy.
         with threadpool_limits(limits=1, user_api="blas"):
             return _newton(_Risk(loss, x, y, weight))
-    raise ValueError(f"no minimiser is known for {type(loss).__name__}; pass optimum=... yourself")
+    raise NoOptimumError(
+        f"no minimiser is known for {type(loss).__name__}: give it as Problem(..., optimum=...), "
+        "or None to do without"
+    )
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -151,7 +158,7 @@ def _newton(risk: _Risk) -> np.ndarray:
         if residual <= slack or risk.separates(place):
             break
     if risk.separates(place) or not residual <= slack:
-        raise ValueError(
+        raise NoOptimumError(
             f"no minimiser of the {type(risk.loss).__name__} risk was found: with "
             f"ridge={risk.loss.ridge} the gradient is still {residual:.1e} "
             "(are the classes separable?); set a larger ridge"

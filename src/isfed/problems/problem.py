@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from isfed.problems import optimum
 from isfed.problems.data import FederatedData
+from isfed.problems.optimum import NoOptimumError
 
 
 def _per_agent(value: Any, num_agents: int, *, name: str) -> np.ndarray:
@@ -27,12 +28,17 @@ def _per_agent(value: Any, num_agents: int, *, name: str) -> np.ndarray:
     return values
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Problem:
     """min over params of 1/K sum_k 1/N_k sum_n loss(params; example n of agent k), eq. (1)-(2).
 
-    `local_steps` (E_k) and `batch_size` (B_k) say what an agent does when it is chosen; one number
-    for all or one per agent.
+    data: the examples of all agents.
+    loss: a `Loss`; `gradient` alone will do.
+    local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
+    batch_size: B_k, the examples of a step; likewise.
+    name: how tables and figures call it.
+    optimum: w^o if you know it, (M,); None if nobody does, and then runs have no msd. Unless given
+        it is computed when something needs it.
     """
 
     data: FederatedData
@@ -41,12 +47,45 @@ class Problem:
     batch_size: Any = 1
     name: str = "problem"
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        data: FederatedData,
+        loss: Any,
+        local_steps: Any = 1,
+        batch_size: Any = 1,
+        name: str = "problem",
+        *,
+        optimum: np.ndarray | Literal["auto"] | None = "auto",
+    ) -> None:
+        for field, value in (
+            ("data", data),
+            ("loss", loss),
+            ("local_steps", local_steps),
+            ("batch_size", batch_size),
+            ("name", name),
+        ):
+            object.__setattr__(self, field, value)
+        self._check()
+        if isinstance(optimum, str) and optimum != "auto":
+            raise ValueError(f"optimum={optimum!r} must be a model, None or 'auto'")
+        if not isinstance(optimum, str):
+            given = None if optimum is None else self._check_model(optimum)
+            object.__setattr__(self, "_known_optimum", given)
+
+    def _check(self) -> None:
+        if not isinstance(self.data, FederatedData):
+            raise TypeError(f"data={self.data!r} must be FederatedData")
         # Optional: a loss may refuse rows it cannot take, or ask for them in another type.
         prepare = getattr(self.loss, "prepare", None)
         if prepare is not None:
             object.__setattr__(self, "data", prepare(self.data))
-        self.loss.check_targets(self.data.targets)
+        check_targets = getattr(self.loss, "check_targets", None)
+        if check_targets is not None:
+            check_targets(self.data.targets)
+        if not callable(getattr(self.loss, "gradient", None)):
+            raise TypeError(
+                f"loss={self.loss!r} needs gradient(params, x, y, weight); see docs/extend.md"
+            )
         num_agents = self.data.num_agents
         local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
         batch_size = _per_agent(self.batch_size, num_agents, name="batch_size")
@@ -60,6 +99,14 @@ class Problem:
         object.__setattr__(self, "local_steps", local_steps)
         object.__setattr__(self, "batch_size", batch_size)
 
+    def _check_model(self, given: Any) -> np.ndarray:
+        model = np.asarray(given, dtype=np.float64)
+        if model.shape != (self.num_params,) or not np.isfinite(model).all():
+            raise ValueError(
+                f"optimum must be {self.num_params} finite numbers, got shape {model.shape}"
+            )
+        return model
+
     @property
     def num_agents(self) -> int:
         """K."""
@@ -67,15 +114,43 @@ class Problem:
 
     @cached_property
     def num_params(self) -> int:
-        """M."""
-        return self.loss.num_params(self.data.num_features)
+        """M; one per feature unless the loss says otherwise."""
+        count = getattr(self.loss, "num_params", None)
+        return self.data.num_features if count is None else count(self.data.num_features)
 
     @cached_property
     def optimum(self) -> np.ndarray:
-        """w^o of eq. (1)."""
+        """w^o of eq. (1); a `NoOptimumError` where it is not known."""
+        known = self.__dict__.get("_known_optimum", "auto")
+        if known is None:
+            raise NoOptimumError(
+                "this problem was made with optimum=None: nothing that needs w^o, such as the msd "
+                "and the oracle, is available"
+            )
+        if not isinstance(known, str):
+            return known
         return optimum.minimise(
             self.loss, self.data.features, self.data.targets, self.data.row_weights()
         )
+
+    @property
+    def without_optimum(self) -> bool:
+        """Whether it was made with optimum=None, to do without."""
+        return self.__dict__.get("_known_optimum", "auto") is None
+
+    @property
+    def has_optimum(self) -> bool:
+        """Whether w^o is known or can be computed."""
+        return self.no_optimum is None
+
+    @cached_property
+    def no_optimum(self) -> str | None:
+        """Why w^o is not known; None if it is."""
+        try:
+            _ = self.optimum
+        except NoOptimumError as error:
+            return str(error)
+        return None
 
     def local_optimum(self, agent: int) -> np.ndarray:
         """w_k^o, the minimiser of one agent's own risk."""
@@ -94,5 +169,10 @@ class Problem:
 
     def risk(self, params: np.ndarray) -> float:
         """The objective of eq. (1)."""
+        if not hasattr(self.loss, "values"):
+            raise ValueError(
+                f"{type(self.loss).__name__} has no values(params, x, y), so its risk cannot be "
+                "computed; add it to the loss"
+            )
         values = self.loss.values(params, self.data.features, self.data.targets)
         return float(self.data.row_weights() @ values)

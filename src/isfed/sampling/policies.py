@@ -192,6 +192,16 @@ def spread_of_norms(norms, count, floor, equal):
 
 
 @inlined
+def score_of_norms(norms, count, gradient_square, steps, batch, floor, equal):
+    """An agent's score from all its examples at one model, eq. (48), with sigma^2 of eq. (23).
+
+    `norms` are those of its examples' gradients, `gradient_square` |gradient of its risk|^2, and
+    `floor` and `equal` say how its examples are drawn.
+    """
+    return bound(steps, batch, spread_of_norms(norms, count, floor, equal), gradient_square)
+
+
+@inlined
 def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
     """What an agent reports after its turn; `memory[at:]` is what it remembers for it.
 
@@ -266,6 +276,13 @@ class Table:
         self.design = design
         self.nodes = np.empty(tables.table_size(count))
         tables.fill_table(self.nodes, 0, count, initial_score(policy))
+
+    @classmethod
+    def over(cls, nodes: np.ndarray, count: int, policy: Policy, design: Design) -> Table:
+        """A table over nodes that somebody else keeps."""
+        table = cls.__new__(cls)
+        table.nodes, table.count, table.policy, table.design = nodes, count, policy, design
+        return table
 
     @property
     def scores(self) -> np.ndarray:

@@ -115,8 +115,18 @@ def _watch_batch(turn, weight, norms, count, num, floor, capped):
 
 
 @compiled
-def _watch_agent(row, turn, drawn, square, side, squares):
-    return watch_agent(row, turn, drawn, square, side, squares)
+def _watch_agents(row, turns, drawn, step, changes, prob, times, side):
+    num_agents, num_active, floor, capped = side
+    squares = 0.0
+    for i in range(prob.size):
+        change = 0.0
+        for j in range(changes.shape[1]):
+            change += changes[i, j] * changes[i, j]
+        squares = watch_agent(
+            row, turns[i], drawn[i], change / (step[i] * step[i]),
+            (num_agents, prob[i], times[i], num_active, floor, capped), squares,
+        )  # fmt: skip
+    return squares
 
 
 @compiled
@@ -145,13 +155,14 @@ class RoundWatch:
         self.row = np.zeros(len(COLUMNS))
         self.squares, self.agents = 0.0, 0
 
-    def agent(self, turn: np.ndarray, drawn: int, square: float, prob: float, times: int) -> None:
-        """Add one agent."""
-        side = (
-            self.num_agents, float(prob), float(times), self.num_active, self.floor, self.capped,
-        )  # fmt: skip
-        self.squares = _watch_agent(self.row, turn, drawn, float(square), side, self.squares)
-        self.agents += 1
+    def agents_of(self, uploads, drawn: np.ndarray, step: np.ndarray, selection) -> None:
+        """Add the agents of a selection: (n,) examples drawn and step sizes without 1 / E_k."""
+        side = (self.num_agents, self.num_active, self.floor, self.capped)
+        _, prob, times = selection
+        self.squares = _watch_agents(
+            self.row, uploads.watch, drawn, step, uploads.changes, prob, times, side
+        )
+        self.agents = prob.size
 
     def end(self) -> np.ndarray:
         """The row of the round."""

@@ -11,9 +11,18 @@ from types import ModuleType
 from typing import Any
 
 from isfed.simulate.history import DivergenceError, History, Measure, Steady, decibels
-from isfed.simulate.run import simulate
+from isfed.simulate.run import NoMsdWarning, make_run, simulate
 
-__all__ = ["DivergenceError", "History", "Measure", "Steady", "decibels", "simulate"]
+__all__ = [
+    "DivergenceError",
+    "History",
+    "Measure",
+    "NoMsdWarning",
+    "Steady",
+    "decibels",
+    "make_run",
+    "simulate",
+]
 
 
 class _CallablePackage(ModuleType):

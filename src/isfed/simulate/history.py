@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from isfed.federation.agents import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
 
@@ -57,13 +58,11 @@ class Measured:
         self.rounds = np.unique(np.append(np.arange(0, rounds, measure.every), rounds))
         self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
 
-    def look(self, params: np.ndarray, round_index: int, *, repetition: int | None = None) -> None:
-        """Measure if this is a round to measure at."""
+    def measure_at(self, params: np.ndarray, round_index: int) -> None:
+        """Measure the models, (R, M), if this is a round to measure at."""
         point = int(np.searchsorted(self.rounds, round_index))
-        if self.rounds[point] != round_index:
-            return
-        rows = slice(None) if repetition is None else slice(repetition, repetition + 1)
-        self.values[rows, point] = self.measure(params)
+        if self.rounds[point] == round_index:
+            self.values[:, point] = self.measure(params)
 
     def fields(self) -> dict[str, Any]:
         """What a history keeps of it."""
@@ -89,6 +88,12 @@ class History:
     measured: dict[str, np.ndarray] = field(default_factory=dict)  # by name, (R, points)
     step_size: float = math.nan  # the one used, for an algorithm that says "auto"
     telemetry: np.ndarray = field(default_factory=lambda: np.empty((0, 0, len(COLUMNS))))
+    ledgers: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))  # (R, entries)
+    no_msd: str | None = None  # why there is no msd; None if there is
+
+    def ledger(self, repetition: int = 0) -> Ledger:
+        """What one repetition cost."""
+        return Ledger.from_array(self.ledgers[repetition])
 
     @property
     def rounds(self) -> int:
@@ -136,6 +141,8 @@ class History:
         """The mean msd over the last `share` of the rounds."""
         if not 0.0 < share <= 1.0:
             raise ValueError(f"share={share} must be in (0, 1]")
+        if self.no_msd is not None:
+            raise ValueError(f"this run has no msd: {self.no_msd}; use `measured` instead")
         last = max(1, round(share * self.rounds))
         levels = self.msd[:, -last:].mean(axis=1)
         return Steady(float(levels.mean()), float(stderr_of_mean(levels[:, None])[0]), last)

@@ -18,12 +18,13 @@ import numpy as np
 from scipy.special import stdtrit
 
 from isfed.algorithms import ISFedAvg
+from isfed.algorithms.in_process import Federation
+from isfed.base.checks import check_active
 from isfed.federation.agent import Agent, Upload
-from isfed.federation.in_process import Federation
 from isfed.problems import Problem
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Refresh
-from isfed.theory.choices import check_active, check_model
+from isfed.theory.choices import check_model
 from isfed.theory.stability import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
@@ -122,7 +123,7 @@ def certify(
     >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
     True
     """
-    check_active(problem, algorithm.num_active)
+    check_active(algorithm.num_active, problem.num_agents)
     if samples < 2 or not 0.0 < confidence < 1.0:
         raise ValueError(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
@@ -147,7 +148,7 @@ class _Round:
         self.made = made
         self.params = made.cloud.params.copy()
         if made.algorithm.agents.refresh == Refresh.ALL:
-            made._score_all(self.params)
+            made.score_all(self.params)
         gradients = []
         for agent in made.agents:
             norms, gradient = agent.norms_at(self.params)
@@ -198,7 +199,7 @@ class _Round:
         """What the cloud makes of the uploads, as an estimate of the gradient."""
         cloud = self.made.cloud
         cloud.params = self.params.copy()
-        cloud.aggregate(selection, uploads)
+        cloud.aggregate(selection, np.array([upload.change for upload in uploads]))
         moved, cloud.params = cloud.params, self.params.copy()
         return self.params - moved
 

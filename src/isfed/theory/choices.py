@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
+from isfed.base.checks import check_active
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.sampling.designs import Design, WithReplacement, inclusion_probabilities
-from isfed.sampling.policies import Policy, bound, spread_of_norms
+from isfed.sampling.policies import Policy, score_of_norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +31,6 @@ class Choices:
         """B_k p_n of one agent's examples."""
         offsets = problem.data.offsets
         return self.examples[offsets[agent] : offsets[agent + 1]]
-
-
-def check_active(problem: Problem, num_active: int) -> int:
-    """L, at most K."""
-    if not 1 <= num_active <= problem.num_agents:
-        raise ValueError(
-            f"num_active={num_active} must be between 1 and num_agents={problem.num_agents}"
-        )
-    return int(num_active)
 
 
 def check_model(problem: Problem, params: np.ndarray | None) -> np.ndarray:
@@ -91,17 +83,18 @@ def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None 
     Those of `oracle` at w^o and of `current` at the current model; what `running` and `memory`
     learn comes near them as the model comes near w^o. Cap and floor are applied as in a draw.
     """
-    check_active(problem, algorithm.num_active)
+    check_active(algorithm.num_active, problem.num_agents)
     model = check_model(problem, params)
     scores = np.empty(problem.num_agents)
     examples = []
     for agent, gradients in enumerate(gradients_of_agents(problem, model)):
         norms = np.linalg.norm(gradients, axis=1)
         policy = algorithm.examples
-        spread = spread_of_norms(norms, norms.size, policy.floor, policy.equal)
         mean = gradients.mean(axis=0)
-        batch = int(problem.batch_size[agent])
-        scores[agent] = bound(int(problem.local_steps[agent]), batch, spread, float(mean @ mean))
+        steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
+        scores[agent] = score_of_norms(
+            norms, norms.size, float(mean @ mean), steps, batch, policy.floor, policy.equal
+        )
         examples.append(_inclusion(norms, batch, policy, algorithm.example_design))
     agents = _inclusion(scores, algorithm.num_active, algorithm.agents, algorithm.agent_design)
     return Choices(agents, np.concatenate(examples))

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
+from isfed.base.checks import check_active
 from isfed.problems import Problem
 from isfed.sampling.policies import Memory, Policy, Uniform
 from isfed.theory.bound import TheoryError
-from isfed.theory.choices import Choices, check_active, check_model, choices_at
+from isfed.theory.choices import Choices, check_model, choices_at
 from isfed.theory.constants import Constants
 from isfed.theory.prediction import hessian
 from isfed.theory.stability import step_limits
@@ -141,7 +142,7 @@ def diagnose(
     >>> found.helps
     True
     """
-    check_active(problem, num_active)
+    check_active(num_active, problem.num_agents)
     model = check_model(problem, params)
     sides = (Uniform(), importance or Memory())
     turn, weights = _directions(problem, model)

@@ -182,12 +182,14 @@ def stable_step_size(
     return SHARE_OF_LIMIT * min(limits)
 
 
-def with_step_size(
-    problem: Problem, algorithm: ISFedAvg, *, initial: np.ndarray | None = None
-) -> ISFedAvg:
+def with_step_size(problem: Problem, algorithm: Any, *, initial: np.ndarray | None = None) -> Any:
     """The algorithm with a number for a step size: `stable_step_size` where it says "auto"."""
-    if algorithm.step_size != AUTO:
+    if getattr(algorithm, "step_size", None) != AUTO:
         return algorithm
+    if not isinstance(algorithm, ISFedAvg):
+        raise ValueError(
+            f"step_size='auto' is not known for {type(algorithm).__name__}; give a number"
+        )
     return replace(algorithm, step_size=stable_step_size(problem, algorithm, initial=initial))
 
 
@@ -222,10 +224,12 @@ def _risk_gradient(problem: Problem, params: np.ndarray) -> np.ndarray:
     return total / problem.num_agents
 
 
-def explain_divergence(problem: Problem, algorithm: ISFedAvg) -> str:
+def explain_divergence(problem: Problem, algorithm: Any) -> str:
     """Which step-size limit a run that diverged had exceeded, and what to do."""
+    if not isinstance(algorithm, ISFedAvg):
+        return "use a smaller step size"
     step = float(algorithm.step_size)
-    if not isinstance(problem.loss, LinearLoss):
+    if not (isinstance(problem.loss, LinearLoss) and problem.has_optimum):
         return "use a smaller step_size, or step_size='auto'"
     try:
         limits = step_limits(problem, algorithm)
@@ -251,11 +255,12 @@ class GrowthWarning(RuntimeWarning):
 
 
 def warn_if_growing(
-    problem: Problem, algorithm: ISFedAvg, msd: np.ndarray, *, name: str = "the model"
+    problem: Problem, algorithm: Any, msd: np.ndarray, *, name: str = "the model"
 ) -> None:
     """Warn if the msd ends far above where it began and the step size is beyond its limit."""
     part = msd.shape[1] // 10
-    if part == 0 or algorithm.drift > 0.0:
+    known = isinstance(algorithm, ISFedAvg) and problem.has_optimum
+    if part == 0 or not known or algorithm.drift > 0.0:
         return
     early, late = float(msd[:, :part].mean()), float(msd[:, -part:].mean())
     if late > 10.0 * early and isinstance(problem.loss, LinearLoss):

@@ -1,0 +1,102 @@
+"""What a federated method is: a frozen record of choices with a start and a round."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Agents
+from isfed.federation.turn import Sampler
+from isfed.sampling.designs import WithReplacement
+from isfed.sampling.policies import Uniform
+
+
+class Plan(NamedTuple):
+    """An algorithm as numbers, for the fused kernel."""
+
+    step_size: float
+    num_active: int
+    divide_by_steps: bool
+    drift: float
+    agents: Sampler
+    examples: Sampler
+    scored: bool  # whether anything needs the norms of the examples' gradients
+    watched: bool  # whether the weights differ at all, so that there is something to watch
+
+
+class Algorithm(Protocol):
+    """A federated method; `State` is a NamedTuple of arrays, and that is the checkpoint.
+
+    `round` may write into the arrays of the state it is given, and returns the state of the next
+    round. It asks the agents for work and never looks at their data.
+    """
+
+    @property
+    def name(self) -> str:
+        """How tables and figures call it."""
+        ...
+
+    def rules(self, num_agents: int) -> Rules:
+        """What every agent is told before the first round."""
+        ...
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round, from an initial model, (M,)."""
+        ...
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round."""
+        ...
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for, (M,)."""
+        ...
+
+    def plan(self) -> Plan | None:
+        """The algorithm as numbers if the fused kernel can run it."""
+        ...
+
+
+class ModelState(NamedTuple):
+    """The state of a method that keeps nothing but its model."""
+
+    params: np.ndarray
+
+
+class Method:
+    """What most methods share; a method of your own may inherit it and write `round` alone.
+
+    Examples are drawn uniformly with replacement, the state is the model, and the rounds run over
+    agents, not in the fused kernel.
+    """
+
+    step_size: Any
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
+    def rules(self, num_agents: int) -> Rules:
+        """Uniform examples with replacement, and no score."""
+        return Rules(
+            num_agents=num_agents,
+            step_size=self.step_size,
+            examples=Uniform(),
+            example_design=WithReplacement(),
+            agents=Uniform(),
+        )
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The model alone."""
+        return ModelState(params.copy())
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for."""
+        return state.params
+
+    def plan(self) -> Plan | None:
+        """Not for the fused kernel."""
+        return None

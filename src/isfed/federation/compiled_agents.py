@@ -1,0 +1,187 @@
+"""Agents with a compiled loss in this process: the turns of a whole selection in one call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from isfed.base.compiled import compiled
+from isfed.base.streams import Purpose, start
+from isfed.federation.agent import Rules
+from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.arrays import (
+    example_tables,
+    make_sampler,
+    make_task,
+    probabilities_of_examples,
+    wants_norms,
+    write_scores,
+)
+from isfed.federation.turn import (
+    Sampler,
+    full_gradient,
+    make_scratch,
+    take_turn,
+)
+from isfed.problems import Problem
+from isfed.sampling import telemetry
+from isfed.sampling.designs import Deville
+from isfed.sampling.policies import Refresh, memory_size
+
+NOBODY = np.empty((0, 0))
+NO_SHIFT = np.empty(0)
+
+
+class TurnPlan(NamedTuple):
+    """What a turn needs to know of the algorithm, as numbers."""
+
+    agents: Sampler
+    examples: Sampler
+    scored: bool
+    watched: bool
+
+
+@compiled
+def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out):
+    """One turn of every agent named; see `CompiledAgents.work`."""
+    nodes, at, memory, shift = tables
+    agents, step, num_steps = turns
+    correction, velocity = extra
+    changes, scores, watch = out
+    mixed = rule.corrected or rule.momentum != 0.0
+    scratch = make_scratch(task, plan.examples, plan.examples, 1, rule.full, mixed)
+    for i in range(agents.size):
+        agent = agents[i]
+        params = starts[i if starts.shape[0] > 1 else 0]
+        if rule.corrected:
+            scratch.correction[:] = correction[i]
+        if rule.momentum != 0.0:
+            scratch.velocity[:] = velocity[i]
+        steps = num_steps[i] if num_steps.size > 0 else task.local_steps[agent]
+        start(scratch.state, key, round_index, agent)
+        scores[i] = take_turn(
+            task, plan, rule, params, shift, agent, steps, step[i], nodes, at[agent], memory,
+            scratch,
+        )  # fmt: skip
+        for j in range(params.size):
+            changes[i, j] = scratch.local[j] - params[j]
+        for j in range(telemetry.TURN):
+            watch[i, j] = scratch.turn[j]
+        if rule.momentum != 0.0:
+            velocity[i, :] = scratch.velocity
+
+
+@compiled
+def _gradients(task, sampler, which, starts, out):
+    scratch = make_scratch(task, sampler, sampler, 1, True, False)
+    for i in range(which.size):
+        full_gradient(task, starts[i if starts.shape[0] > 1 else 0], NO_SHIFT, which[i], scratch)
+        out[i, :] = scratch.gradient
+
+
+class CompiledAgents(AddressedAgents):
+    """All agents of one repetition, for losses and designs that compiled code knows."""
+
+    def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
+        super().__init__(problem, seed=seed, repetition=repetition)
+        self.policy = rules.examples
+        self.task = make_task(problem)
+        # What agents are drawn by is the cloud's affair; only what they report matters here.
+        agents = make_sampler(rules.agents, Deville())
+        self.plan = TurnPlan(
+            agents=agents,
+            examples=make_sampler(rules.examples, rules.example_design),
+            scored=wants_norms(rules.agents, rules.examples),
+            watched=not (rules.agents.equal and rules.examples.equal),
+        )
+        self.scores_wanted = rules.agents.learns
+        self.nodes, self.at = example_tables(
+            self.task, rules.examples, self.plan.examples, lambda: problem.optimum
+        )
+        width = memory_size(rules.agents, problem.num_params)
+        self.memory = np.full(width * problem.num_agents, -1.0)
+        self.whole = rules.examples.refresh == Refresh.ALL
+
+    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
+        """One turn of every agent named."""
+        agents = turns.agents
+        count, size = agents.size, self.num_params
+        changes, scores = np.empty((count, size)), np.empty(count)
+        watch = np.empty((count, telemetry.TURN))
+        velocity = NOBODY
+        if local.momentum != 0.0:
+            given = local.velocity
+            velocity = np.zeros((count, size)) if given is None else np.array(given, np.float64)
+        steps = self.local_steps[agents] if local.steps is None else local.steps
+        shift = NO_SHIFT if local.shift is None else local.shift
+        _work(
+            self.task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
+            (self.nodes, self.at, self.memory, shift),
+            (agents, turns.step, steps),
+            turns.params.reshape(-1, size),
+            (NOBODY if local.correction is None else local.correction, velocity),
+            (changes, scores, watch),
+        )  # fmt: skip
+        drawn = self.sizes[agents] if local.full_batch else self.batch_size[agents]
+        gradients = steps * drawn
+        if self.whole and not local.full_batch:
+            gradients = gradients + self.sizes[agents]
+        self.charge_turns(count, int(gradients.sum()), scored=self.scores_wanted)
+        return Uploads(changes, scores, gradients, watch, velocity)
+
+    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """(n,) the risk of each of these agents at a model."""
+        which = np.asarray(which, np.int64)
+        models = np.broadcast_to(params, (which.size, self.num_params))
+        found = np.empty(which.size)
+        for i, agent in enumerate(which):
+            x, y = self.problem.data.agent(agent)
+            found[i] = self.problem.loss.values(models[i], x, y).mean()
+        self.ledger.forwards += int(self.sizes[which].sum())
+        self.ledger.scalars_up += which.size
+        return found
+
+    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """(n, M) the gradients of their risks."""
+        which = np.asarray(which, np.int64)
+        out = np.empty((which.size, self.num_params))
+        models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
+        _gradients(self.task, self.plan.examples, which, models, out)
+        self.ledger.gradients += int(self.sizes[which].sum())
+        self.ledger.models_up += which.size
+        return out
+
+    def scores_at(
+        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
+    ) -> np.ndarray:
+        """(K,) every agent's score of eq. (48) at a model, from all its data."""
+        if charge:
+            self.charge_everybody()
+        scores = np.empty(self.num_agents)
+        write_scores(
+            self.task, self.plan.examples, params, NO_SHIFT if shift is None else shift, False,
+            self.nodes, self.at, scores,
+        )  # fmt: skip
+        return scores
+
+    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) p_n of every example, agent by agent."""
+        return probabilities_of_examples(
+            self.task, self.policy, self.plan.examples, self.nodes, self.at, params,
+            NO_SHIFT if shift is None else shift,
+        )  # fmt: skip
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs."""
+        return {
+            "example_nodes": self.nodes,
+            "memory": self.memory,
+            "ledger": self.ledger.as_array(),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state."""
+        self.nodes[...] = state["example_nodes"]
+        self.memory[...] = state["memory"]
+        self.ledger = type(self.ledger).from_array(state["ledger"])

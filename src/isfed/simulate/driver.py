@@ -1,0 +1,147 @@
+"""The one driver: any run, in chunks; between chunks progress, measurements, checkpoint, Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from isfed.sampling.telemetry import COLUMNS
+from isfed.simulate.history import DivergenceError, History, Measure, Measured
+from isfed.simulate.interrupts import hold_interrupt
+from isfed.simulate.running import Block, Run, put
+from isfed.theory.stability import explain_divergence, warn_if_growing
+
+CHUNK_SECONDS = 0.2
+FIRST_CHUNK = 16
+LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
+MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
+
+
+class Recording:
+    """What a run has shown so far, and the time it took."""
+
+    def __init__(self, run: Run, rounds: int, measure: Measure | None = None) -> None:
+        repetitions = len(run.params)
+        self.rounds = rounds
+        self.done = 0  # rounds of which everything is recorded
+        self.seconds = 0.0
+        self.msd = np.full((repetitions, rounds), np.nan)
+        self.watched = np.zeros((repetitions, rounds, len(COLUMNS)), np.float32)
+        self.measured = None if measure is None else Measured(measure, repetitions, rounds)
+        if self.measured is not None:
+            self.measured.measure_at(run.params, 0)
+
+    def add(self, block: Block, run: Run) -> None:
+        """Record the rounds that a run has just done."""
+        end = self.done + block.msd.shape[1]
+        self.msd[:, self.done : end] = block.msd
+        self.watched[:, self.done : end] = block.watched
+        if self.measured is not None:
+            self.measured.measure_at(run.params, run.round_index)
+        self.done = end
+
+    def block(self) -> Block:
+        """All that was recorded."""
+        return Block(self.msd[:, : self.done], self.watched[:, : self.done])
+
+    def checkpoint(self, run: Run) -> dict[str, np.ndarray]:
+        """Everything from which another process goes on."""
+        arrays = {
+            "round_index": np.array(run.round_index),
+            "diverged": np.array(run.diverged),
+            "step_size": np.array(run.step_size),
+            "seconds": np.array(self.seconds),
+            "msd": self.msd[:, : self.done],
+            "telemetry": self.watched[:, : self.done],
+            **{f"run.{name}": values for name, values in run.state().items()},
+        }
+        if self.measured is not None:
+            arrays["measured"] = self.measured.values
+        return arrays
+
+    def resume(self, run: Run, arrays: dict[str, np.ndarray]) -> None:
+        """Bring a fresh run and this record to a checkpoint; KeyError or ValueError if it is of
+        another run."""
+        step_size = float(arrays["step_size"])
+        if step_size != run.step_size and not np.isnan([step_size, run.step_size]).all():
+            raise ValueError(f"it ran at step_size={step_size}")
+        done = int(arrays["round_index"])
+        if not 0 <= done <= self.rounds:
+            raise ValueError(f"it has run {done} rounds of {self.rounds}")
+        put(self.msd[:, :done], "msd", arrays)
+        put(self.watched[:, :done], "telemetry", arrays)
+        if self.measured is not None:
+            put(self.measured.values, "measured", arrays)
+        start = "run."
+        run.restore({k[len(start) :]: v for k, v in arrays.items() if k.startswith(start)})
+        run.round_index = self.done = done
+        run.diverged = bool(arrays["diverged"])
+        self.seconds = float(arrays["seconds"])
+
+
+def chunks(
+    run: Run, rounds: int, *, seconds: float = CHUNK_SECONDS, every: int | None = None
+) -> Iterator[Block]:
+    """Run to `rounds` in chunks of about that much work; none goes past a multiple of `every`."""
+    run.compile()  # Ctrl-C is not held back here: it may take a minute, once
+    size = FIRST_CHUNK
+    while run.round_index < rounds and not run.diverged:
+        begin = run.round_index
+        before = time.perf_counter()
+        to_next = size if every is None else every - begin % every
+        with hold_interrupt() as held:
+            block = run.advance(min(size, rounds - begin, to_next))
+        spent = time.perf_counter() - before
+        yield block
+        if held.asked:  # only now: what was computed is with the caller
+            raise KeyboardInterrupt
+        size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
+
+
+def drive(
+    run: Run,
+    recording: Recording,
+    *,
+    progress: Callable[[int], None] | None = None,
+    save: Callable[[dict[str, np.ndarray]], None] | None = None,
+    chunk_seconds: float = CHUNK_SECONDS,
+    name: str = "the model",
+) -> History:
+    """Run to the end of a recording and return what happened.
+
+    `progress` is told the rounds just done (of all repetitions together, each counted once).
+    `save` is given a checkpoint now and then, at Ctrl-C, and at the end; a run that is complete
+    already is not saved again. A run that diverged ends in a `DivergenceError`, a run that grows in
+    a warning; `name` is what both call it.
+    """
+    complete = run.round_index == recording.rounds or run.diverged
+    every = None if recording.measured is None else recording.measured.measure.every
+    run.compile()  # before the clock starts
+    saved = started = time.perf_counter()
+    least = LEAST_BETWEEN
+    try:
+        for block in chunks(run, recording.rounds, seconds=chunk_seconds, every=every):
+            now = time.perf_counter()
+            recording.seconds, started = recording.seconds + now - started, now
+            recording.add(block, run)
+            if progress is not None:
+                progress(block.msd.shape[1])
+            if save is not None and now - saved > least:
+                save(recording.checkpoint(run))
+                saved = time.perf_counter()
+                least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
+    except KeyboardInterrupt:
+        # Only if the chunk is whole and everything about it is recorded.
+        if save is not None and run.whole and recording.done == run.round_index:
+            save(recording.checkpoint(run))
+        raise
+    if save is not None and not complete:
+        save(recording.checkpoint(run))
+    history = run.history(recording.block(), recording.measured)
+    if run.diverged:
+        reason = explain_divergence(run.problem, run.algorithm)
+        raise DivergenceError(run.round_index, history, reason, name=name)
+    warn_if_growing(run.problem, run.algorithm, history.msd, name=name)
+    return history

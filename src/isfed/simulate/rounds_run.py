@@ -1,0 +1,151 @@
+"""Rounds over agents in this process: for every algorithm, loss and design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms.algorithm import Algorithm
+from isfed.federation.agents import Agents
+from isfed.problems import Problem
+from isfed.sampling.telemetry import COLUMNS
+from isfed.simulate.history import History, Measured
+from isfed.simulate.kernel import TOO_FAR, distance
+from isfed.simulate.kernel_run import kept_repetitions
+from isfed.simulate.running import Block
+from isfed.theory.stability import with_step_size
+
+
+class RoundsRun:
+    """All repetitions of an algorithm over agents, between chunks of rounds."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: Any,
+        make_agents: Callable[..., Agents],
+        *,
+        repetitions: int | range,
+        seed: int,
+        initial: np.ndarray,
+    ) -> None:
+        which = range(repetitions) if isinstance(repetitions, int) else repetitions
+        self.problem = problem
+        self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
+        rules = self.algorithm.rules(problem.num_agents)
+        self.agents = [make_agents(problem, rules, seed=seed, repetition=r) for r in which]
+        self.states = [self.algorithm.start(agents, initial) for agents in self.agents]
+        self.round_index = 0
+        self.diverged = False
+        self.whole = True
+        known = problem.has_optimum
+        self._optimum = problem.optimum if known else np.zeros(problem.num_params)
+        drifts = known and getattr(algorithm, "drift", 0.0) > 0.0
+        self._response = problem.drift_response if drifts else np.empty((0, 0))
+
+    @property
+    def params(self) -> np.ndarray:
+        """(R, M) the models as they stand."""
+        return np.array([self.algorithm.model(state) for state in self.states])
+
+    @property
+    def step_size(self) -> float:
+        """The step size used; nan for a method without one."""
+        return float(getattr(self.algorithm, "step_size", np.nan))
+
+    def compile(self) -> None:
+        """Nothing to do: what is compiled is small."""
+
+    def _distance(self, state: Any) -> float:
+        """|w_i - w^o|^2, eq. (56)."""
+        shift = getattr(state, "shift", None)
+        shift = np.empty(0) if shift is None or not self._response.size else shift
+        return distance(self._optimum, self._response, self.algorithm.model(state), shift)
+
+    def advance(self, num_rounds: int) -> Block:
+        """Run the next rounds; fewer than asked for if a model diverged."""
+        repetitions = len(self.agents)
+        msd = np.empty((repetitions, num_rounds))
+        watched = np.full((repetitions, num_rounds, len(COLUMNS)), np.nan, np.float32)
+        finite = num_rounds
+        algorithm = self.algorithm
+        self.whole = False
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is seen below
+            for rep, agents in enumerate(self.agents):
+                state = self.states[rep]
+                for i in range(finite):
+                    state = algorithm.round(state, agents, self.round_index + i)
+                    msd[rep, i] = self._distance(state)
+                    row = getattr(state, "watched", None)
+                    if row is not None:
+                        watched[rep, i] = row
+                    if not msd[rep, i] < TOO_FAR:
+                        finite = i
+                        break
+                self.states[rep] = state
+        self.diverged = finite < num_rounds
+        self.round_index += finite
+        self.whole = True
+        return Block(msd[:, :finite], watched[:, :finite])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs: the algorithm's state and the agents' own."""
+        arrays = {}
+        for rep, (state, agents) in enumerate(zip(self.states, self.agents, strict=True)):
+            for name, values in state._asdict().items():
+                arrays[f"{rep}.cloud.{name}"] = np.asarray(values)
+            for name, values in agents.state().items():
+                arrays[f"{rep}.agents.{name}"] = values
+        return arrays
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state."""
+        for rep, agents in enumerate(self.agents):
+            fields = {}
+            for name, fresh in self.states[rep]._asdict().items():
+                given, fresh = state[f"{rep}.cloud.{name}"], np.asarray(fresh)
+                if given.dtype != fresh.dtype or given.ndim != fresh.ndim:
+                    raise ValueError(
+                        f"{name} is {given.dtype} of shape {given.shape}, expected "
+                        f"{fresh.dtype} with {fresh.ndim} dimensions"
+                    )
+                fields[name] = given.copy()
+            self.states[rep] = self.states[rep]._replace(**fields)
+            start = f"{rep}.agents."
+            agents.restore(
+                {k[len(start) :]: values for k, values in state.items() if k.startswith(start)}
+            )
+
+    def history(self, block: Block, measured: Measured | None = None) -> History:
+        """What happened, given the msd and telemetry of all rounds and what was measured."""
+        num_agents = self.problem.num_agents
+        agent_prob = getattr(self.algorithm, "agent_prob", None)
+        rows = len(self.problem.data.targets)
+        kept = kept_repetitions(len(self.agents), rows)
+        shifts = [getattr(state, "shift", None) for state in self.states]
+        shifts = [s if s is not None and s.size else None for s in shifts]
+        return History(
+            msd=block.msd,
+            params=self.params,
+            agent_prob=np.array(
+                [
+                    np.empty(0) if agent_prob is None else agent_prob(state, num_agents)
+                    for state in self.states
+                ]
+            ),
+            example_prob=np.array(
+                [
+                    self.agents[rep].example_prob(self.algorithm.model(self.states[rep]), shift)
+                    for rep, shift in enumerate(shifts[:kept])
+                ]
+            ),
+            gradients=np.array([agents.ledger.gradients for agents in self.agents]),
+            uploads=np.array([agents.ledger.models_up for agents in self.agents]),
+            step_size=self.step_size,
+            telemetry=block.watched,
+            ledgers=np.array([agents.ledger.as_array() for agents in self.agents]),
+            no_msd=self.problem.no_optimum,
+            **({} if measured is None else measured.fields()),
+        )
