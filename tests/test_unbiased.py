@@ -27,7 +27,6 @@ from isfed import (
     Stream,
     Systematic,
     Uniform,
-    Upload,
     WithReplacement,
 )
 from isfed.algorithms.in_process import Federation
@@ -154,7 +153,7 @@ def expected_model(federation):
             if k not in changes:
                 changes[k] = expected_change(k, prob)
         after = copy.deepcopy(cloud)  # the model is linear in the changes: their means will do
-        after.aggregate(selection, [Upload(changes[k], 0.0, 0) for k in selection.active])
+        after.aggregate(selection, np.array([changes[k] for k in selection.active]))
         total += probability * after.params
     return total
 
@@ -224,11 +223,11 @@ def test_so_it_is_where_an_agent_and_an_example_are_certain(make_federation, des
     np.testing.assert_allclose(expected_model(federation), expected, rtol=0, atol=1e-12)
 
 
-def renormalised(self, selection, uploads):
+def renormalised(self, selection, changes):
     """The wrong mean: divided by the sum of the weights 1 / (K p_k)."""
     weights = selection.times / (self.table.count * selection.agent_prob)
     self.params = self.params + sum(
-        t * u.change for t, u in zip(selection.times, uploads, strict=True)
+        t * change for t, change in zip(selection.times, changes, strict=True)
     ) / np.sum(weights)
 
 

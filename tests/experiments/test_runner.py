@@ -21,9 +21,9 @@ from isfed.experiments import (
     StoreError,
     make_experiment,
     run_experiment,
-    runner,
     store,
 )
+from isfed.simulate import driver
 from isfed.simulate.history import DivergenceError
 from isfed.theory.stability import stable_step_size
 
@@ -63,8 +63,8 @@ def assert_same(one: Path, other: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _checkpoint_after_every_chunk(monkeypatch):
-    monkeypatch.setattr(runner, "LEAST_BETWEEN", 0.0)
-    monkeypatch.setattr(runner, "MOST_SHARE", 1e9)
+    monkeypatch.setattr(driver, "LEAST_BETWEEN", 0.0)
+    monkeypatch.setattr(driver, "MOST_SHARE", 1e9)
 
 
 def test_a_stopped_run_resumes_to_the_same_end(small, tmp_path):

@@ -60,9 +60,9 @@ def test_what_is_right_passes_by_sampling(policy):
 class Renormalising(Cloud):
     """Divides by the sum of the weights: the self-normalised mean."""
 
-    def aggregate(self, selection, uploads):
+    def aggregate(self, selection, changes):
         weight = selection.times / selection.agent_prob
-        changes = [u.change * p for u, p in zip(uploads, selection.agent_prob, strict=True)]
+        changes = [c * p for c, p in zip(changes, selection.agent_prob, strict=True)]
         mean = sum(w * c for w, c in zip(weight, changes, strict=True)) / weight.sum()
         self.params = self.params + mean * len(self.table.scores)
 
@@ -140,7 +140,7 @@ def test_an_error_that_never_varies_is_caught():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="num_active=9 must be between 1 and num_agents=5"):
+    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5"):
         certify(SMALL, isfedavg(num_active=9))
     with pytest.raises(ValueError, match="samples=1 must be at least 2"):
         certify(SMALL, isfedavg(), samples=1)

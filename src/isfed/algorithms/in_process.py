@@ -50,6 +50,7 @@ class Federation:
 
     def step(self, round_index: int) -> None:
         """One round of Algorithm 1."""
-        state = self.state._replace(params=self.cloud.params)
-        self.state = self.algorithm.round(state, self.objects, round_index)
-        self.cloud.params = self.state.params
+        self.state = self.algorithm.drifted(self.state, self.objects, round_index)
+        shift = self.state.shift if self.state.shift.size else None
+        watched = self.algorithm.step(self.cloud, self.objects, round_index, shift)
+        self.state = self.state._replace(params=self.cloud.params, watched=watched)

@@ -120,11 +120,16 @@ class ISFedAvg:
         """One round of Algorithm 1."""
         table = Table.over(state.agent_nodes, agents.num_agents, self.agents, self.agent_design)
         cloud = Cloud.over(state.params, table, self.num_active, agents.key(Purpose.AGENTS))
-        if state.shift.size:
-            step = agents.stream(Purpose.DRIFT, round_index).normals(state.shift.size)
-            state = state._replace(shift=state.shift + self.drift * step)
+        state = self.drifted(state, agents, round_index)
         watched = self.step(cloud, agents, round_index, state.shift if state.shift.size else None)
         return state._replace(params=cloud.params, watched=watched)
+
+    def drifted(self, state: ISFedAvgState, agents: Agents, round_index: int) -> ISFedAvgState:
+        """The state after the true model has taken its random step of the round."""
+        if not state.shift.size:
+            return state
+        step = agents.stream(Purpose.DRIFT, round_index).normals(state.shift.size)
+        return state._replace(shift=state.shift + self.drift * step)
 
     def step(
         self, cloud: Cloud, agents: Agents, round_index: int, shift: np.ndarray | None = None

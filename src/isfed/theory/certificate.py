@@ -199,7 +199,8 @@ class _Round:
         """What the cloud makes of the uploads, as an estimate of the gradient."""
         cloud = self.made.cloud
         cloud.params = self.params.copy()
-        cloud.aggregate(selection, np.array([upload.change for upload in uploads]))
+        changes = np.array([upload.change for upload in uploads])
+        cloud.aggregate(selection, changes.reshape(-1, self.params.size))
         moved, cloud.params = cloud.params, self.params.copy()
         return self.params - moved
 
