@@ -132,7 +132,7 @@ def expected_model(federation):
     """E[w_i | w_{i-1}] of the round that comes next."""
     cloud, agents = federation.cloud, federation.agents
     if federation.algorithm.agents.refresh == Refresh.ALL:
-        score_all(cloud.params)
+        federation.score_all(cloud.params)
 
     def expected_change(k, agent_prob):
         table = copy.deepcopy(agents[k].table)
