@@ -26,8 +26,8 @@ from flwr.serverapp.strategy import FedAvg
 from isfed import ISFedAvg
 from isfed.flower import Strategy, demo_app, wire
 from isfed.flower.demo import Watch, in_process, terminable
+from isfed.flower.exchange import exchange
 from isfed.flower.processes import LocalFederation
-from isfed.flower.roll import exchange
 
 LIMIT = 120.0
 WAYS = ("FedAvg", "ours, Flower's exchange", "ours")
@@ -67,20 +67,23 @@ def main(grid, context):
         checkpoint=checkpoint,
     )
     plain = FedAvg(fraction_train=0.67, fraction_evaluate=0.0, min_available_nodes=3)
-    arrays = ArrayRecord({"params": Array(np.zeros(2))})
+    initial = ArrayRecord({"params": Array(np.zeros(2))})
+    models = {"FedAvg": initial, "ours": initial}
     ours.roll.wait(grid, seconds=LIMIT)
     (results / "server.pid").write_text(str(os.getpid()))
     for number in range(1, int(context.run_config["rounds"]) + 2):
         for way in np.roll(WAYS, number):  # each way is first, second and third equally often
             began = time.perf_counter()
-            strategy = plain if way == "FedAvg" else ours
+            strategy, whose = (plain, "FedAvg") if way == "FedAvg" else (ours, "ours")
+            arrays = models[whose]
             messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
             if way == "ours":
-                replies = exchange(grid, messages, until=time.monotonic() + LIMIT).values()
+                answers = exchange(grid, messages, until=time.monotonic() + LIMIT)
+                replies = answers.replies.values()
             else:
                 replies = grid.send_and_receive(messages, timeout=LIMIT)
             replies = list(replies)
-            strategy.aggregate_train(number, replies)
+            models[whose] = strategy.aggregate_train(number, replies)[0] or arrays
             line = {"way": str(way), "seconds": time.perf_counter() - began, "n": len(replies)}
             if number > 1:  # the first round loads the app everywhere
                 with open(results / "rounds.jsonl", "a") as file:

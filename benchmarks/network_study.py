@@ -16,7 +16,8 @@ import numpy as np
 from isfed import OUTLIERS, PAPER, FedAvg, ISFedAvg, Problem
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator, Safety
+from isfed.federation.coordinator import Coordinator
+from isfed.federation.safety import Safety
 from isfed.federation.trust import ScoreRange, revealed_score
 from isfed.simulate.kernel_run import num_cores
 

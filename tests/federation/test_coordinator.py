@@ -8,7 +8,8 @@ import pytest
 from isfed import PAPER, Current, ISFedAvg, Memory, Oracle, Running, Upload
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator, Safety
+from isfed.federation.coordinator import Coordinator
+from isfed.federation.safety import Safety
 
 ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
 PROBLEM = PAPER.replace(num_agents=8).make(seed=3)
@@ -110,7 +111,7 @@ def test_a_model_that_cannot_be_added_is_refused_and_counted(change):
     report = apart.step(lambda p, u: Upload(change, 1.0, 0) if p == 0 else u)
     assert (report.answered, report.refused_changes) == (2, 1)
     assert np.isfinite(apart.coordinator.params).all()
-    assert apart.coordinator.refused.sum() == 1
+    assert apart.coordinator.standing.refused.sum() == 1
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -1.0, 1e10])

@@ -29,4 +29,5 @@ def task(monkeypatch):
 
     for name in ("task_id", "run_id", "node_id"):
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-    monkeypatch.setattr("isfed.flower.roll.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("isfed.flower.exchange.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("isfed.flower.roll.RETRY_SECONDS", 0.05)

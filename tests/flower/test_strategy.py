@@ -12,8 +12,8 @@ from local_grid import LocalGrid
 from isfed import PAPER, ISFedAvg, Memory, Running, Uniform, WithReplacement
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Safety
-from isfed.flower import Strategy, agent_turn, tell_agent
+from isfed.federation.safety import Safety
+from isfed.flower import Strategy, agent_turn, tell_agent, wire
 
 AGENTS, SEED = 5, 11
 PROBLEM = PAPER.replace(num_agents=AGENTS).make(seed=SEED)
@@ -50,6 +50,7 @@ def initial():
 
 def make_strategy(algorithm=ALGORITHM, **options):
     quick = {"names": NAMES, "time_limit": 5.0, "join_limit": 0.0, "fraction_evaluate": 0.0}
+    quick["weighting"] = "step"  # as the in-process run
     options = {**quick, **options}
     return Strategy(algorithm, num_agents=AGENTS, seed=SEED, **options)
 
@@ -102,6 +103,7 @@ def test_only_a_change_and_a_score_travel_up(tmp_path):
         assert {name: list(record) for name, record in reply.content.items()} == {
             "change": ["params"],
             "metrics": ["score"],
+            "isfed": ["digest"],  # of the change
         }
 
 
@@ -174,10 +176,12 @@ def test_a_new_job_does_not_inherit_the_scores_of_the_last(tmp_path):
 
 
 def reply_with(reply, change, score):
+    record = ArrayRecord({"params": Array(np.asarray(change))})
     content = RecordDict(
         {
-            "change": ArrayRecord({"params": Array(np.asarray(change))}),
+            "change": record,
             "metrics": MetricRecord({"score": score}),
+            "isfed": ConfigRecord({"digest": wire.digest(record)}),
         }
     )
     reply.__dict__["_content"] = content

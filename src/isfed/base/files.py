@@ -66,3 +66,22 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(
             f"{path} is damaged or was not written by isfed ({error}); remove it to begin anew"
         ) from error
+
+
+def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, what: str) -> None:
+    """Raise a ValueError unless the arrays have the names, shapes and types of `expected`.
+
+    Numbers have to be finite where those of `expected` are.
+    """
+    for name, like in expected.items():
+        found = given.get(name)
+        if found is None:
+            raise ValueError(f"{what} has no array {name!r}; remove it to begin anew")
+        same = found.dtype.kind == "U" if like.dtype.kind == "U" else found.dtype == like.dtype
+        if found.shape != like.shape or not same:
+            raise ValueError(
+                f"{what} holds {name} of shape {found.shape} and type {found.dtype}, expected "
+                f"{like.shape} and {like.dtype}; remove it to begin anew"
+            )
+        if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(found).all():
+            raise ValueError(f"{what} holds {name} with numbers that are not finite")

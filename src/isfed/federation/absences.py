@@ -21,7 +21,6 @@ from enum import Enum
 import numpy as np
 
 WINDOW = 16
-LARGEST_WEIGHT = 20.0  # an agent that answers once in a hundred turns would make steps x 100
 
 
 class Absences(Enum):
@@ -48,13 +47,13 @@ class Responses:
         self.answered_at = np.zeros((num_agents, WINDOW), np.int64)
 
     def inverse_rates(self, agents: np.ndarray) -> np.ndarray:
-        """The estimates of 1 / r_k from the turns before this one, at most LARGEST_WEIGHT."""
+        """The estimates of 1 / r_k from the turns before this one."""
         turns, answers = self.turns[agents], self.answers[agents]
         # The place that the next answer will take holds the oldest: the WINDOW-th looking back.
         oldest = self.answered_at[agents, answers % WINDOW]
         lacking = np.maximum(WINDOW - answers, 0)
         needed = np.where(lacking > 0, turns + lacking * self._pooled(), turns - oldest)
-        return np.minimum(needed / WINDOW, LARGEST_WEIGHT)
+        return needed / WINDOW
 
     def _pooled(self) -> float:
         """1 / r over all agents.
@@ -76,15 +75,24 @@ class Responses:
         pooled = 1.0 / self._pooled()
         return np.where(self.turns > 0, self.answers / np.maximum(self.turns, 1), pooled)
 
-    def bias_report(self) -> str:
-        """What the rates mean for `drop`, in one line."""
+    def bias_report(self, *, largest_adjustment: float | None = None) -> str:
+        """What the rates mean for `drop`, or for `adjusted` up to so large a factor."""
         drawn = self.turns > 0
         if not drawn.any() or (self.answers == self.turns).all():
             return "every agent answered every time: no bias from absences"
         rates = self.rates()
         low, high = rates[drawn].min(), rates[drawn].max()
+        counts = f"agents answered {self.answers.sum()} of {self.turns.sum()} times"
+        if largest_adjustment is not None:
+            rare = int((rates[drawn] * largest_adjustment < 1.0).sum())
+            return f"{counts}; adjusted weights made up for it" + (
+                f", except for {rare} agents that answered less than once in "
+                f"{largest_adjustment:g} turns: they weigh less than 1"
+                if rare
+                else ""
+            )
         return (
-            f"agents answered {self.answers.sum()} of {self.turns.sum()} times; dropping makes "
+            f"{counts}; dropping makes "
             f"steps {rates.mean():.2f} times as long and minimises a risk in which agents weigh "
             f"{low:.2f} to {high:.2f} instead of 1"
         )

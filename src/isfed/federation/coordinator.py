@@ -9,61 +9,35 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 
+from isfed.base import files
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.agent import SampledMethod, Upload
 from isfed.federation.cloud import Cloud, Selection
+from isfed.federation.reports import RoundReport, Timing
+from isfed.federation.safety import Safety
+from isfed.federation.standing import Standing
 from isfed.federation.trust import (
-    ScoreRange,
     check_most_inclusion,
     default_most_inclusion,
     limit_inclusion,
 )
 from isfed.sampling.policies import Initial, Refresh
 
-
-@dataclass(frozen=True, kw_only=True)
-class Safety:
-    """How the cloud treats absences and scores; `most_inclusion` None means the default cap."""
-
-    absences: Absences = Absences.DROP
-    scores: ScoreRange = field(default_factory=ScoreRange)
-    most_inclusion: float | None = None
-    largest_change: float = 1e12  # a longer one is refused: it could overflow the model
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What happened in one round."""
-
-    round_index: int
-    drawn: int
-    answered: int  # with a change that was accepted
-    refused_changes: int
-    refused_scores: int
-    limited_scores: int  # lowered to keep an agent within the cap
-    step: float  # length of the cloud's step
-    left_out: float  # length of what `adjusted` would have added to a step of `drop`
-
-    def line(self) -> str:
-        """For a log."""
-        text = f"round {self.round_index + 1}: {self.answered} of {self.drawn} answered"
-        text += f", step {self.step:.3g}" if self.answered else ", nobody: the model stays as it is"
-        for count, what in (
-            (self.refused_changes, "refused models"),
-            (self.refused_scores, "refused scores"),
-            (self.limited_scores, "scores lowered to the cap"),
-        ):
-            text += f", {count} {what}" if count else ""
-        return text
+Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum
 
 
 class Coordinator:
-    """A cloud that draws, checks, aggregates and remembers; `round_index` is the next round."""
+    """A cloud that draws, checks, aggregates and remembers; `round_index` is the next round.
+
+    With weighting="step" the agents divide their steps by K p_k, eq. (8); with "change" they take
+    plain steps and the cloud divides the returned change by K p_k, so that an agent has no say in
+    its weight.
+    """
 
     def __init__(
         self,
@@ -73,11 +47,15 @@ class Coordinator:
         num_agents: int,
         seed: int = 0,
         safety: Safety | None = None,
+        weighting: Weighting = "step",
     ) -> None:
         check_for_network(algorithm, num_agents)
+        if weighting not in get_args(Weighting):
+            raise ValueError(f"weighting={weighting!r} must be 'step' or 'change'")
         self.algorithm = algorithm
         self.num_agents = num_agents
         self.seed = seed
+        self.weighting = weighting
         self.safety = safety or Safety()
         most = self.safety.most_inclusion
         if most is None:
@@ -90,10 +68,14 @@ class Coordinator:
         self.cloud.key = stream_key(seed, repetition=0, purpose=Purpose.AGENTS)
         self.examples_key = stream_key(seed, repetition=0, purpose=Purpose.EXAMPLES)
         self.responses = Responses(num_agents)
+        self.standing = Standing(num_agents)
         self.round_index = 0
         self.job = uuid.uuid4().hex  # agents begin anew when it changes
-        self.refused = np.zeros(num_agents, np.int64)  # changes and scores, per agent
         self._limited = 0
+        # From the system's entropy: whoever knows the seed must not know the noise, nor which
+        # rounds are patient.
+        self.rng = np.random.default_rng()
+        self._patient: tuple[int, bool] = (-1, True)
 
     @property
     def params(self) -> np.ndarray:
@@ -108,54 +90,129 @@ class Coordinator:
             )
         return self.cloud.select(self.round_index)
 
-    def close(self, selection: Selection, uploads: Sequence[Upload | None]) -> RoundReport:
+    def told_prob(self, selection: Selection) -> np.ndarray:
+        """The p_k by which every agent divides its step: its own, or 1 / K where the cloud will."""
+        if self.weighting == "step":
+            return selection.agent_prob
+        return np.full(len(selection.active), 1.0 / self.num_agents)
+
+    def waits_for_all(self) -> bool:
+        """Whether the next round waits for late answers; a coin that agents cannot foresee."""
+        if self._patient[0] != self.round_index:
+            patient = self.safety.enough >= 1.0 or self.rng.random() < self.safety.patience
+            self._patient = (self.round_index, patient)
+        return self._patient[1]
+
+    def close(
+        self,
+        selection: Selection,
+        uploads: Sequence[Upload | None],
+        timing: Timing | None = None,
+    ) -> RoundReport:
         """End the round with one upload per agent selected, None for an absent one."""
-        checked = [self._checked(upload) for upload in uploads]
-        answered = np.array([upload is not None for upload in checked], dtype=bool)
-        given = np.array([upload is not None for upload in uploads], dtype=bool)
-        refused_changes = given & ~answered
-        kept = [upload for upload in checked if upload is not None]
-        weights = self.responses.inverse_rates(selection.active)[answered]
+        timing = timing or Timing.unknown(len(uploads))
+        asked = ~self.standing.excluded[selection.active]
+        given = np.array([upload is not None for upload in uploads], dtype=bool) & asked
+        answered = given & self._accepted(selection, uploads, given)
+        kept = [upload for upload, good in zip(uploads, answered, strict=True) if upload and good]
         here = Selection(*(column[answered] for column in selection))
-        adjusted = here._replace(times=here.times * weights)
+        plain, adjusted = self._weights(here, timing.late[answered])
         before = self.cloud.params
-        if kept:
-            adjusts = self.safety.absences is Absences.ADJUSTED
-            changes = np.array([upload.change for upload in kept])
-            self.cloud.aggregate(adjusted if adjusts else here, changes)
-        extra = [w * u.change for w, u in zip(adjusted.times - here.times, kept, strict=True)]
-        accepted = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
-        if accepted.any():
-            scores = np.array([u.score for u in kept])[accepted]
-            self.cloud.refresh(Selection(*(column[accepted] for column in here)), scores)
-        self.responses.record(selection.active, answered)
-        self.refused[selection.active[refused_changes]] += 1
-        self.refused[here.active[~accepted]] += 1
+        clipped = self._step(
+            here, adjusted if self.safety.absences is Absences.ADJUSTED else plain, kept
+        )
+        extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
+        scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
+        if scored.any():
+            scores = np.array([u.score for u in kept])[scored]
+            self.cloud.refresh(Selection(*(column[scored] for column in here)), scores)
+        if timing.patient:  # otherwise a missing one might have answered
+            self.responses.record(selection.active[asked], answered[asked])
+        self.standing.refused[here.active[~scored]] += 1
+        self._exclude()
+        seconds = np.where(given, timing.seconds, np.nan)
+        self.standing.clock(selection.active, seconds)
         report = RoundReport(
             round_index=self.round_index,
             drawn=len(uploads),
             answered=len(kept),
-            refused_changes=int(refused_changes.sum()),
-            refused_scores=int((~accepted).sum()),
+            late=int((timing.late & answered).sum()),
+            refused_changes=int((given & ~answered).sum()),
+            refused_scores=int((~scored).sum()),
             limited_scores=self._limited,
+            clipped=clipped,
+            excluded=int(self.standing.excluded.sum()),
             step=float(np.linalg.norm(self.cloud.params - before)),
             left_out=float(np.linalg.norm(sum(extra))) / self.algorithm.num_active,
+            agents=selection.active.tolist(),
+            seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
         )
         self._limited = 0
         self.round_index += 1
         return report
 
-    def _checked(self, upload: Upload | None) -> Upload | None:
-        """The upload if its change can be added to the model."""
+    def _accepted(
+        self, selection: Selection, uploads: Sequence[Upload | None], given: np.ndarray
+    ) -> np.ndarray:
+        """Whose change can be added to the model."""
+        lengths = np.array([self._length(upload) for upload in uploads])
+        good = given & (lengths <= self.safety.largest_change)  # NaN is refused too
+        if self.weighting == "step":  # what the change would be without the agent's weight
+            lengths = lengths * (self.num_agents * selection.agent_prob)
+        places = np.flatnonzero(good)
+        good[places] = ~self.standing.too_long(
+            selection.active[places], lengths[places], ratio=self.safety.largest_ratio
+        )
+        self.standing.record(selection.active[given], lengths[given], good[given])
+        return good
+
+    def _length(self, upload: Upload | None) -> float:
+        """Of a change; NaN for one of another shape."""
         if upload is None or upload.change.shape != self.params.shape:
-            return None
+            return np.nan
         with np.errstate(over="ignore", invalid="ignore"):
-            length = np.linalg.norm(upload.change)
-        return upload if length <= self.safety.largest_change else None  # NaN is refused too
+            return float(np.linalg.norm(upload.change))
+
+    def _weights(self, here: Selection, late: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What every change is multiplied by: without and with an adjustment for absences."""
+        plain = here.times
+        if self.weighting == "change":
+            plain = plain / (self.num_agents * here.agent_prob)  # eq. (8), in the cloud's hands
+        # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
+        # made the agent late.
+        plain = np.where(late, plain / self.safety.patience, plain)
+        most = self.safety.largest_adjustment
+        return plain, plain * np.minimum(self.responses.inverse_rates(here.active), most)
+
+    def _step(self, here: Selection, weights: np.ndarray, kept: Sequence[Upload]) -> int:
+        """Move the model; how many changes were clipped."""
+        if not kept:
+            return 0
+        privacy, clipped = self.safety.privacy, 0
+        if privacy is not None:
+            factors = [privacy.factor(w * u.change) for w, u in zip(weights, kept, strict=True)]
+            weights = weights * np.array(factors)
+            clipped = sum(factor < 1.0 for factor in factors)
+        changes = np.array([upload.change for upload in kept])
+        self.cloud.aggregate(here._replace(times=weights), changes)
+        if privacy is not None and privacy.noise > 0.0:
+            size, active = self.params.size, self.algorithm.num_active
+            noise = privacy.disturbance(size, num_active=active, rng=self.rng)
+            self.cloud.params = self.cloud.params + noise
+        return clipped
+
+    def _exclude(self) -> None:
+        """Leave out who was refused too often; a score of 0 keeps it from taking others' turns."""
+        new = self.standing.exclude(self.safety.most_refusals)
+        if new.size and self.algorithm.agents.learns:
+            self.cloud.table.refresh(new, np.zeros(new.size))
 
     def fingerprint(self) -> str:
         """What a checkpoint must agree with: all that decides the draws and the steps."""
-        parts = (self.algorithm, self.num_agents, self.seed, self.safety, self.params.shape)
+        parts = (
+            self.algorithm, self.num_agents, self.seed, self.safety, self.weighting,
+            self.params.shape,
+        )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -166,22 +223,23 @@ class Coordinator:
             "round_index": np.array(self.round_index),
             "params": self.cloud.params,
             "nodes": self.cloud.table.nodes,
-            "refused": self.refused,
+            **self.standing.state(),
             **self.responses.state(),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state of the same job."""
-        if str(state["fingerprint"]) != self.fingerprint():
+        if str(state.get("fingerprint")) != self.fingerprint():
             raise ValueError(
                 "the checkpoint belongs to another algorithm, seed, number of agents or model; "
                 "give the same ones to continue it, or another path to begin anew"
             )
+        files.check_form(state, self.state(), what="the checkpoint")
         self.job = str(state["job"])
         self.round_index = int(state["round_index"])
         self.cloud.params = state["params"].copy()
         self.cloud.table.nodes = state["nodes"].copy()
-        self.refused = state["refused"].copy()
+        self.standing.restore(state)
         self.responses.restore(state)
 
 

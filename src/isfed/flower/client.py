@@ -1,13 +1,9 @@
-"""The agent's side: a handler for Flower's train messages that wraps `Agent`.
-
-Flower runs every message in a new process, so what the agent remembers lives in a file on its own
-disk. The file holds the state before and after its last turn: when a cloud that was killed asks
-for that turn again, the agent starts from where it stood and sends the same answer.
-"""
+"""The agent's side: a handler for Flower's train messages that wraps `Agent`."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,12 +13,15 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from isfed.base import files
-from isfed.federation.agent import Agent
+from isfed.federation.agent import Agent, Upload
+from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise, revealed_score
 from isfed.flower import wire
+from isfed.flower.arrays import Layout
+from isfed.flower.memory import Discretion, Memory, private_folder
 
 STATE_FOLDER = "isfed-state"  # key of --node-config
+REPORTS_PER_DAY = 1000  # where noise is asked for and nothing is said
 Handler = Callable[[Message, Context], Message]
 
 
@@ -33,19 +32,30 @@ def agent_turn(
     local_steps: int = 1,
     batch_size: int = 1,
     score_noise: float = 0.0,
+    privacy: Privacy | None = None,
+    reports_per_day: int | None = None,
 ) -> Handler:
     """A handler for `app.train()`: `load(context)` gives this agent's features and targets.
 
-    `loss` is one of isfed's or an object of your own with `gradient(params, x, y, weight)` and
-    `num_params(num_features)`; `local_steps` is E_k and `batch_size` B_k. With `score_noise` the
-    logarithm of the score leaves with Laplace noise of that scale.
+    loss             one of isfed's, or an object of your own with `gradient(params, x, y, weight)`
+                     and `num_params(num_features)`
+    local_steps      E_k
+    batch_size       B_k
+    score_noise      the logarithm of the score leaves with Laplace noise of that scale
+    privacy          the change leaves clipped to `privacy.clip`, with Gaussian noise
+    reports_per_day  after so many the agent repeats its last score, and with `privacy` refuses to
+                     work; None: no limit, or 1000 where there is noise
     """
+    if reports_per_day is not None and reports_per_day < 1:
+        raise ValueError(f"reports_per_day={reports_per_day} must be at least 1")
+    if reports_per_day is None and (score_noise > 0.0 or privacy is not None):
+        reports_per_day = REPORTS_PER_DAY
 
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
         check_noise(order.scores, score_noise)
         model: Any = message.content[wire.MODEL]
-        layout = wire.Layout.of(model)
+        layout = Layout.of(model)
         params = layout.flatten(model)
         features, targets = load(context)
         if not 1 <= batch_size <= len(targets) or local_steps < 1:
@@ -56,17 +66,49 @@ def agent_turn(
         work = (local_steps, batch_size)
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)
-        memory = Memory(state_folder(context) / f"agent-{order.agent}.npz", agent, order)
+        folder = private_folder(state_folder(context))
+        memory = Memory(folder, agent, order)
         told = memory.recall()
         upload = agent.work(params, order.agent_prob, order.round_index)
+        hidden = Hidden(folder, context, reports_per_day)
+        may_report = told is not None or hidden.may_report()
         if told is None:
-            # From the system's entropy: noise that the cloud could reproduce would hide nothing.
-            rng = np.random.default_rng()
-            told = revealed_score(upload.score, order.scores, noise=score_noise, rng=rng)
+            told = hidden.score(upload, order, memory.last_told, score_noise, fresh=may_report)
+        if privacy is not None:
+            if not may_report:
+                raise ValueError(f"this agent has answered {reports_per_day} times today")
+            upload = replace(upload, change=hidden.change(upload, privacy))
         memory.keep(told)
         return Message(wire.pack_upload(replace(upload, score=told), layout), reply_to=message)
 
     return turn
+
+
+class Hidden(Discretion):
+    """The score and the change as they leave the agent."""
+
+    def __init__(self, folder: Path, context: Context, reports_per_day: int | None) -> None:
+        super().__init__(folder, reports_per_day=reports_per_day)
+        self.node = context.node_config.get("partition-id")  # ours, not what the cloud says
+
+    def score(
+        self, upload: Upload, order: wire.Order, last: float | None, noise: float, *, fresh: bool
+    ) -> float:
+        """With noise of this agent and round, whatever the job is called."""
+        scores = order.scores
+        if not fresh:  # nothing new is told: the last score again, or the middle of the range
+            return math.sqrt(scores.low * scores.high) if last is None else scores.clip(last)
+        rng = self.rng("score", self.node, order.round_index)
+        return revealed_score(upload.score, scores, noise=noise, rng=rng)
+
+    def change(self, upload: Upload, privacy: Privacy) -> np.ndarray:
+        """Clipped, with noise that belongs to this very change.
+
+        The same answer again has the same noise, so that asking again does not help; another
+        answer has noise of its own, or the difference of the two would show through.
+        """
+        rng = self.rng("change", self.node, upload.change.tobytes())
+        return privacy.shorten(upload.change) + privacy.disturbance(upload.change.size, rng=rng)
 
 
 def tell_agent(message: Message, context: Context) -> Message:
@@ -80,63 +122,8 @@ def tell_agent(message: Message, context: Context) -> Message:
 
 
 def state_folder(context: Context) -> Path:
-    """Where the agent's file is: --node-config 'isfed-state="/path"', or the user's own folder."""
+    """Where the agent's files are: --node-config 'isfed-state="/path"', or the user's folder."""
     given = context.node_config.get(STATE_FOLDER)
     if given:
         return Path(str(given))
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "isfed"
-
-
-class Memory:
-    """The file of one agent: what it knew before and after the last turn it took."""
-
-    def __init__(self, path: Path, agent: Agent, order: wire.Order) -> None:
-        self.path, self.agent, self.order = path, agent, order
-        self.before: dict[str, np.ndarray] = {}
-
-    def _stored(self) -> dict[str, np.ndarray] | None:
-        """The file if it belongs to this job."""
-        if not self.path.exists():
-            return None
-        stored = files.load_arrays(self.path)
-        return stored if str(stored.get("job")) == self.order.job else None
-
-    def recall(self) -> float | None:
-        """Put the agent where it stood, for a turn asked for again before that turn.
-
-        Returns the score that was told in that case: noise anew would average out.
-        """
-        stored = self._stored()
-        told = None
-        if stored is not None:
-            again = int(stored["round_index"]) == self.order.round_index
-            moment = "before" if again else "after"
-            nodes, memory = stored[f"nodes_{moment}"], stored[f"memory_{moment}"]
-            if nodes.shape != self.agent.table.nodes.shape:
-                raise ValueError(
-                    f"{self.path} remembers another number of examples than the "
-                    f"{self.agent.table.count} loaded; the data must not change during a job: "
-                    "remove the file to begin anew"
-                )
-            self.agent.table.nodes, self.agent.memory = nodes, memory
-            told = float(stored["told"]) if again else None
-        self.before = {
-            "nodes_before": self.agent.table.nodes.copy(),
-            "memory_before": self.agent.memory.copy(),
-        }
-        return told
-
-    def keep(self, told: float) -> None:
-        """Write what the agent knows now, unless a later turn has been written meanwhile."""
-        stored = self._stored()
-        if stored is not None and int(stored["round_index"]) > self.order.round_index:
-            return  # this process was overtaken: it answers a round that is over
-        state = {
-            "job": np.array(self.order.job),
-            "round_index": np.array(self.order.round_index),
-            "told": np.array(told),
-            "nodes_after": self.agent.table.nodes,
-            "memory_after": self.agent.memory,
-            **self.before,
-        }
-        files.save_arrays(self.path, state)

@@ -15,7 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from isfed.algorithms import ISFedAvg
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import RoundReport, Safety
+from isfed.federation.reports import RoundReport
+from isfed.federation.safety import Safety
 from isfed.flower.client import agent_turn, tell_agent
 from isfed.flower.strategy import Strategy
 from isfed.problems import PAPER, Problem
@@ -33,6 +34,8 @@ DEFAULTS: dict[str, Any] = {
     "time-limit": 120.0,
     "join-limit": 120.0,
     "absences": "drop",
+    "weighting": "step",  # as the in-process run that the demo is compared with
+    "enough": 1.0,
     "results": "",
 }
 
@@ -81,7 +84,8 @@ def main(grid: Grid, context: Context) -> None:
         demo_algorithm(config),
         num_agents=agents,
         seed=int(config["seed"]),
-        safety=Safety(absences=Absences(config["absences"])),
+        safety=Safety(absences=Absences(config["absences"]), enough=float(config["enough"])),
+        weighting="change" if config["weighting"] == "change" else "step",
         time_limit=float(config["time-limit"]),
         join_limit=float(config["join-limit"]),
         checkpoint=results / "checkpoint.npz",
@@ -96,9 +100,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def strategy_summary(strategy: Strategy) -> str:
-    """What a run says about absences at its end."""
-    assert strategy.coordinator
-    return strategy.coordinator.responses.bias_report()
+    """What a run says about its agents at its end."""
+    return "\n".join(strategy.report())
 
 
 def write_app(

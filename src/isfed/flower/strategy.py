@@ -17,22 +17,39 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
 from isfed.base import files
-from isfed.federation.agent import Upload
-from isfed.federation.cloud import Selection
-from isfed.federation.coordinator import Coordinator, RoundReport, Safety, check_for_network
-from isfed.flower import wire
-from isfed.flower.roll import POLL_SECONDS, Roll, exchange
+from isfed.federation.absences import Absences
+from isfed.federation.coordinator import Coordinator, Weighting, check_for_network
+from isfed.federation.reports import RoundReport
+from isfed.federation.safety import Safety
+from isfed.flower import evaluation, exchange, wire
+from isfed.flower.arrays import Layout, shown
+from isfed.flower.roll import Roll
+from isfed.flower.turns import Turns
 
-REFUSED = Upload(np.empty(0), 0.0, 0)  # stands for a reply that cannot be read: of no model's shape
+CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
+ALTERED = (
+    "something around isfed's strategy changes the model between rounds, as Flower's differential "
+    "privacy does: it takes a change for a model. Use isfed's strategy alone, with "
+    "Safety(privacy=Privacy(...))"
+)
 
 
 class Strategy(FedAvg):
     """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
 
-    `time_limit` bounds a round in seconds; `join_limit` how long to wait for agents at the start.
-    With `checkpoint` every round is written there, and a run started again continues. `names` are
-    the names under which the nodes of agents 0 to K - 1 are registered; without them every node is
-    asked for its number.
+    algorithm    what to run; its agents and examples are drawn as it says
+    num_agents   K
+    seed         of the draws
+    safety       how absent, slow, wrong and hostile agents are treated
+    weighting    "change": the cloud divides what an agent returns by K p_k, so that an agent has no
+                 say in its weight; "step": the agent divides its step, as in the paper's eq. (8)
+    time_limit   of a round, in seconds
+    join_limit   how long to wait for agents at the start, in seconds
+    checkpoint   a file that is written after every round; a run started again continues from it
+    names        those under which the nodes of agents 0 to K - 1 are registered; without them
+                 every node is asked for its number, and believed
+    readmit      agents that an earlier run of this job left out, and that have been mended
+    on_round     called after every round with its report and the model
     """
 
     def __init__(
@@ -42,28 +59,33 @@ class Strategy(FedAvg):
         num_agents: int,
         seed: int = 0,
         safety: Safety | None = None,
+        weighting: Weighting = "change",
         time_limit: float = 600.0,
         join_limit: float = 120.0,
         checkpoint: str | Path | None = None,
         names: Sequence[str] | None = None,
+        readmit: Sequence[int] = (),
         on_round: Callable[[RoundReport, np.ndarray], None] | None = None,
-        **evaluation: Any,
+        **flower: Any,
     ) -> None:
         check_for_network(algorithm, num_agents)
         if not time_limit > 0.0:
             raise ValueError(f"time_limit={time_limit} must be a positive number of seconds")
-        super().__init__(**evaluation)
+        if not all(0 <= agent < num_agents for agent in readmit):
+            raise ValueError(f"readmit={list(readmit)} must be agents 0 to {num_agents - 1}")
+        super().__init__(**flower)
         self.algorithm = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
+        self.weighting: Weighting = weighting
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.roll = Roll(num_agents, names)
-        self.on_round = on_round
+        self.roll = Roll(num_agents, names, patience=join_limit)
+        self.readmit, self.on_round = list(readmit), on_round
         self.coordinator: Coordinator | None = None
-        self._layout: wire.Layout | None = None
-        self._selection: Selection | None = None
-        self._asked: list[tuple[int, Message]] = []  # position in the selection, message
-        self._until = 0.0
+        self._layout: Layout | None = None
+        self._turns: Turns | None = None  # of the round that is under way
+        self._returned: str | None = None  # the digest of the model that Flower was given
+        self._clocks: set[int] = set()  # agents whose clock has been reported
 
     # -- what Flower calls ---------------------------------------------------------------------
 
@@ -84,13 +106,19 @@ class Strategy(FedAvg):
     ) -> list[Message]:
         """Draw the agents of the round; a list, because Flower goes through it twice."""
         coordinator, layout = self._prepared(arrays)
+        if CLIPPING in config or self._returned not in (None, wire.digest(arrays)):
+            raise ValueError(ALTERED)
         config["server-round"] = server_round
         model = layout.arrange(coordinator.params)
-        self._until = time.monotonic() + self.time_limit
-        online = self.roll.online(grid, until=self._until)
-        self._selection = coordinator.select()
-        self._asked = []
-        for place, (agent, prob) in enumerate(zip(*self._selection[:2], strict=True)):
+        online = self.roll.online(grid)
+        selection = coordinator.select()
+        self._turns = turns = Turns(
+            selection, layout, time_limit=self.time_limit, clocks=self._clocks
+        )
+        told = coordinator.told_prob(selection)
+        for place, (agent, prob) in enumerate(zip(selection.active, told, strict=True)):
+            if coordinator.standing.excluded[agent]:
+                continue
             node = online.get(int(agent))
             if node is None:
                 log(WARNING, "agent %s was drawn and is offline", agent)
@@ -103,8 +131,8 @@ class Strategy(FedAvg):
                 message_type=MessageType.TRAIN,
                 ttl=self.time_limit,  # an agent must not work off rounds that are over
             )
-            self._asked.append((place, message))
-        return [message for _, message in self._asked]
+            turns.ask(place, message)
+        return turns.messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -112,37 +140,53 @@ class Strategy(FedAvg):
         """Close the round with what came back."""
         assert self.coordinator
         assert self._layout
-        assert self._selection
-        uploads: list[Upload | None] = [None] * len(self._selection.active)
-        for place, reply in self._placed(replies):
-            uploads[place] = self._read(int(self._selection.active[place]), reply)
-        report = self.coordinator.close(self._selection, uploads)
+        assert self._turns
+        self._turns.take(replies)
+        standing = self.coordinator.standing
+        before = standing.excluded.copy()
+        timing = self._turns.timing(patient=self.coordinator.waits_for_all())
+        report = self.coordinator.close(self._turns.selection, self._turns.uploads(), timing)
         if self.checkpoint is not None:
             files.save_arrays(self.checkpoint, self.coordinator.state())
         log(INFO, "%s", report.line())
+        for agent in np.flatnonzero(standing.excluded & ~before):
+            log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
+                "refused", agent, standing.in_a_row[agent])  # fmt: skip
+        if standing.excluded.all():
+            raise ValueError("every agent was left out, because of models that were refused; the "
+                             "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
             self.on_round(report, self.coordinator.params)
         metrics = {name: value for name, value in vars(report).items() if name != "round_index"}
-        return self._layout.arrange(self.coordinator.params), MetricRecord(metrics)
+        arrays = self._layout.arrange(self.coordinator.params)
+        self._returned = wire.digest(arrays)
+        return arrays, MetricRecord(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """FedAvg's evaluation; its way of waiting for ever for missing nodes is not taken over."""
-        online = len(self.roll.online(grid, until=time.monotonic() + self.time_limit))
-        if self.fraction_evaluate == 0.0 or online < self.min_available_nodes:
+        if self.fraction_evaluate == 0.0:
+            return []
+        if len(self.roll.online(grid)) < self.min_available_nodes:
             return []
         return list(super().configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """FedAvg's, which raises on a malformed reply: one agent must not end the run."""
-        try:
-            return super().aggregate_evaluate(server_round, replies)
-        except Exception as error:  # Flower's checks raise several unrelated types
-            log(WARNING, "the evaluation of round %s is left out: %s", server_round, error)
+        """FedAvg's mean over the replies that are good, and the median of every number."""
+        found = evaluation.readable(replies, self.weighted_by_key)
+        if not found:
             return None
+        try:
+            contents = evaluation.limited(found, self.weighted_by_key)
+            metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+        except Exception as error:  # a function of the user's own may meet what it does not expect
+            log(WARNING, "evaluation of round %s left out: %s", server_round, shown(repr(error)))
+            return None
+        medians = evaluation.medians(found, self.weighted_by_key)
+        return MetricRecord({**medians, **dict(metrics)})
 
     def start(
         self,
@@ -168,9 +212,12 @@ class Strategy(FedAvg):
             self.roll.wait(grid, seconds=self.join_limit)
         while coordinator.round_index < num_rounds:
             number = coordinator.round_index + 1  # Flower counts from 1
-            messages = self.configure_train(number, result.arrays, train_config, grid)
-            replies = exchange(grid, messages, until=self._until)
-            arrays, metrics = self.aggregate_train(number, replies.values())
+            self.configure_train(number, result.arrays, train_config, grid)
+            assert self._turns
+            self._turns.exchange(
+                grid, enough=coordinator.safety.enough, patient=coordinator.waits_for_all()
+            )
+            arrays, metrics = self.aggregate_train(number, ())
             assert arrays is not None
             assert metrics is not None
             result.arrays = arrays
@@ -178,21 +225,32 @@ class Strategy(FedAvg):
             self._evaluate_there(grid, number, evaluate_config, result)
             if evaluate_fn is not None:
                 self._evaluate_here(evaluate_fn, number, result)
-        log(INFO, "absences: %s", coordinator.responses.bias_report())
+        for line in self.report():
+            log(INFO, "%s", line)
         return result
+
+    def report(self) -> list[str]:
+        """What became of the agents so far: absences, refusals, response times."""
+        assert self.coordinator
+        safety = self.coordinator.safety
+        adjusts = safety.absences is Absences.ADJUSTED
+        most = safety.largest_adjustment if adjusts else None
+        absences = self.coordinator.responses.bias_report(largest_adjustment=most)
+        return [f"absences: {absences}", *self.coordinator.standing.lines()]
 
     # -- parts of a round ----------------------------------------------------------------------
 
-    def _prepared(self, arrays: ArrayRecord) -> tuple[Coordinator, wire.Layout]:
+    def _prepared(self, arrays: ArrayRecord) -> tuple[Coordinator, Layout]:
         """The coordinator, made from the first model, or from the checkpoint if there is one."""
         if self.coordinator is None or self._layout is None:
-            self._layout = wire.Layout.of(arrays)
+            self._layout = Layout.of(arrays)
             self.coordinator = Coordinator(
                 self.algorithm,
                 self._layout.flatten(arrays),
                 num_agents=self.num_agents,
                 seed=self.seed,
                 safety=self.safety,
+                weighting=self.weighting,
             )
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
@@ -200,6 +258,7 @@ class Strategy(FedAvg):
                 log(INFO, "continuing at round %s", self.coordinator.round_index + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
                 files.save_arrays(self.checkpoint, self.coordinator.state())
+            self.coordinator.standing.readmit(np.array(self.readmit, dtype=np.int64))
         return self.coordinator, self._layout
 
     def _hold(self, checkpoint: Path) -> TextIO:
@@ -213,7 +272,7 @@ class Strategy(FedAvg):
                     raise ValueError(
                         f"another run is using {checkpoint}; stop it, or give another path"
                     ) from None
-                time.sleep(POLL_SECONDS)
+                time.sleep(exchange.POLL_SECONDS)
 
     def _order(self, coordinator: Coordinator, agent: int, prob: float) -> ConfigRecord:
         return wire.pack_order(
@@ -228,28 +287,6 @@ class Strategy(FedAvg):
             )
         )
 
-    def _placed(self, replies: Iterable[Message]) -> Iterable[tuple[int, Message]]:
-        """Every reply with the position of its agent in the selection."""
-        # Only now: a message gets its id when it is sent.
-        places = {message.metadata.message_id: place for place, message in self._asked}
-        for reply in replies:
-            place = places.get(reply.metadata.reply_to_message_id)
-            if place is not None:
-                yield place, reply
-
-    def _read(self, agent: int, reply: Message) -> Upload | None:
-        """What an agent sent; None if it failed, REFUSED if it cannot be read."""
-        assert self._layout
-        if reply.has_error():
-            reason = (str(reply.error.reason).strip().splitlines() or [""])[-1]
-            log(WARNING, "agent %s failed: error %s, %s", agent, reply.error.code, reason)
-            return None
-        try:
-            return wire.unpack_upload(reply.content, self._layout)
-        except wire.WireError as error:
-            log(WARNING, "agent %s: %s", agent, error)
-            return REFUSED
-
     def _evaluate_here(self, evaluate_fn: Any, number: int, result: Result) -> None:
         metrics = evaluate_fn(number, result.arrays)
         if metrics is not None:
@@ -260,7 +297,8 @@ class Strategy(FedAvg):
     ) -> None:
         messages = self.configure_evaluate(number, result.arrays, config, grid)
         if messages:
-            replies = exchange(grid, messages, until=time.monotonic() + self.time_limit)
-            metrics = self.aggregate_evaluate(number, replies.values())
+            until = time.monotonic() + self.time_limit
+            answers = exchange.exchange(grid, messages, until=until)
+            metrics = self.aggregate_evaluate(number, answers.replies.values())
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics

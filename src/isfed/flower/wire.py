@@ -7,81 +7,22 @@ what was found and what was expected, and nothing else is raised.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from isfed.federation.agent import Rules, Upload
 from isfed.federation.trust import ScoreRange
+from isfed.flower.arrays import Layout, WireError, shown
 from isfed.sampling.designs import ALL_DESIGNS
 from isfed.sampling.policies import Initial, Policy, Refresh, Score
 
 MODEL, ORDER, TRAIN_CONFIG = "arrays", "isfed", "config"
 CHANGE, METRICS = "change", "metrics"
 _DESIGNS = {design.__name__: design for design in ALL_DESIGNS}
-
-
-class WireError(ValueError):
-    """A message that is not what the other side should have sent."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The names, shapes and types of a model's arrays; the algorithm sees one flat vector."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, arrays: ArrayRecord) -> Layout:
-        """The layout of a model; only real floating-point arrays can be trained."""
-        layout = cls(
-            tuple(arrays.keys()),
-            tuple(tuple(array.shape) for array in arrays.values()),
-            tuple(array.dtype for array in arrays.values()),
-        )
-        for name, dtype in zip(layout.names, layout.dtypes, strict=True):
-            if dtype not in ("float16", "float32", "float64"):
-                raise WireError(
-                    f"array {name!r} has type {dtype}; a model's must be floating-point"
-                )
-        return layout
-
-    def flatten(self, arrays: ArrayRecord) -> np.ndarray:
-        """One vector of float64 from arrays of this layout."""
-        given = Layout.of(arrays)
-        if given != self:
-            raise WireError(f"expected arrays {self.brief()}, got {given.brief()}")
-        try:
-            parts = [arrays[name].numpy().ravel() for name in self.names]
-        except (ValueError, TypeError, EOFError) as error:
-            raise WireError(f"arrays that cannot be read: {error}") from error
-        for part, shape in zip(parts, self.shapes, strict=True):
-            if part.size != math.prod(shape):  # the label and the content may disagree
-                raise WireError(f"an array of {part.size} numbers is labelled {shape}")
-        return np.concatenate(parts).astype(np.float64)
-
-    def arrange(self, vector: np.ndarray) -> ArrayRecord:
-        """The arrays of this layout from one vector."""
-        record, first = {}, 0
-        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
-            last = first + math.prod(shape)
-            # asarray: arithmetic on an array without dimensions gives a scalar
-            record[name] = Array(np.asarray(vector[first:last].reshape(shape), dtype=dtype))
-            first = last
-        return ArrayRecord(record)
-
-    def brief(self) -> str:
-        """For an error; a hostile layout may be long."""
-        shown = ", ".join(
-            f"{name[:20]}{shape}:{dtype}"
-            for name, shape, dtype in zip(self.names[:4], self.shapes, self.dtypes, strict=False)
-        )
-        return f"[{shown}{', ...' if len(self.names) > 4 else ''}]"
 
 
 @dataclass(frozen=True)
@@ -151,10 +92,10 @@ def unpack_order(content: RecordDict) -> Order:
             rules=rules,
             scores=ScoreRange(fields["score-low"], fields["score-high"]),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(
-            f"the message holds no order of isfed ({error!r}): is the strategy isfed.flower."
-            "Strategy, and the same version on both sides?"
+            f"the message holds no order of isfed ({shown(repr(error))}): is the strategy "
+            "isfed.flower.Strategy, and the same version on both sides?"
         ) from error
     if not (0.0 < order.agent_prob <= 1.0 and 0 <= order.agent < rules.num_agents):
         raise WireError(f"agent {order.agent} with p_k={order.agent_prob} is no agent and chance")
@@ -164,18 +105,44 @@ def unpack_order(content: RecordDict) -> Order:
 
 
 def pack_upload(upload: Upload, layout: Layout) -> RecordDict:
-    """A change and one score; how many gradients it took stays with the agent."""
+    """A change and one score; how many gradients it took stays with the agent.
+
+    The digest shows whether something between `agent_turn` and the strategy took the change for a
+    model and altered it, as Flower's differential privacy does. It is no protection against an
+    agent, which can send the digest of anything.
+    """
+    change = layout.arrange(upload.change)
     return RecordDict(
-        {CHANGE: layout.arrange(upload.change), METRICS: MetricRecord({"score": upload.score})}
+        {
+            CHANGE: change,
+            METRICS: MetricRecord({"score": upload.score}),
+            ORDER: ConfigRecord({"digest": digest(change)}),
+        }
     )
+
+
+def digest(change: ArrayRecord) -> str:
+    """Of the bytes of all arrays."""
+    found = hashlib.blake2b(digest_size=16)
+    for array in change.values():
+        found.update(array.data)
+    return found.hexdigest()
 
 
 def unpack_upload(content: RecordDict, layout: Layout) -> Upload:
     """The upload in a reply; its numbers are judged by the coordinator."""
-    change, metrics = content.get(CHANGE), content.get(METRICS)
+    change, metrics, told = content.get(CHANGE), content.get(METRICS), content.get(ORDER)
     if not isinstance(change, ArrayRecord) or not isinstance(metrics, MetricRecord):
-        raise WireError(f"expected records {CHANGE!r} and {METRICS!r}, got {sorted(content)[:6]}")
+        given = shown(", ".join(shown(name, 20) for name in list(content)[:6]))
+        raise WireError(f"expected records {CHANGE!r} and {METRICS!r}, got {given}")
     score = metrics.get("score")
     if not isinstance(score, int | float):
         score = math.nan  # refused as a score; the change may still be good
-    return Upload(layout.flatten(change), float(score), 0)
+    vector = layout.flatten(change)
+    if not isinstance(told, ConfigRecord) or told.get("digest") != digest(change):
+        raise WireError(
+            "the change was altered after agent_turn made it. Flower's differential privacy "
+            "(LocalDpMod, fixedclipping_mod, adaptiveclipping_mod and the strategies around them) "
+            "takes it for a model and destroys it: remove it, and use isfed's Privacy instead"
+        )
+    return Upload(vector, float(score), 0)

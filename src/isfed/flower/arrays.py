@@ -1,0 +1,128 @@
+"""Flower's arrays, read as coming from someone who may be wrong or hostile.
+
+Flower reads an array with `np.load`, which believes the header of the bytes: it may allocate what
+the header names, open an archive, or raise any of a dozen errors. Here the header is compared with
+the one that the expected array has, and nothing is allocated before the two agree.
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+TYPES = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}  # a model's, and how NumPy says it
+MAGIC = b"\x93NUMPY"
+LONGEST_HEADER = 4096  # NumPy writes 118 bytes for most arrays; a shape of 64 numbers needs 1600
+LONGEST_TEXT = 200
+
+
+class WireError(ValueError):
+    """A message that is not what the other side should have sent."""
+
+
+def shown(text: object, length: int = LONGEST_TEXT) -> str:
+    """What another party wrote, for a log: one line of printable characters, cut.
+
+    >>> shown("one\\ntwo" + 300 * "!", 12)
+    'one two!!!!!...'
+    """
+    given = str(text)[: 4 * length]  # cut first: it may be long
+    line = " ".join("".join(c if c.isprintable() else " " for c in given).split())
+    return f"{line[:length]}..." if len(line) > length or len(str(text)) > 4 * length else line
+
+
+def read_bytes(data: bytes, *, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The vector in the bytes of `np.save`, if they hold exactly an array of that type and shape.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.array([[1.0, 2.0]]))
+    >>> read_bytes(file.getvalue(), dtype="float64", shape=(1, 2))
+    array([1., 2.])
+    """
+    if data[:6] != MAGIC:
+        raise WireError(f"expected the bytes of np.save, got {shown(data[:8])}")
+    size = {1: 2, 2: 4}.get(data[6] if len(data) > 6 else 0)  # bytes that hold the length
+    if size is None:
+        raise WireError(f"expected version 1 or 2 of NumPy's format, got {data[6:8].hex()}")
+    begin = 8 + size
+    length = int.from_bytes(data[8:begin], "little")
+    if length > LONGEST_HEADER or len(data) < begin + length:
+        raise WireError(f"a header of {length} bytes in a message of {len(data)}")
+    header = data[begin : begin + length].rstrip(b" \n")
+    for fortran in (False, True):
+        expected = f"{{'descr': '{TYPES[dtype]}', 'fortran_order': {fortran}, 'shape': {shape}, }}"
+        if header == expected.encode():
+            break
+    else:
+        raise WireError(
+            f"expected an array {shape} of {dtype}, got {shown(header.decode('latin'))}"
+        )
+    body = memoryview(data)[begin + length :]
+    wanted = math.prod(shape) * np.dtype(dtype).itemsize
+    if len(body) != wanted:
+        raise WireError(f"expected {wanted} bytes of numbers, got {len(body)}")
+    values = np.frombuffer(body, TYPES[dtype])
+    return values.reshape(shape, order="F").ravel() if fortran else values
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names, shapes and types of a model's arrays; the algorithm sees one flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> Layout:
+        """The layout of a model; only real floating-point arrays can be trained."""
+        layout = cls(
+            tuple(arrays.keys()),
+            tuple(tuple(array.shape) for array in arrays.values()),
+            tuple(array.dtype for array in arrays.values()),
+        )
+        for name, dtype, shape in zip(layout.names, layout.dtypes, layout.shapes, strict=True):
+            if dtype not in TYPES:
+                raise WireError(
+                    f"array {shown(name, 40)!r} has type {shown(dtype, 40)}; a model's must be "
+                    f"one of {', '.join(TYPES)}"
+                )
+            if any(size < 0 for size in shape):
+                raise WireError(f"array {shown(name, 40)!r} has the shape {shown(shape, 40)}")
+        if sum(math.prod(shape) for shape in layout.shapes) == 0:
+            raise WireError("the model has no numbers; a model needs at least one array with some")
+        return layout
+
+    def flatten(self, arrays: ArrayRecord) -> np.ndarray:
+        """One vector of float64 from arrays of this layout."""
+        if len(arrays) != len(self.names):
+            raise WireError(f"expected {len(self.names)} arrays, got {len(arrays)}")
+        parts = []
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            array: Any = arrays.get(name)
+            if array is None:
+                given = shown(", ".join(shown(other, 20) for other in list(arrays)[:4]))
+                raise WireError(f"expected an array {shown(name, 40)!r}, got {given}")
+            if tuple(array.shape) != shape or array.dtype != dtype:
+                raise WireError(
+                    f"expected {shown(name, 40)} of shape {shape} and type {dtype}, got "
+                    f"{shown(tuple(array.shape)[:8], 60)} and {shown(array.dtype, 40)}"
+                )
+            parts.append(read_bytes(array.data, dtype=dtype, shape=shape))
+        return np.concatenate(parts, dtype=np.float64)
+
+    def arrange(self, vector: np.ndarray) -> ArrayRecord:
+        """The arrays of this layout from one vector."""
+        record, first = {}, 0
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            last = first + math.prod(shape)
+            # asarray: arithmetic on an array without dimensions gives a scalar
+            record[name] = Array(np.asarray(vector[first:last].reshape(shape), dtype=dtype))
+            first = last
+        return ArrayRecord(record)

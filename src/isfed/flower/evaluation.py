@@ -1,0 +1,83 @@
+"""Metrics of agents that may be wrong or hostile: each reply is judged by itself."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.common import log
+
+from isfed.flower.arrays import WireError, shown
+from isfed.flower.wire import METRICS
+
+MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
+
+
+def readable(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
+    """The metrics of those who sent any; what cannot be averaged is refused and logged."""
+    found = []
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        try:
+            if reply.has_error():
+                raise WireError(f"error {reply.error.code}, {shown(reply.error.reason)}")
+            found.append(_metrics(reply.content, weight))
+        except Exception as error:  # whatever a hostile reply can cause
+            log(WARNING, "the evaluation of node %s is left out: %s", node, shown(error))
+    return _alike(found)
+
+
+def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
+    records = [record for record in content.values() if isinstance(record, MetricRecord)]
+    if len(records) != 1:
+        raise WireError(f"expected one record of metrics, got {len(records)}")
+    metrics = dict(records[0])
+    count = metrics.get(weight)
+    if not isinstance(count, int | float) or not (math.isfinite(count) and count > 0.0):
+        raise WireError(f"{weight}={shown(count, 40)} must be a number above 0")
+    for name, value in metrics.items():
+        if not np.isfinite(np.asarray(value, dtype=float)).all():
+            raise WireError(f"{shown(name, 40)}={shown(value, 40)} must be finite")
+    return metrics
+
+
+def _alike(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those with the names and lengths that most of them have."""
+    forms = [tuple(sorted((name, np.size(value)) for name, value in m.items())) for m in found]
+    if not forms:
+        return []
+    usual, _ = Counter(forms).most_common(1)[0]
+    if len(set(forms)) > 1:
+        others = sum(form != usual for form in forms)
+        log(WARNING, "%s evaluations have other metrics than the rest, and are left out", others)
+    return [metrics for metrics, form in zip(found, forms, strict=True) if form == usual]
+
+
+def limited(found: Sequence[dict[str, Any]], weight: str) -> list[RecordDict]:
+    """As records for Flower's functions; nobody counts for more than MOST_WEIGHT median agents."""
+    if not found:
+        return []
+    most = MOST_WEIGHT * float(np.median([metrics[weight] for metrics in found]))
+    above = sum(metrics[weight] > most for metrics in found)
+    if above:
+        log(WARNING, "%s agents say %s above %s times the median; they count as that many",
+            above, weight, MOST_WEIGHT)  # fmt: skip
+    return [
+        RecordDict({METRICS: MetricRecord({**metrics, weight: min(metrics[weight], most)})})
+        for metrics in found
+    ]
+
+
+def medians(found: Sequence[dict[str, Any]], weight: str) -> dict[str, float]:
+    """The median of every single number over agents: one of them cannot move it far."""
+    return {
+        f"{name}-median": float(np.median([metrics[name] for metrics in found]))
+        for name in (found[0] if found else ())
+        if name != weight and np.ndim(found[0][name]) == 0
+    }

@@ -1,0 +1,167 @@
+"""What an agent keeps on its own disk: its scores per job, its secret, and how much it has told.
+
+Flower runs every message in a new process, so what the agent remembers lives in files. The file of
+a job holds the state before and after its last turn: when a cloud that was killed asks for that
+turn again, the agent starts from where it stood and sends the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from isfed.base import files
+from isfed.federation.agent import Agent
+from isfed.flower import wire
+
+MOST_JOBS = 16  # files of jobs that are kept per agent; the oldest go first
+LOCK_SECONDS = 30.0
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, which only its owner can enter; one that holds other things is left alone."""
+    try:
+        path.mkdir(mode=0o700, parents=True)
+        return path
+    except FileExistsError:
+        pass
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
+        if others or path.stat().st_uid != os.getuid():
+            raise ValueError(
+                f"{path} can be entered by others (mode {mode:o}) and holds more than an agent's "
+                "files; give isfed-state a folder of its own, or: chmod 700"
+            )
+        path.chmod(0o700)
+    return path
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(("agent-", ".agent-", "secret", ".secret", "reports", ".reports"))
+
+
+class Memory:
+    """The file of one agent in one job: what it knew before and after the last turn it took."""
+
+    def __init__(self, folder: Path, agent: Agent, order: wire.Order) -> None:
+        job = hashlib.blake2b(order.job.encode(), digest_size=8).hexdigest()  # the cloud's text
+        self.path = folder / f"agent-{order.agent}-{job}.npz"
+        self.agent, self.order = agent, order
+        self.before: dict[str, np.ndarray] = {}
+        self.last_told: float | None = None
+
+    def _stored(self) -> dict[str, np.ndarray] | None:
+        return files.load_arrays(self.path) if self.path.exists() else None
+
+    def recall(self) -> float | None:
+        """Put the agent where it stood, for a turn asked for again before that turn.
+
+        Returns the score that was told in that case: noise anew would average out.
+        """
+        stored = self._stored()
+        told = None
+        if stored is not None:
+            again = int(stored["round_index"]) == self.order.round_index
+            moment = "before" if again else "after"
+            nodes, memory = stored[f"nodes_{moment}"], stored[f"memory_{moment}"]
+            if nodes.shape != self.agent.table.nodes.shape:
+                raise ValueError(
+                    f"{self.path} remembers another number of examples than the "
+                    f"{self.agent.table.count} loaded; the data must not change during a job: "
+                    "remove the file to begin anew"
+                )
+            self.agent.table.nodes, self.agent.memory = nodes, memory
+            self.last_told = float(stored["told"])
+            told = self.last_told if again else None
+        self.before = {
+            "nodes_before": self.agent.table.nodes.copy(),
+            "memory_before": self.agent.memory.copy(),
+        }
+        return told
+
+    def keep(self, told: float) -> None:
+        """Write what the agent knows now, unless a later turn has been written meanwhile."""
+        stored = self._stored()
+        if stored is not None and int(stored["round_index"]) > self.order.round_index:
+            return  # this process was overtaken: it answers a round that is over
+        state = {
+            "round_index": np.array(self.order.round_index),
+            "told": np.array(told),
+            "nodes_after": self.agent.table.nodes,
+            "memory_after": self.agent.memory,
+            **self.before,
+        }
+        files.save_arrays(self.path, state)
+        if stored is None:
+            self._forget_old_jobs()
+
+    def _forget_old_jobs(self) -> None:
+        """A cloud that begins job after job must not fill the disk."""
+        jobs = self.path.parent.glob(f"agent-{self.order.agent}-*.npz")
+        for old in sorted(jobs, key=lambda p: p.stat().st_mtime)[:-MOST_JOBS]:
+            old.unlink(missing_ok=True)
+
+
+class Discretion:
+    """What decides how much an agent reveals: a secret that nobody else has, and a daily budget.
+
+    Noise is drawn from the secret, so that the same question has the same answer and a cloud
+    cannot average it away by asking again.
+    """
+
+    def __init__(self, folder: Path, *, reports_per_day: int | None) -> None:
+        self.folder, self.reports_per_day = folder, reports_per_day
+        self.secret = self._load_secret()
+
+    def _load_secret(self) -> bytes:
+        path = self.folder / "secret"
+        if not path.exists():
+            draft = self.folder / f".secret.{secrets.token_hex(8)}"
+            files.write_whole(draft, secrets.token_bytes(32), mode=files.OWNER_ONLY)
+            try:
+                os.link(draft, path)  # whole from the first moment, and only if nobody was faster
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        return path.read_bytes()
+
+    def rng(self, *about: object) -> np.random.Generator:
+        """The generator of the noise for one question; the same question gives the same noise."""
+        seed = hashlib.blake2b(repr(about).encode(), key=self.secret, digest_size=32).digest()
+        return np.random.default_rng(int.from_bytes(seed, "little"))
+
+    def may_report(self) -> bool:
+        """Count one more report of today, if the budget has one left."""
+        if self.reports_per_day is None:
+            return True
+        path = self.folder / "reports.json"
+        with _held(self.folder / "reports.lock"):
+            today = datetime.now(UTC).date().isoformat()
+            found = json.loads(path.read_text()) if path.exists() else {}
+            count = found.get(today, 0)
+            if count >= self.reports_per_day:
+                return False
+            content = json.dumps({today: count + 1}).encode()
+            files.write_whole(path, content, mode=files.OWNER_ONLY)
+        return True
+
+
+def _held(path: Path):
+    """The lock, when the process that has it lets go."""
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return files.hold(path)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)

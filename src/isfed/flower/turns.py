@@ -1,0 +1,117 @@
+"""The turns of one round: who was asked, what each of them sent back, and when."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from logging import WARNING
+
+import numpy as np
+from flwr.app import Message
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from isfed.federation.agent import Upload
+from isfed.federation.cloud import Selection
+from isfed.federation.reports import Timing
+from isfed.flower import wire
+from isfed.flower.arrays import Layout, shown
+from isfed.flower.exchange import Answers, exchange
+
+REFUSED = Upload(np.empty(0), 0.0, 0)  # stands for a reply that cannot be read: of no model's shape
+CLOCK_SECONDS = 1.0  # clocks that differ by more are reported; Flower locks out a node at 5
+
+
+class Turns:
+    """What agents are asked in a round that ends `time_limit` seconds from now, and their answers.
+
+    `clocks` holds the agents whose clock has been reported as wrong; it is added to.
+    """
+
+    def __init__(
+        self, selection: Selection, layout: Layout, *, time_limit: float, clocks: set[int]
+    ) -> None:
+        self.selection, self.layout, self.clocks = selection, layout, clocks
+        self.began, self.until = time.time(), time.monotonic() + time_limit
+        self.places: list[int] = []  # of the messages in the selection
+        self.messages: list[Message] = []
+        self.read: dict[int, Upload | None] = {}  # by place in the selection
+        self.answers: Answers | None = None
+
+    def ask(self, place: int, message: Message) -> None:
+        """Add the message for the agent at that place of the selection."""
+        self.places.append(place)
+        self.messages.append(message)
+
+    def exchange(self, grid: Grid, *, enough: float, patient: bool) -> None:
+        """Send, collect and read, until all or the share `enough` of those drawn have answered."""
+        self.answers = exchange(
+            grid,
+            self.messages,
+            until=self.until,
+            enough=math.ceil(enough * len(self.selection.active)) if enough < 1.0 else math.inf,
+            patient=patient,
+            counts=lambda sent, reply: self._read(self.places[sent], reply),
+        )
+        for sent in self.answers.unreadable:
+            self.read[self.places[sent]] = REFUSED
+
+    def take(self, replies: Iterable[Message]) -> None:
+        """Read replies that Flower's own loop has collected."""
+        # Only now: a message gets its id when it is sent.
+        ids = [message.metadata.message_id for message in self.messages]
+        places = dict(zip(ids, self.places, strict=True))
+        for reply in replies:
+            place = places.get(reply.metadata.reply_to_message_id)
+            if place is not None and place not in self.read:
+                self._read(place, reply)
+
+    def uploads(self) -> list[Upload | None]:
+        """One per agent selected, None for those who failed or did not answer."""
+        return [self.read.get(place) for place in range(len(self.selection.active))]
+
+    def timing(self, *, patient: bool) -> Timing:
+        """When the answers came; unknown after Flower's own loop."""
+        timing = Timing.unknown(len(self.selection.active))
+        if self.answers is None:
+            return timing
+        for sent, seconds in self.answers.seconds.items():
+            timing.seconds[self.places[sent]] = seconds
+        for sent in self.answers.late:
+            timing.late[self.places[sent]] = True
+        return timing._replace(patient=patient)
+
+    def _read(self, place: int, reply: Message) -> bool:
+        """Keep what an agent sent: an upload, REFUSED, or None if it failed; whether it is good."""
+        agent = int(self.selection.active[place])
+        self.read[place] = None
+        try:
+            if reply.has_error():
+                # The last line of a traceback says what happened; a hostile one may be endless.
+                lines = str(reply.error.reason)[-2000:].strip().splitlines() or [""]
+                reason = shown(lines[-1])
+                log(WARNING, "agent %s failed: error %s, %s", agent, reply.error.code, reason)
+                return False
+            self._check_clock(agent, reply.metadata.created_at)
+            self.read[place] = wire.unpack_upload(reply.content, self.layout)
+        except Exception as error:  # whatever a hostile reply can cause
+            log(WARNING, "agent %s: %s", agent, shown(error, 500))
+            self.read[place] = REFUSED
+            return False
+        return True
+
+    def _check_clock(self, agent: int, written: float) -> None:
+        """Say once that an agent's clock is wrong, before Flower locks it out without a word."""
+        now = time.time()
+        wrong = max(written - now, self.began - written)
+        if wrong > CLOCK_SECONDS and agent not in self.clocks:
+            self.clocks.add(agent)
+            which = "ahead of" if written > now else "behind"
+            log(
+                WARNING,
+                "the clock of agent %s is %.1f s %s ours; Flower locks out a node that is 5 s "
+                "ahead or 300 s behind, and calls it offline",
+                agent, wrong, which,
+            )  # fmt: skip

@@ -1,0 +1,141 @@
+"""Replies of agents that are wrong or hostile: name -> what it does to an honest reply."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import struct
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+
+LONG = 1_000_000
+
+
+def saved(array: np.ndarray, **options: Any) -> bytes:
+    """The bytes of np.save."""
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def headed(header: bytes, body: bytes = b"\0" * 16, *, version: int = 1) -> bytes:
+    """Bytes with a header of one's own."""
+    size = struct.pack("<H" if version == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + body
+
+
+def archive() -> bytes:
+    """The bytes of np.savez."""
+    file = io.BytesIO()
+    np.savez(file, params=np.zeros(2))
+    return file.getvalue()
+
+
+def send(reply, arrays: Any, score: Any = 1.0, **records: Any):
+    """Put arrays, with the digest that an honest agent would send, into a reply."""
+    arrays = arrays if isinstance(arrays, ArrayRecord) else ArrayRecord({"params": arrays})
+    found = hashlib.blake2b(digest_size=16)
+    for array in arrays.values():
+        found.update(array.data)
+    content: dict[str, Any] = {
+        "change": arrays,
+        "metrics": MetricRecord({"score": score}),
+        "isfed": ConfigRecord({"digest": found.hexdigest()}),
+        **records,
+    }
+    content = {name: record for name, record in content.items() if record is not None}
+    reply.__dict__["_content"] = RecordDict(content)
+    return reply
+
+
+def labelled(data: bytes, *, dtype: str = "float64", shape: tuple[int, ...] = (2,)) -> Array:
+    """Bytes that are said to be an array."""
+    return Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=data)
+
+
+def error(reply, reason: str):
+    """An error in place of content."""
+    reply.__dict__.update(_content=None, _error=Error(2, reason))
+    return reply
+
+
+def empty(reply):
+    """Neither content nor an error."""
+    reply.__dict__.update(_content=None, _error=None)
+    return reply
+
+
+def _bytes(data: bytes, **label: Any):
+    return lambda reply: send(reply, labelled(data, **label))
+
+
+_PAIR = np.zeros(2, [("a", "<f8"), ("b", "<i4")])
+_HEAD = "{'descr': '<f8', 'fortran_order': False, 'shape': %s, }\n"
+UNREADABLE = {
+    "strings": lambda r: send(r, Array(np.array(["a", "b"]))),
+    "strings labelled as numbers": _bytes(saved(np.array(["a", "b"]))),
+    "a structured type": lambda r: send(r, Array(_PAIR)),
+    "a structured type labelled as numbers": _bytes(saved(_PAIR)),
+    "dates": _bytes(saved(np.zeros(2, "datetime64[s]"))),
+    "complex numbers": _bytes(saved(np.zeros(2, complex))),
+    "integers": _bytes(saved(np.zeros(2, np.int64))),
+    "half precision": _bytes(saved(np.zeros(2, np.float16))),
+    "the other byte order": _bytes(saved(np.zeros(2, ">f8"))),
+    "a pickle": _bytes(saved(np.array([{}, []], object), allow_pickle=True)),
+    "an archive": _bytes(archive()),
+    "bytes that begin like an archive": _bytes(b"PK\x03\x04" + b"\0" * 100),
+    "no bytes": _bytes(b""),
+    "the magic alone": _bytes(b"\x93NUMPY"),
+    "half a header": _bytes(saved(np.zeros(2))[:40]),
+    "a header that does not end": _bytes(headed(b"{'descr': '<f8', 'shape': (\n")),
+    "a header that is no dictionary": _bytes(headed(b"[" * 500 + b"\n")),
+    "a header that calls": _bytes(headed(b"__import__('os').getpid()\n")),
+    "a header of four gigabytes": _bytes(headed(b"", version=2)[:8] + b"\xff" * 4 + b"{" * 99),
+    "a version that does not exist": _bytes(b"\x93NUMPY\x09\x00" + b"\0" * 99),
+    "a shape of 10^15": _bytes(headed((_HEAD % "(1000000000000000,)").encode())),
+    "a negative shape": _bytes(headed((_HEAD % "(-2,)").encode())),
+    "a shape that is no number": _bytes(headed((_HEAD % "('x',)").encode())),
+    "another shape than labelled": _bytes(saved(np.zeros((2, 2)))),
+    "too few numbers": _bytes(saved(np.zeros(2))[:-1]),
+    "too many numbers": _bytes(saved(np.zeros(2)) + b"\0" * 8),
+    "another shape": lambda r: send(r, Array(np.zeros(3))),
+    "a scalar": lambda r: send(r, Array(np.zeros(()))),
+    "a label of 100 000 dimensions": _bytes(saved(np.zeros(2)), shape=(1,) * 100_000),
+    "a label that is a long word": _bytes(saved(np.zeros(2)), dtype="f" * LONG),
+    "no arrays": lambda r: send(r, ArrayRecord()),
+    "10 000 arrays": lambda r: send(
+        r, ArrayRecord({f"a{i}": labelled(b"") for i in range(10_000)})
+    ),
+    "a name with line breaks": lambda r: send(
+        r, ArrayRecord({"\x1b[2J\nround 9: 5 of 5 answered" * 99: labelled(b"")})
+    ),
+    "no change": lambda r: send(r, Array(np.zeros(2)), change=None),
+    "no metrics": lambda r: send(r, Array(np.zeros(2)), metrics=None),
+    "a configuration as change": lambda r: send(r, Array(np.zeros(2)), change=ConfigRecord()),
+    "a change without its digest": lambda r: send(r, Array(np.zeros(2)), isfed=None),
+    "a change altered on its way": lambda r: send(
+        r, Array(np.ones(2)), isfed=ConfigRecord({"digest": "0" * 32})
+    ),
+    "nothing": empty,
+    "not a number": lambda r: send(r, Array(np.full(2, math.nan))),
+    "infinite": lambda r: send(r, Array(np.array([math.inf, 0.0]))),
+    "a change that overflows": lambda r: send(r, Array(np.full(2, 1e300))),
+    "a change a million times the others'": lambda r: send(r, Array(np.full(2, 1e6))),
+}
+FAILURES = {
+    "an error of ten megabytes": lambda r: error(r, "x" * 10 * LONG),
+    "an error that writes a log": lambda r: error(r, "bad\n\x1b[1mround 9: 5 of 5 answered"),
+    "an error without a reason": lambda r: error(r, ""),
+}
+SCORES = {
+    "a negative score": lambda r: send(r, Array(np.zeros(2)), -1.0),
+    "an infinite score": lambda r: send(r, Array(np.zeros(2)), math.inf),
+    "an enormous score": lambda r: send(r, Array(np.zeros(2)), 1e200),
+    "a score that is no number": lambda r: send(r, Array(np.zeros(2)), math.nan),
+    "a list of scores": lambda r: send(r, Array(np.zeros(2)), [1.0, 2.0]),
+    "no score": lambda r: send(r, Array(np.zeros(2)), metrics=MetricRecord({})),
+}
