@@ -9,6 +9,7 @@ from isfed import PAPER, Current, ISFedAvg, Memory, Oracle, Running, Upload
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator
+from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
 
 ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
@@ -18,24 +19,30 @@ PROBLEM = PAPER.replace(num_agents=8).make(seed=3)
 class Apart:
     """A coordinator with agents of its own, stepped by hand."""
 
-    def __init__(self, algorithm=ALGORITHM, seed=5, **safety):
+    def __init__(self, algorithm=ALGORITHM, seed=5, weighting="step", **safety):
         start = np.zeros(PROBLEM.num_params)
         self.agents = Federation(PROBLEM, algorithm, seed=seed, repetition=0, initial=start).agents
         self.coordinator = Coordinator(
-            algorithm, start, num_agents=8, seed=seed, safety=Safety(**safety)
+            algorithm,
+            start,
+            num_agents=8,
+            seed=seed,
+            weighting=weighting,
+            safety=Safety(**safety),
         )
 
-    def step(self, spoil=lambda place, upload: upload):
+    def step(self, spoil=lambda place, upload: upload, timing=None):
         coordinator = self.coordinator
         selection = coordinator.select()
+        told = coordinator.told_prob(selection)
         uploads = [
             spoil(
                 place,
                 self.agents[k].work(coordinator.params, prob, coordinator.round_index),
             )
-            for place, (k, prob) in enumerate(zip(*selection[:2], strict=True))
+            for place, (k, prob) in enumerate(zip(selection.active, told, strict=True))
         ]
-        return coordinator.close(selection, uploads)
+        return coordinator.close(selection, uploads, timing)
 
 
 def in_process(algorithm, rounds, seed=5):
@@ -174,3 +181,184 @@ def test_a_checkpoint_of_another_job_is_refused():
 def test_what_cannot_run_apart_is_refused(algorithm, message):
     with pytest.raises(ValueError, match=message):
         Coordinator(algorithm, np.zeros(2), num_agents=8)
+
+
+def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
+    """Agents step with mu / E_k; the cloud adds 1/L sum of change / (K p_k)."""
+    run = Federation(
+        PROBLEM, algorithm, seed=seed, repetition=0, initial=np.zeros(PROBLEM.num_params)
+    )
+    cloud = run.cloud
+    for i in range(rounds):
+        active, prob, times = cloud.select(i)
+        total, scores = np.zeros_like(cloud.params), []
+        for k, p, n in zip(active, prob, times, strict=True):
+            upload = run.agents[k].work(cloud.params, 1 / 8, i)  # plain steps: K p_k = 1
+            total += n / (8 * p) * upload.change
+            scores.append(upload.score)
+        cloud.params = cloud.params + total / algorithm.num_active
+        cloud.table.refresh(active, np.array(scores))
+    return cloud
+
+
+@pytest.mark.parametrize("policy", [Memory(), Running()])
+def test_weight_in_the_clouds_hands_bit_for_bit(policy):
+    algorithm = ISFedAvg(step_size=0.01, num_active=3, agents=policy)
+    apart = Apart(algorithm, weighting="change")
+    for _ in range(30):
+        apart.step()
+    cloud = literal_change_weighting(30, algorithm)
+    assert (apart.coordinator.params == cloud.params).all()
+    assert (apart.coordinator.cloud.table.nodes == cloud.table.nodes).all()
+
+
+def test_a_high_score_buys_turns_and_not_weight():
+    """The mean contribution of an agent that ignores what it is told, over many rounds.
+
+    Agent 2 claims the largest score and returns the same change in every turn. With "change" its
+    mean contribution stays what it is with an honest score; with "step" it grows with its turns.
+    """
+
+    def contribution(weighting, score):
+        algorithm = ISFedAvg(step_size=0.01, num_active=2, agents=Memory(floor=0.2))
+        cloud = Coordinator(
+            algorithm,
+            np.zeros(1),
+            num_agents=8,
+            seed=1,
+            weighting=weighting,
+            safety=Safety(most_inclusion=1.0, largest_ratio=math.inf),
+        )
+        moved = []
+        for _ in range(1000):
+            before = cloud.params
+            selection = cloud.select()
+            cloud.close(
+                selection,
+                [Upload(np.ones(1), score, 0) if k == 2 else Upload(np.zeros(1), 1.0, 0)
+                 for k in selection.active],
+            )  # fmt: skip
+            moved.append(cloud.params[0] - before[0])
+        return np.mean(moved), np.std(moved) / math.sqrt(len(moved))
+
+    honest, error = contribution("change", 1.0)
+    greedy, other = contribution("change", 1e6)
+    assert honest == pytest.approx(1 / 8, abs=4 * error)
+    assert greedy == pytest.approx(1 / 8, abs=4 * max(other, 1e-3))
+    assert contribution("step", 1e6)[0] > 3 * contribution("step", 1.0)[0]
+
+
+def test_adjusted_never_gives_more_than_the_stated_weight():
+    apart = Apart(absences=Absences.ADJUSTED, largest_adjustment=4.0)
+    for turn in range(400):  # everybody answers once in 25 turns
+        apart.coordinator.responses.record(np.arange(8), np.full(8, turn % 25 == 0))
+    changes = []
+    apart.step(lambda _, upload: changes.append(upload.change) or upload)
+    assert apart.coordinator.params == pytest.approx(sum(changes) / 3 * 4.0, rel=1e-12)
+    said = apart.coordinator.responses.bias_report(largest_adjustment=4.0)
+    assert "answered less than once in 4 turns: they weigh less than 1" in said
+
+
+@pytest.mark.parametrize("weighting", ["step", "change"])
+def test_a_change_out_of_proportion_is_refused_whatever_its_weight(weighting):
+    apart = Apart(weighting=weighting)
+    for _ in range(10):
+        assert apart.step().refused_changes == 0
+    report = apart.step(lambda p, u: Upload(1e5 * u.change, u.score, 0) if p == 0 else u)
+    assert (report.answered, report.refused_changes) == (2, 1)
+
+
+def test_an_excluded_agent_is_not_heard_and_drawn_less_often():
+    apart = Apart(ISFedAvg(step_size=0.01, num_active=3, agents=Memory(floor=0.05)))
+    bad = Upload(np.full(2, math.nan), 1.0, 0)
+    drawn = []
+    for _ in range(120):
+        selection = apart.coordinator.select()
+        drawn.append(5 in selection.active)
+        places = np.flatnonzero(selection.active == 5)
+        apart.step(lambda p, u, at=places: bad if p in at else u)
+    turns = np.flatnonzero(drawn)
+    assert apart.coordinator.standing.excluded.tolist() == [k == 5 for k in range(8)]
+    assert apart.coordinator.standing.refused[5] == 3
+    after = np.mean(drawn[turns[2] + 1 :])
+    assert after < 0.1  # 3 / 8 before; the floor's share remains
+    assert apart.coordinator.responses.turns[5] == 3  # its absence is nobody's response rate
+
+
+def test_late_answers_make_up_for_the_rounds_that_did_not_wait():
+    """Unbiased though the slow agents are those with the larger change."""
+    algorithm = ISFedAvg(step_size=0.01, num_active=4)
+    safety = Safety(enough=0.5, patience=0.25, largest_ratio=math.inf)
+    cloud = Coordinator(algorithm, np.zeros(1), num_agents=4, safety=safety)
+    cloud.rng = np.random.default_rng(7)
+    steps, waited = [], 0
+    for _ in range(1500):
+        before = cloud.params
+        selection = cloud.select()
+        patient = cloud.waits_for_all()
+        assert patient == cloud.waits_for_all()  # asked twice, the same
+        waited += patient
+        slow = selection.active >= 2
+        uploads = [
+            None if late and not patient else Upload(np.array([1.0 + 9.0 * late]), 1.0, 0)
+            for late in slow
+        ]
+        report = cloud.close(selection, uploads, Timing(np.ones(4), slow & patient, patient))
+        assert report.late == 2 * patient
+        steps.append(cloud.params[0] - before[0])
+    error = np.std(steps) / math.sqrt(len(steps))
+    assert np.mean(steps) == pytest.approx((1 + 1 + 10 + 10) / 4, abs=4 * error)
+    assert waited / 1500 == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 1500))
+    assert cloud.responses.turns.sum() == 4 * waited  # who is unheard may have answered
+    assert (cloud.responses.turns == cloud.responses.answers).all()
+
+
+def test_the_coin_of_patience_does_not_follow_from_the_seed():
+    safety = Safety(enough=0.5, patience=0.5)
+    coins = []
+    for _ in range(2):
+        cloud = Coordinator(ALGORITHM, np.zeros(2), num_agents=8, seed=3, safety=safety)
+        tossed = []
+        for cloud.round_index in range(64):
+            tossed.append(cloud.waits_for_all())
+        coins.append(tossed)
+    assert coins[0] != coins[1]
+
+
+@pytest.mark.parametrize("name", ["params", "nodes", "turns", "lengths", "excluded", "round_index"])
+@pytest.mark.parametrize("damage", ["shape", "type", "missing", "not finite"])
+def test_a_checkpoint_of_another_form_is_refused(name, damage):
+    state = {name: np.array(values) for name, values in Apart().coordinator.state().items()}
+    match damage:
+        case "shape":
+            state[name] = np.stack([state[name]] * 2)
+        case "type":
+            state[name] = state[name].astype(np.float32)
+        case "missing":
+            del state[name]
+        case "not finite":
+            if state[name].dtype.kind != "f":
+                pytest.skip("integers are finite")
+            state[name] = np.full_like(state[name], np.nan)
+    with pytest.raises(ValueError, match=f"the checkpoint .*{name}"):
+        Apart().coordinator.restore(state)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"enough": 0.0}, "enough=0.0 must be above 0 and at most 1"),
+        ({"patience": 1.5}, "patience=1.5 must be"),
+        ({"largest_ratio": 0.5}, "largest_ratio=0.5 must be a number of at least 1"),
+        ({"largest_adjustment": math.nan}, "largest_adjustment=nan must be"),
+        ({"most_refusals": -1}, "most_refusals=-1 must be"),
+    ],
+)
+def test_mistakes_in_safety_are_named(choice, message):
+    with pytest.raises(ValueError, match=message):
+        Safety(**choice)
+
+
+def test_weighting_is_one_of_two():
+    with pytest.raises(ValueError, match="weighting='both' must be 'step' or 'change'"):
+        Coordinator(ALGORITHM, np.zeros(2), num_agents=8, weighting="both")  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ from logging import WARNING
 import numpy as np
 from flwr.app import Message
 from flwr.common import log
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from isfed.federation.agent import Upload
@@ -92,6 +93,8 @@ class Turns:
                 # The last line of a traceback says what happened; a hostile one may be endless.
                 lines = str(reply.error.reason)[-2000:].strip().splitlines() or [""]
                 reason = shown(lines[-1])
+                if reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
+                    reason += f" ({wire.NOT_FLOWERS})"
                 log(WARNING, "agent %s failed: error %s, %s", agent, reply.error.code, reason)
                 return False
             self._check_clock(agent, reply.metadata.created_at)

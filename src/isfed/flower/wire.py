@@ -22,6 +22,10 @@ from isfed.sampling.policies import Initial, Policy, Refresh, Score
 
 MODEL, ORDER, TRAIN_CONFIG = "arrays", "isfed", "config"
 CHANGE, METRICS = "change", "metrics"
+NOT_FLOWERS = (
+    "Flower's differential privacy (LocalDpMod, fixedclipping_mod, adaptiveclipping_mod) takes it "
+    "for a model: remove it, and use isfed's Privacy instead"
+)
 _DESIGNS = {design.__name__: design for design in ALL_DESIGNS}
 
 
@@ -140,9 +144,5 @@ def unpack_upload(content: RecordDict, layout: Layout) -> Upload:
         score = math.nan  # refused as a score; the change may still be good
     vector = layout.flatten(change)
     if not isinstance(told, ConfigRecord) or told.get("digest") != digest(change):
-        raise WireError(
-            "the change was altered after agent_turn made it. Flower's differential privacy "
-            "(LocalDpMod, fixedclipping_mod, adaptiveclipping_mod and the strategies around them) "
-            "takes it for a model and destroys it: remove it, and use isfed's Privacy instead"
-        )
+        raise WireError(f"the change was altered after agent_turn made it. {NOT_FLOWERS}")
     return Upload(vector, float(score), 0)

@@ -9,7 +9,6 @@ from isfed import LeastSquares, flower
 app = ClientApp()
 
 
-app.query()(flower.tell_agent)
 app.train()(flower.agent_turn(load, loss=LeastSquares(0.001), local_steps=5, batch_size=10))
 
 

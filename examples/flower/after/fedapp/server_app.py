@@ -11,5 +11,6 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    strategy = flower.Strategy(ISFedAvg(step_size=0.01, num_active=2), num_agents=3)
+    names = ["agent0", "agent1", "agent2"]  # as registered
+    strategy = flower.Strategy(ISFedAvg(step_size=0.01, num_active=2), num_agents=3, names=names)
     strategy.start(grid, model(np.zeros(4)), num_rounds=int(context.run_config["rounds"]))
