@@ -8,7 +8,7 @@ import pytest
 from isfed import PAPER, Current, ISFedAvg, Memory, Oracle, Running, Upload
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator
+from isfed.federation.coordinator import Coordinator, Weighting, take_turn
 from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
 
@@ -19,7 +19,7 @@ PROBLEM = PAPER.replace(num_agents=8).make(seed=3)
 class Apart:
     """A coordinator with agents of its own, stepped by hand."""
 
-    def __init__(self, algorithm=ALGORITHM, seed=5, weighting="step", **safety):
+    def __init__(self, algorithm=ALGORITHM, seed=5, weighting: Weighting = "step", **safety):
         start = np.zeros(PROBLEM.num_params)
         self.agents = Federation(PROBLEM, algorithm, seed=seed, repetition=0, initial=start).agents
         self.coordinator = Coordinator(
@@ -38,7 +38,7 @@ class Apart:
         uploads = [
             spoil(
                 place,
-                self.agents[k].work(coordinator.params, prob, coordinator.round_index),
+                take_turn(self.agents[k], coordinator.params, prob, coordinator.round_index),
             )
             for place, (k, prob) in enumerate(zip(selection.active, told, strict=True))
         ]
@@ -193,7 +193,8 @@ def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
         active, prob, times = cloud.select(i)
         total, scores = np.zeros_like(cloud.params), []
         for k, p, n in zip(active, prob, times, strict=True):
-            upload = run.agents[k].work(cloud.params, 1 / 8, i)  # plain steps: K p_k = 1
+            agent = run.agents[k]
+            upload = agent.take_turn(cloud.params, algorithm.step_size / agent.local_steps, i)
             total += n / (8 * p) * upload.change
             scores.append(upload.score)
         cloud.params = cloud.params + total / algorithm.num_active
@@ -239,7 +240,7 @@ def test_a_high_score_buys_turns_and_not_weight():
                  for k in selection.active],
             )  # fmt: skip
             moved.append(cloud.params[0] - before[0])
-        return np.mean(moved), np.std(moved) / math.sqrt(len(moved))
+        return float(np.mean(moved)), float(np.std(moved)) / math.sqrt(len(moved))
 
     honest, error = contribution("change", 1.0)
     greedy, other = contribution("change", 1e6)
@@ -306,7 +307,7 @@ def test_late_answers_make_up_for_the_rounds_that_did_not_wait():
         report = cloud.close(selection, uploads, Timing(np.ones(4), slow & patient, patient))
         assert report.late == 2 * patient
         steps.append(cloud.params[0] - before[0])
-    error = np.std(steps) / math.sqrt(len(steps))
+    error = float(np.std(steps)) / math.sqrt(len(steps))
     assert np.mean(steps) == pytest.approx((1 + 1 + 10 + 10) / 4, abs=4 * error)
     assert waited / 1500 == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 1500))
     assert cloud.responses.turns.sum() == 4 * waited  # who is unheard may have answered

@@ -5,7 +5,7 @@ import pytest
 
 from isfed import OUTLIERS, PAPER, ISFedAvg
 from isfed.algorithms.in_process import Federation
-from isfed.federation.coordinator import Coordinator
+from isfed.federation.coordinator import Coordinator, take_turn
 from isfed.federation.standing import Standing
 
 
@@ -47,7 +47,7 @@ def test_no_honest_agent_is_refused(recipe, weighting):
         selection = cloud.select()
         told = cloud.told_prob(selection)
         uploads = [
-            agents[k].work(cloud.params, prob, i)
+            take_turn(agents[k], cloud.params, prob, i)
             for k, prob in zip(selection.active, told, strict=True)
         ]
         assert cloud.close(selection, uploads).refused_changes == 0

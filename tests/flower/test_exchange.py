@@ -59,7 +59,7 @@ class TimedGrid(Grid):
         return [Message(RecordDict(), reply_to=message)]
 
 
-def ask(grid, nodes=range(1, 6), **options):
+def ask(grid, nodes=(1, 2, 3, 4, 5), **options):
     messages = [Message(RecordDict(), dst_node_id=n, message_type="train") for n in nodes]
     options = {"until": time.monotonic() + 60.0, **options}
     return exchange(grid, messages, **options)
@@ -102,7 +102,7 @@ def test_a_connection_that_fails_for_a_moment_loses_nothing():
 
 
 def test_the_limit_ends_it_with_what_is_there():
-    answers = ask(TimedGrid(), nodes=[1, 99], until=time.monotonic() - 1.0)
+    answers = ask(TimedGrid(), nodes=(1, 99), until=time.monotonic() - 1.0)
     assert sorted(answers.replies) == [0]
 
 

@@ -133,6 +133,7 @@ def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):
     train(tmp_path, hostile.UNREADABLE["infinite"], rounds=3, checkpoint=checkpoint)
     still, first = train(tmp_path, lambda reply: reply, rounds=4, checkpoint=checkpoint)
     assert still.train_metrics_clientapp[4]["answered"] == 4
+    assert first._lock is not None
     first._lock.close()
     mended, _ = train(tmp_path, lambda reply: reply, rounds=5, checkpoint=checkpoint, readmit=[0])
     assert mended.train_metrics_clientapp[5]["answered"] == 5

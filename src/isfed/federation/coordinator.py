@@ -16,7 +16,7 @@ import numpy as np
 from isfed.base import files
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
-from isfed.federation.agent import SampledMethod, Upload
+from isfed.federation.agent import Agent, SampledMethod, Upload
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.reports import RoundReport, Timing
 from isfed.federation.safety import Safety
@@ -90,11 +90,11 @@ class Coordinator:
             )
         return self.cloud.select(self.round_index)
 
-    def told_prob(self, selection: Selection) -> np.ndarray:
-        """The p_k by which every agent divides its step: its own, or 1 / K where the cloud will."""
+    def told_prob(self, selection: Selection) -> list[float | None]:
+        """The p_k by which every agent divides its step; None where the cloud will divide."""
         if self.weighting == "step":
-            return selection.agent_prob
-        return np.full(len(selection.active), 1.0 / self.num_agents)
+            return selection.agent_prob.tolist()
+        return [None] * len(selection.active)
 
     def waits_for_all(self) -> bool:
         """Whether the next round waits for late answers; a coin that agents cannot foresee."""
@@ -241,6 +241,17 @@ class Coordinator:
         self.cloud.table.nodes = state["nodes"].copy()
         self.standing.restore(state)
         self.responses.restore(state)
+
+
+def take_turn(
+    agent: Agent, params: np.ndarray, told_prob: float | None, round_index: int
+) -> Upload:
+    """A turn with the step that the cloud asks for: divided by K p_k, or plain."""
+    if told_prob is not None:
+        return agent.work(params, told_prob, round_index)
+    rules = agent.rules
+    step = rules.step_size / (agent.local_steps if rules.divide_by_steps else 1)
+    return agent.take_turn(params, step, round_index)
 
 
 def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:

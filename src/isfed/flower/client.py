@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from isfed.federation.agent import Agent, Upload
+from isfed.federation.coordinator import take_turn
 from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise, revealed_score
 from isfed.flower import wire
@@ -69,7 +70,7 @@ def agent_turn(
         folder = private_folder(state_folder(context))
         memory = Memory(folder, agent, order)
         told = memory.recall()
-        upload = agent.work(params, order.agent_prob, order.round_index)
+        upload = take_turn(agent, params, order.agent_prob, order.round_index)
         hidden = Hidden(folder, context, reports_per_day)
         may_report = told is not None or hidden.may_report()
         if told is None:

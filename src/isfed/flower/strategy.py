@@ -123,7 +123,7 @@ class Strategy(FedAvg):
             if node is None:
                 log(WARNING, "agent %s was drawn and is offline", agent)
                 continue
-            order = self._order(coordinator, int(agent), float(prob))
+            order = self._order(coordinator, int(agent), prob)
             content = {wire.MODEL: model, wire.TRAIN_CONFIG: config, wire.ORDER: order}
             message = Message(
                 RecordDict(content),
@@ -274,7 +274,7 @@ class Strategy(FedAvg):
                     ) from None
                 time.sleep(exchange.POLL_SECONDS)
 
-    def _order(self, coordinator: Coordinator, agent: int, prob: float) -> ConfigRecord:
+    def _order(self, coordinator: Coordinator, agent: int, prob: float | None) -> ConfigRecord:
         return wire.pack_order(
             wire.Order(
                 job=coordinator.job,

@@ -36,7 +36,7 @@ class Order:
     job: str
     round_index: int
     agent: int
-    agent_prob: float
+    agent_prob: float | None  # None: the cloud divides by K p_k itself
     key: int
     rules: Rules
     scores: ScoreRange
@@ -49,7 +49,6 @@ def pack_order(order: Order) -> ConfigRecord:
         "job": order.job,
         "round": order.round_index,
         "agent": order.agent,
-        "agent-prob": order.agent_prob,
         "key": f"{order.key:016x}",  # 64 bits without a sign; Flower's integers have one
         "num-agents": rules.num_agents,
         "step-size": rules.step_size,
@@ -58,6 +57,8 @@ def pack_order(order: Order) -> ConfigRecord:
         "score-low": order.scores.low,
         "score-high": order.scores.high,
     }
+    if order.agent_prob is not None:
+        fields["agent-prob"] = order.agent_prob
     for who, policy in (("examples", rules.examples), ("agents", rules.agents)):
         for name, value in asdict(policy).items():
             fields[f"{who}-{name}"] = int(value) if isinstance(value, int) else value
@@ -91,7 +92,7 @@ def unpack_order(content: RecordDict) -> Order:
             job=str(fields["job"]),
             round_index=int(fields["round"]),
             agent=int(fields["agent"]),
-            agent_prob=float(fields["agent-prob"]),
+            agent_prob=float(fields["agent-prob"]) if "agent-prob" in fields else None,
             key=int(fields["key"], 16),
             rules=rules,
             scores=ScoreRange(fields["score-low"], fields["score-high"]),
@@ -101,7 +102,8 @@ def unpack_order(content: RecordDict) -> Order:
             f"the message holds no order of isfed ({shown(repr(error))}): is the strategy "
             "isfed.flower.Strategy, and the same version on both sides?"
         ) from error
-    if not (0.0 < order.agent_prob <= 1.0 and 0 <= order.agent < rules.num_agents):
+    chance = 1.0 if order.agent_prob is None else order.agent_prob
+    if not (0.0 < chance <= 1.0 and 0 <= order.agent < rules.num_agents):
         raise WireError(f"agent {order.agent} with p_k={order.agent_prob} is no agent and chance")
     if not (math.isfinite(rules.step_size) and rules.step_size > 0.0 and order.round_index >= 0):
         raise WireError(f"step_size={rules.step_size}, round={order.round_index} make no sense")
