@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LeastSquares,
         Logistic,
         Loss,
+        NoOptimumError,
         Problem,
         Regression,
         Softmax,
@@ -55,7 +56,7 @@ _NAMES = {
     "federation.cloud": ("Cloud", "Selection"),
     "problems": (
         "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
-        "Problem", "Regression", "Softmax",
+        "NoOptimumError", "Problem", "Regression", "Softmax",
     ),
     "sampling.designs": (
         "Design", "Deville", "HartleyRao", "Poisson", "Sampford", "SumTree", "Systematic",
@@ -116,6 +117,7 @@ __all__ = [
     "Loss",
     "Measure",
     "Memory",
+    "NoOptimumError",
     "Oracle",
     "Poisson",
     "Policy",

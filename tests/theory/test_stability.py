@@ -17,6 +17,7 @@ from isfed import (
     LeastSquares,
     Logistic,
     Memory,
+    NoOptimumError,
     Oracle,
     Problem,
     Running,
@@ -198,3 +199,14 @@ def test_a_run_that_starts_to_diverge_says_so(engine):
         simulate(problem, algorithm, rounds=60, repetitions=3, engine=engine)
         start = problem.optimum  # from there the msd grows to its steady state, as it should
         simulate(problem, algorithm, rounds=60, repetitions=3, engine=engine, initial=start)
+
+
+def test_a_step_size_is_found_without_an_optimum():
+    """Separable classes without ridge: the limits at the start are all there is."""
+    data = FederatedData.from_agents([([[1.0], [2.0]], [1.0, 1.0]), ([[-1.0]], [-1.0])])
+    problem = Problem(data, Logistic(ridge=0.0))
+    algorithm = ISFedAvg(step_size="auto", num_active=1)
+    with pytest.raises(NoOptimumError):
+        _ = problem.optimum
+    at_start = step_limits(problem, algorithm, choices_at(problem, algorithm, np.zeros(1)))
+    assert stable_step_size(problem, algorithm) == 0.25 * at_start.mean_square

@@ -3,6 +3,7 @@
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import Huber, LeastSquares, Logistic, Loss, Softmax
 from isfed.problems.problem import Problem
+from isfed.problems.risk import NoOptimumError
 from isfed.problems.synthetic import EQUAL, OUTLIERS, PAPER, PRESETS, Regression
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LeastSquares",
     "Logistic",
     "Loss",
+    "NoOptimumError",
     "Problem",
     "Regression",
     "Softmax",

@@ -120,7 +120,7 @@ class Problem:
 
     @cached_property
     def optimum(self) -> np.ndarray:
-        """w^o of eq. (1); a `NoOptimumError` where it is not known."""
+        """w^o of eq. (1), computed when first asked for; a `NoOptimumError` where it is unknown."""
         known = self.__dict__.get("_known_optimum", "auto")
         if known is None:
             raise NoOptimumError(

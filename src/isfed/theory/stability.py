@@ -13,6 +13,7 @@ careful for large ones: smaller steps in between overshoot less.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from isfed.algorithms import ISFedAvg
-from isfed.problems import Problem
+from isfed.problems import NoOptimumError, Problem
 from isfed.problems.losses import LinearLoss
 from isfed.theory.choices import Choices, check_model, choices_at
 
@@ -164,8 +165,8 @@ def stable_step_size(
     """A step size at which the algorithm is stable, whatever its own is.
 
     A quarter of the mean-square limit for the probabilities that its policies aim at, the smaller
-    of those at the start and at w^o. For a loss that states no curvature, a tenth of 1 / (largest
-    curvature of the risk at the start), by power iteration.
+    of those at the start and at w^o (where it can be had). For a loss that states no curvature, a
+    tenth of 1 / (largest curvature of the risk at the start), by power iteration.
 
     >>> from isfed import PAPER, FedAvg
     >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1
@@ -174,7 +175,10 @@ def stable_step_size(
     start = np.zeros(problem.num_params) if initial is None else initial
     if not isinstance(problem.loss, LinearLoss):
         return SHARE_OF_CURVATURE / risk_curvature(problem, start)
-    models = [start] if algorithm.agents.equal and algorithm.examples.equal else [start, None]
+    models = [start]
+    if not (algorithm.agents.equal and algorithm.examples.equal):
+        with contextlib.suppress(NoOptimumError):
+            models.append(problem.optimum)
     limits = [
         step_limits(problem, algorithm, choices_at(problem, algorithm, model)).mean_square
         for model in models
