@@ -62,6 +62,7 @@ class Renormalising(Cloud):
 
     def aggregate(self, selection, changes):
         weight = selection.times / selection.agent_prob
+        changes = [getattr(c, "change", c) for c in changes]
         changes = [c * p for c, p in zip(changes, selection.agent_prob, strict=True)]
         mean = sum(w * c for w, c in zip(weight, changes, strict=True)) / weight.sum()
         self.params = self.params + mean * len(self.table.scores)

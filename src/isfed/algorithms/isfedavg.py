@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -149,8 +150,8 @@ class ISFedAvg:
 
     def _watch(self, agents: Agents, selection: Selection, uploads: Uploads) -> np.ndarray:
         """The telemetry of the round."""
-        if self.agents.equal and self.examples.equal:
-            return uniform_rows((), self.num_active)
+        if self._equal_row is not None:
+            return self._equal_row
         watch = RoundWatch(
             agents.num_agents,
             self.num_active,
@@ -163,6 +164,12 @@ class ISFedAvg:
         step = self.step_size * steps / (agents.num_agents * selection.agent_prob)
         watch.agents_of(uploads, local_steps * batch_size, step, selection)
         return watch.end()
+
+    @cached_property
+    def _equal_row(self) -> np.ndarray | None:
+        """The telemetry where everything is drawn with equal chances; None elsewhere."""
+        equal = self.agents.equal and self.examples.equal
+        return uniform_rows((), self.num_active) if equal else None
 
     def model(self, state: ISFedAvgState) -> np.ndarray:
         """w_i."""

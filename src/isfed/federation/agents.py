@@ -7,6 +7,7 @@ process, as PyTorch models, or on other machines. What crosses is counted here, 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -68,7 +69,7 @@ class Local:
     velocity: np.ndarray | None = None
     shift: np.ndarray | None = None
 
-    @property
+    @cached_property
     def rule(self) -> StepRule:
         """The same as numbers, for compiled code."""
         corrected = self.correction is not None

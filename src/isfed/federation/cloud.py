@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from isfed.base.checks import check_active
 from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream
+from isfed.federation.agent import Upload
 from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Table
 
@@ -52,10 +54,13 @@ class Cloud:
         places = first[order]
         return Selection(drawn[places], prob[places], times[order].astype(np.float64))
 
-    def aggregate(self, selection: Selection, changes: np.ndarray) -> None:
+    def aggregate(self, selection: Selection, changes: np.ndarray | Sequence[Upload]) -> None:
         """w_i = 1/L sum of the returned models, eq. (9), as a mean of their changes, (n, M)."""
+        if not isinstance(changes, np.ndarray):
+            changes = np.array([upload.change for upload in changes])
         times = np.asarray(selection.times, np.float64)
-        self.params = _averaged(self.params, times, changes, self.num_active)
+        rows = changes.reshape(-1, self.params.size)
+        self.params = _averaged(self.params, times, rows, self.num_active)
 
     def refresh(self, selection: Selection, scores: np.ndarray) -> None:
         """Tell the table what the agents of the round scored."""

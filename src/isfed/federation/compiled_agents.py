@@ -19,6 +19,7 @@ from isfed.federation.arrays import (
     write_scores,
 )
 from isfed.federation.turn import (
+    ALL,
     Sampler,
     full_gradient,
     make_scratch,
@@ -27,10 +28,11 @@ from isfed.federation.turn import (
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import Deville
-from isfed.sampling.policies import Refresh, memory_size
+from isfed.sampling.policies import memory_size
 
 NOBODY = np.empty((0, 0))
 NO_SHIFT = np.empty(0)
+NO_STEPS = np.empty(0, np.int64)
 
 
 class TurnPlan(NamedTuple):
@@ -48,7 +50,9 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
     nodes, at, memory, shift = tables
     agents, step, num_steps = turns
     correction, velocity = extra
-    changes, scores, watch = out
+    changes, scores, gradients, watch = out
+    whole = plan.examples.refresh == ALL and not rule.full
+    total = 0
     mixed = rule.corrected or rule.momentum != 0.0
     scratch = make_scratch(task, plan.examples, plan.examples, 1, rule.full, mixed)
     for i in range(agents.size):
@@ -70,6 +74,11 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
             watch[i, j] = scratch.turn[j]
         if rule.momentum != 0.0:
             velocity[i, :] = scratch.velocity
+        count = task.offsets[agent + 1] - task.offsets[agent]
+        gradients[i] = steps * (count if rule.full else task.batch_size[agent])
+        gradients[i] += count if whole else 0
+        total += gradients[i]
+    return total
 
 
 @compiled
@@ -101,33 +110,25 @@ class CompiledAgents(AddressedAgents):
         )
         width = memory_size(rules.agents, problem.num_params)
         self.memory = np.full(width * problem.num_agents, -1.0)
-        self.whole = rules.examples.refresh == Refresh.ALL
 
     def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
         """One turn of every agent named."""
-        agents = turns.agents
-        count, size = agents.size, self.num_params
+        count, size = turns.agents.size, self.num_params
         changes, scores = np.empty((count, size)), np.empty(count)
-        watch = np.empty((count, telemetry.TURN))
+        gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
         velocity = NOBODY
         if local.momentum != 0.0:
             given = local.velocity
             velocity = np.zeros((count, size)) if given is None else np.array(given, np.float64)
-        steps = self.local_steps[agents] if local.steps is None else local.steps
-        shift = NO_SHIFT if local.shift is None else local.shift
-        _work(
+        total = _work(
             self.task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
-            (self.nodes, self.at, self.memory, shift),
-            (agents, turns.step, steps),
+            (self.nodes, self.at, self.memory, NO_SHIFT if local.shift is None else local.shift),
+            (turns.agents, turns.step, NO_STEPS if local.steps is None else local.steps),
             turns.params.reshape(-1, size),
             (NOBODY if local.correction is None else local.correction, velocity),
-            (changes, scores, watch),
+            (changes, scores, gradients, watch),
         )  # fmt: skip
-        drawn = self.sizes[agents] if local.full_batch else self.batch_size[agents]
-        gradients = steps * drawn
-        if self.whole and not local.full_batch:
-            gradients = gradients + self.sizes[agents]
-        self.charge_turns(count, int(gradients.sum()), scored=self.scores_wanted)
+        self.charge_turns(count, total, scored=self.scores_wanted)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:

@@ -199,8 +199,7 @@ class _Round:
         """What the cloud makes of the uploads, as an estimate of the gradient."""
         cloud = self.made.cloud
         cloud.params = self.params.copy()
-        changes = np.array([upload.change for upload in uploads])
-        cloud.aggregate(selection, changes.reshape(-1, self.params.size))
+        cloud.aggregate(selection, uploads)
         moved, cloud.params = cloud.params, self.params.copy()
         return self.params - moved
 
