@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-torch test-lowest check format bench study theory clean
+.PHONY: help install dev install-torch run test test-federation test-torch test-report test-lowest check format bench study theory clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,10 @@ install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of 
 test-torch: $(VENV)/.installed-torch  ## run the tests of neural networks
 	@echo "==> pytest tests/torch src/isfed/torch"
 	@ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch
+
+test-report: $(VENV)/.installed-report  ## run the tests of the report page, in Chromium where it is installed
+	@echo "==> pytest tests/report"
+	@ISFED_TEST_REPORT=1 $(BIN)/python -m pytest tests/report
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"
@@ -108,6 +112,11 @@ $(VENV)/.installed-flower: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-torch: pyproject.toml | $(BIN)/python
 	@echo "==> installing isfed, its development tools and $(TORCH) in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' '$(TORCH)'
+	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
+
+$(VENV)/.installed-report: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed, its development tools and what drives a browser in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,report-test]'
 	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
 
 $(LOWEST)/.installed: pyproject.toml requirements-lowest.txt | $(LOWEST)/bin/python

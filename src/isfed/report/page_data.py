@@ -1,0 +1,136 @@
+"""What a report page shows, as plain records: whoever has results makes these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: what it says, and the number it is sorted by if it has one."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table; its first column names the rows.
+
+    caption: what the table shows.
+    columns: the headings.
+    rows: as many cells in each as there are headings.
+    """
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"a row of {len(row)} cells under {len(self.columns)} headings: {row}"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One curve.
+
+    name: of the method.
+    x: (T,) where it was measured, for instance the rounds, increasing.
+    mean, low, high: (T,) the curve and its band; points that are not finite are left out.
+    units: by axis of the figure, what one unit of x costs there, for instance uploads per round.
+    colour: curves of one colour belong together; None: a colour of its own.
+    """
+
+    name: str
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    units: Mapping[str, float] = field(default_factory=dict)
+    colour: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {name: len(getattr(self, name)) for name in ("x", "mean", "low", "high")}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"the arrays of {self.name!r} differ in length: {sizes}")
+
+    def finite(self) -> Series:
+        """The same without points that cannot be drawn; a band that is not finite is no band."""
+        x, mean = (np.asarray(v, dtype=np.float64) for v in (self.x, self.mean))
+        low, high = (
+            np.where(np.isfinite(v), v, mean)
+            for v in (np.asarray(u, dtype=np.float64) for u in (self.low, self.high))
+        )
+        seen = np.isfinite(x) & np.isfinite(mean)
+        parts = (values[seen] for values in (x, mean, low, high))
+        return Series(self.name, *parts, units=self.units, colour=self.colour)
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """Curves over one or several horizontal axes, and the table that goes with them.
+
+    title: what the figure shows.
+    y_label: the quantity, with its unit.
+    axes: label by key, for instance {"rounds": "rounds"}; the first is shown first.
+    series: the curves.
+    table: the numbers.
+    band: what the bands around the curves are.
+    logarithmic: how the vertical axis is shown first; None: as the numbers suggest.
+    notes: sentences below the figure.
+    """
+
+    title: str
+    y_label: str
+    axes: Mapping[str, str]
+    series: tuple[Series, ...]
+    table: PageTable
+    band: str = ""
+    logarithmic: bool | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for series in self.series:
+            for key in self.axes:
+                unit = series.units.get(key, math.nan)
+                if not (math.isfinite(unit) and unit > 0.0):
+                    raise ValueError(
+                        f"{series.name!r} has no positive unit for the axis {key!r} of "
+                        f"{self.title!r}: {unit}"
+                    )
+
+
+@dataclass(frozen=True, eq=False)
+class PageData:
+    """All that a page shows.
+
+    title: its heading.
+    summary: what was run, in a sentence or two.
+    verdict: the answer, in one sentence.
+    figures: each with its table.
+    tables: further tables.
+    warnings: what the reader must know before trusting the numbers.
+    data: what became of the data, as (what, how much).
+    configurations: TOML by name of the folder.
+    versions: by name of the software.
+    commands: what to type to run it again.
+    """
+
+    title: str
+    summary: str
+    verdict: str
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[PageTable, ...] = ()
+    warnings: tuple[str, ...] = ()
+    data: tuple[tuple[str, str], ...] = ()
+    configurations: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
