@@ -146,7 +146,7 @@ def test_a_curve_is_drawn_where_its_numbers_are(logarithmic):
     series = Series("a", x, y, 0.5 * y, 2.0 * y, units={"rounds": 1.0})
     table = PageTable("t", ("method",), ((Cell("a"),),))
     figure = Figure("f", "y", {"rounds": "rounds"}, (series,), table, logarithmic=logarithmic)
-    found = Tree(page(page_samples.PageData("t", "s", "v", (figure,))))
+    found = Tree(page(page_samples.PageData("t", "s", "v", figures=(figure,))))
     kind = "log" if logarithmic else "linear"
     (group,) = [a for a in found.all("g") if a.get("class") == kind]
     a, _, _, d, e, f = numbers(group["transform"])

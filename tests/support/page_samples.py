@@ -110,4 +110,4 @@ def crowded() -> PageData:
     """Thirty methods in four figures."""
     many = tuple(curve(f"method {i}", 0.001 * (i + 1), 100.0 + i, 60.0) for i in range(30))
     figures = tuple(figure(many, f"Figure {i}") for i in range(4))
-    return PageData("crowded", "Thirty methods.", "None is best.", figures)
+    return PageData("crowded", "Thirty methods.", "None is best.", figures=figures)

@@ -46,8 +46,9 @@ def _page(data: PageData, most: int) -> str:
             "main",
             tag("p", data.verdict, class_="verdict"),
             many(tag("p", text, class_="warning") for text in data.warnings),
+            many(map(_titled, data.differences)),
             many(_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1)),
-            many(_section(table.caption, _table(table)) for table in data.tables),
+            many(map(_titled, data.tables)),
             _data(data.data),
             _again(data.commands),
             _configurations(data),
@@ -102,8 +103,8 @@ def _figure(figure: Figure, name: str, most_points: int) -> Markup:
             class_="y-label",
         ),
         chart(figure, curves, name=name, logarithmic=logarithmic),
-        _methods(curves),
-        tag("p", class_="status", role="status"),
+        _methods(curves, "Methods" if "rounds" in figure.axes else "Curves"),
+        tag("p", class_="status unseen", role="status"),
         tag("figcaption", _caption(figure, most_points)),
         aria_labelledby=f"{name}-heading",
     )  # fmt: skip
@@ -155,7 +156,7 @@ def _radios(legend: str, name: str, kind: str, choices: list[tuple[str, str, boo
     return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
 
 
-def _methods(curves: list[Curve]) -> Markup:
+def _methods(curves: list[Curve], legend: str) -> Markup:
     """The key to the curves, which are also switched on and off here."""
     choices = []
     for curve in curves:
@@ -171,13 +172,18 @@ def _methods(curves: list[Curve]) -> Markup:
         choices.append(tag("label", box, sample, curve.name))
     return tag(
         "fieldset",
-        tag("legend", "Methods"),
+        tag("legend", legend),
         tag("div", *choices, class_="choices"),
         class_="methods",
     )
 
 
-def _table(table: PageTable) -> Markup:
+def _titled(table: PageTable) -> Markup:
+    """A table under a heading, which says what its caption says."""
+    return _section(table.caption, _table(table, caption="unseen"))
+
+
+def _table(table: PageTable, caption: str | None = None) -> Markup:
     numeric = [
         any(row[i].value is not None for row in table.rows) for i in range(len(table.columns))
     ]
@@ -198,7 +204,7 @@ def _table(table: PageTable) -> Markup:
     )
     whole = tag(
         "table",
-        tag("caption", table.caption),
+        tag("caption", tag("span", table.caption, class_=caption)),
         tag("thead", tag("tr", *headings)),
         tag("tbody", *rows),
         class_="sortable",
@@ -217,7 +223,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 def _data(pairs: tuple[tuple[str, str], ...]) -> Markup:
-    return _section("What became of the data", _pairs(pairs)) if pairs else Markup("")
+    return _section("The data", _pairs(pairs)) if pairs else Markup("")
 
 
 def _again(commands: tuple[str, ...]) -> Markup:

@@ -115,6 +115,7 @@ class PageData:
     title: its heading.
     summary: what was run, in a sentence or two.
     verdict: the answer, in one sentence.
+    differences: tables to read before the figures.
     figures: each with its table.
     tables: further tables.
     warnings: what the reader must know before trusting the numbers.
@@ -127,6 +128,7 @@ class PageData:
     title: str
     summary: str
     verdict: str
+    differences: tuple[PageTable, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[PageTable, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -254,7 +254,8 @@ def _path(x: np.ndarray, y: np.ndarray) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
+    """A long name without its middle: where names differ is mostly at one of the ends."""
+    return name if len(name) <= LONGEST_LABEL else f"{name[:15].rstrip()}…{name[-10:].lstrip()}"
 
 
 def _labels(drawn: list[Curve], view: _View) -> Markup:
