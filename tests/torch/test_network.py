@@ -142,7 +142,7 @@ class Counting(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 3)
         self.frozen = nn.Parameter(torch.rand(2), requires_grad=False)
-        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("calls", torch.tensor(7))
         self.register_buffer("mean", torch.zeros(3))
         self.register_buffer("scratch", torch.zeros(1), persistent=False)
 
@@ -152,23 +152,57 @@ class Counting(nn.Module):
 
 def test_state_dicts_go_in_and_out_by_name():
     network = Network(Counting, seed=4)
-    params = network.initial()
-    assert params.size == 15
-    buffers = {"calls": torch.tensor(7), "mean": torch.tensor([1.0, 2.0, 3.0])}
-    state = network.state_dict(params, buffers)
+    state = network.worker.flat.state_dict()
     assert set(state) == {"layer.weight", "layer.bias", "frozen", "calls", "mean"}
-    assert (state["calls"].dtype, state["calls"].dim(), state["calls"].item()) == (
-        torch.int64,
-        0,
-        7,
-    )
-    np.testing.assert_array_equal(network.params(state), params)
-    module: Any = network.module(params, buffers)
+    state["mean"] += torch.tensor([1.0, 2.0, 3.0])
+    params = network.params(state)
+    assert params.size == 15 + 3  # what is trained, then the float buffer
+    np.testing.assert_array_equal(params[15:], [1.0, 2.0, 3.0])
+    again = network.state_dict(params)
+    assert {k: (v.dtype, v.shape) for k, v in again.items()} == {
+        k: (v.dtype, v.shape) for k, v in state.items()
+    }
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    module: Any = network.module(params)
     assert not module.training
-    assert module.calls.item() == 7
-    torch.testing.assert_close(module.frozen, network.worker.module.frozen)
+    assert (module.calls.dtype, module.calls.dim(), module.calls.item()) == (torch.int64, 0, 7)
+    torch.testing.assert_close(module.frozen, state["frozen"])
     back = network.params({name: value.numpy() for name, value in state.items()})
     np.testing.assert_array_equal(back, params)
+
+
+def test_buffers_move_with_the_model_and_have_no_gradient():
+    def make():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    network = Network(make)
+    params = network.initial()
+    assert params.size == 15 + 6 + 6  # weights, scale and shift, running mean and variance
+    gradient, _ = network.gradient(params, X, Y, np.ones(12))
+    assert np.all(gradient[21:] == 0.0)
+    # The pass has moved the running means of the module, inside its vector.
+    assert not np.array_equal(network.worker.flat.vector()[21:24], params[21:24])
+    moved = params.copy()
+    moved[21:24] += 1.0
+    assert not np.allclose(network.predict(moved, X), network.predict(params, X))
+
+
+def test_a_module_that_replaces_its_buffers_is_followed():
+    class Replacing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x):
+            self.seen = self.seen + len(x)
+            return self.layer(x)
+
+    network = Network(Replacing)
+    network.gradient(network.initial(), X, Y, np.ones(12))
+    assert network.worker.flat.vector()[-1] == 12.0
+    network.gradient(network.initial(), X, Y, np.ones(12))
+    assert network.worker.flat.vector()[-1] == 12.0
 
 
 def test_a_model_of_another_architecture_is_named():

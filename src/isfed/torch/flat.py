@@ -1,4 +1,4 @@
-"""A module whose trainable parameters are views of one flat tensor: loading a model is one copy."""
+"""A module whose model is one flat tensor: loading is one copy."""
 
 # pyright: reportMissingImports=false
 
@@ -13,47 +13,56 @@ from torch import Tensor, nn
 
 
 class FlatModule:
-    """A module on its device, with `flat`, the vector that its trainable parameters are views of.
+    """A module on its device, with `flat`, the vector that its model consists of.
 
-    Frozen parameters (`requires_grad=False`) and buffers are no part of the vector.
+    First come the trainable parameters, then the float buffers that a state_dict holds, such as
+    the running means of batch norm: they cross, and are averaged, like parameters. Both are views
+    of `flat`. Frozen parameters, integer buffers and buffers that a state_dict leaves out keep
+    the values they were made with.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
         self.device = device
         self.names, self.params = _trainable(self.module)
-        self.flat = torch.cat([p.detach().reshape(-1) for p in self.params])
-        self.dtype = self.flat.dtype
-        begin = 0
-        for param in self.params:
-            param.data = self.flat[begin : begin + param.numel()].view(param.shape)
-            begin += param.numel()
+        self.dtype = self.params[0].dtype
+        self.trained = sum(param.numel() for param in self.params)  # entries of `flat` that learn
+        self._owners = _float_buffers(self.module, self.dtype)
+        buffers = [owner.get_buffer(name) for owner, name in self._owners]
+        parts: list[Tensor] = [*self.params, *buffers]
+        self.flat = torch.cat([part.detach().reshape(-1) for part in parts])
+        views = _views(self.flat, parts)
+        for param, view in zip(self.params, views, strict=False):
+            param.data = view
+        self._views = views[len(self.params) :]
+        self._place_buffers()
+
+    def _place_buffers(self) -> None:
+        for (owner, name), view in zip(self._owners, self._views, strict=True):
+            owner._buffers[name] = view
 
     @property
     def size(self) -> int:
-        """The number of trainable parameters."""
+        """The length of the vector."""
         return self.flat.numel()
 
     def load(self, params: np.ndarray | Tensor) -> None:
-        """Set the trainable parameters."""
+        """Set the model."""
         source = torch.from_numpy(params) if isinstance(params, np.ndarray) else params
         self.flat.copy_(source)
 
+    def collect(self) -> Tensor:
+        """`flat`, after a module that put new tensors in its buffers' places has been followed."""
+        for (owner, name), view in zip(self._owners, self._views, strict=True):
+            found = owner._buffers[name]
+            if found is not view and found is not None:
+                view.copy_(found)
+        self._place_buffers()
+        return self.flat
+
     def vector(self) -> np.ndarray:
-        """The trainable parameters in float64."""
-        return self.flat.detach().to("cpu", torch.float64, copy=True).numpy()
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Copies of the buffers that belong to the model, on the CPU, by name."""
-        kept = set(self.module.state_dict())
-        named = self.module.named_buffers()
-        return {name: b.detach().cpu().clone() for name, b in named if name in kept}
-
-    def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Set the buffers."""
-        own = dict(self.module.named_buffers())
-        for name, value in buffers.items():
-            own[name].copy_(value)
+        """The model in float64."""
+        return self.collect().detach().to("cpu", torch.float64, copy=True).numpy()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all that the model consists of, on the CPU, by name."""
@@ -75,6 +84,22 @@ class FlatModule:
                 f"{shown}"
             )
         self.module.load_state_dict({k: torch.as_tensor(v) for k, v in state.items()})
+
+
+def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """The places of `parts`, one after the other in `flat`."""
+    pieces = flat.split([part.numel() for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+
+
+def _float_buffers(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str]]:
+    """The layers with float buffers that belong to the model, and the buffers' own names."""
+    kept, found = set(module.state_dict()), []
+    for full, buffer in module.named_buffers():
+        owner, _, name = full.rpartition(".")
+        if full in kept and buffer.dtype == dtype:
+            found.append((module.get_submodule(owner), name))
+    return found
 
 
 def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:

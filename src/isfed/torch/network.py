@@ -117,7 +117,7 @@ class Network:
     # What makes it a loss.
 
     def num_params(self, num_features: int | None = None) -> int:
-        """The number of trainable parameters, whatever the number of features."""
+        """The length of the model: trainable parameters and float buffers."""
         return self.worker.flat.size
 
     def prepare(self, data: FederatedData) -> FederatedData:
@@ -151,7 +151,7 @@ class Network:
         """The weighted mean gradient of a batch, and the score of every example."""
         worker = self.worker
         worker.flat.load(params)
-        total = torch.zeros_like(worker.flat.flat)
+        total = torch.zeros_like(worker.flat.flat)  # buffers have no gradient
         norms = np.empty(len(y))
         weight = np.asarray(weight)
         for rows, inputs, targets in self._chunks(x, y):
@@ -163,7 +163,9 @@ class Network:
             scores = self._scores(inputs, targets) if zero else found.norms
             assert scores is not None
             norms[rows] = scores.cpu().numpy()
-            total += _flat(found.gradients, worker.flat) * (len(given) / len(y))
+            total[: worker.flat.trained] += _flat(found.gradients, worker.flat) * (
+                len(given) / len(y)
+            )
         return total.cpu().to(torch.float64).numpy(), norms
 
     def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -212,26 +214,23 @@ class Network:
 
     # What a model is outside of isfed.
 
-    def state_dict(
-        self, params: np.ndarray, buffers: Mapping[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
+    def state_dict(self, params: np.ndarray) -> dict[str, Tensor]:
         """The model by name, as `nn.Module.load_state_dict` takes it."""
         flat = self.make_worker().flat
         flat.load(params)
-        flat.load_buffers(buffers or {})
         return flat.state_dict()
 
     def params(self, state: Mapping[str, Any]) -> np.ndarray:
-        """The parameters from a state_dict of the same architecture, as one vector."""
+        """The model as one vector, from a state_dict of the same architecture."""
         flat = self.make_worker().flat
         flat.load_state_dict(state)
         return flat.vector()
 
-    def module(self, params: np.ndarray, buffers: Mapping[str, Tensor] | None = None) -> nn.Module:
-        """A module of the user's own with these parameters, in evaluation mode."""
+    def module(self, params: np.ndarray) -> nn.Module:
+        """A module of the user's own with this model, in evaluation mode."""
         with seeded(self.seed):
             module = self.make_module()
-        module.load_state_dict(self.state_dict(params, buffers))
+        module.load_state_dict(self.state_dict(params))
         return module.eval()
 
 
