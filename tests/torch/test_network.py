@@ -12,7 +12,7 @@ from torch import nn
 
 from isfed import FederatedData, Problem
 from isfed.torch import Network
-from isfed.torch.network import CHUNK
+from isfed.torch.worker import CHUNK
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 4))

@@ -87,12 +87,14 @@ class SampledMethod(Protocol):
 
 
 @compiled
-def _score(rule, rate, steps, batch, spread, stored, gradient, memory):
+def score_of_turn(rule, rate, steps, batch, spread, stored, gradient, memory):
+    """What an agent reports after its turn, see `agent_score`."""
     return policies.agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, 0)
 
 
 @compiled
-def _score_of_norms(norms, gradient, steps, batch, floor, equal):
+def score_of_examples(norms, gradient, steps, batch, floor, equal):
+    """The score of eq. (48) from the norms of all examples."""
     square = 0.0
     for j in range(gradient.size):
         square += gradient[j] * gradient[j]
@@ -220,7 +222,7 @@ class Agent:
         """The score of eq. (48) from all the examples, at any model."""
         norms, gradient = self.norms_at(params, shift=shift)
         examples = self.rules.examples
-        return _score_of_norms(
+        return score_of_examples(
             norms, gradient, self.local_steps, self.batch_size, examples.floor, examples.equal
         )
 
@@ -240,7 +242,7 @@ class Agent:
             mean = self.table.mean_seen()
             stored = mean * mean
         gradient = (params - model) / (step * num_steps)
-        return _score(
+        return score_of_turn(
             int(rules.agents.score), rules.agents.rate, num_steps, self.batch_size,
             spread, stored, gradient, self.memory,
         )  # fmt: skip

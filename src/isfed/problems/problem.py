@@ -135,8 +135,10 @@ class Problem:
 
     @property
     def without_optimum(self) -> bool:
-        """Whether it was made with optimum=None, to do without."""
-        return self.__dict__.get("_known_optimum", "auto") is None
+        """Whether it was made with optimum=None, to do without; some losses never have one."""
+        known = self.__dict__.get("_known_optimum", "auto")
+        never = isinstance(known, str) and getattr(self.loss, "without_optimum", False)
+        return known is None or never
 
     @property
     def has_optimum(self) -> bool:

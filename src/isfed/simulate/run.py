@@ -39,9 +39,10 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
 
 
 def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:
-    """w_0: zero unless given."""
+    """w_0: zero unless given, or where the loss has something better, such as a network."""
     if initial is None:
-        return np.zeros(problem.num_params)
+        start = getattr(problem.loss, "initial", None)
+        return np.zeros(problem.num_params) if start is None else start()
     params = np.array(initial, dtype=np.float64)
     if params.shape != (problem.num_params,) or not np.isfinite(params).all():
         raise ValueError(
@@ -73,12 +74,15 @@ def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> 
         )
     design = getattr(algorithm, "example_design", None)
     compiled = hasattr(problem.loss, "compiled") and (design is None or compiled_design(design))
-    if engine == "agents" and not compiled:
+    own = hasattr(problem.loss, "make_agents")
+    if engine == "agents" and not (compiled or own):
         raise ValueError(
             "compiled agents do not know this loss or design of examples; use engine='objects'"
         )
     if engine != "auto":
         return engine
+    if own:  # a loss may bring agents of its own
+        return "agents"
     if kernel:
         return "kernel"
     return "agents" if compiled else "objects"
@@ -101,7 +105,8 @@ def make_run(
     repetitions: how many, or which: a repetition is the same in any company.
     seed: of all draws.
     initial: w_0, (M,); zero unless given.
-    engine: "kernel" (fused), "agents" (compiled agents), "objects" (anything), or "auto".
+    engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
+        "objects" (anything), or "auto".
     threads: cores for the kernel; all unless given.
     """
     params = check_initial(problem, initial)
@@ -110,7 +115,8 @@ def make_run(
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":
         return KernelRun(problem, algorithm, threads=threads, **common)
-    make_agents = CompiledAgents if which == "agents" else ObjectAgents
+    own = getattr(problem.loss, "make_agents", None) or CompiledAgents
+    make_agents: Any = own if which == "agents" else ObjectAgents
     return RoundsRun(problem, algorithm, make_agents, **common)
 
 

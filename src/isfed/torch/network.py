@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isfed.problems.data import FederatedData
+from isfed.federation.agent import Rules
+from isfed.problems import FederatedData, Problem
+from isfed.torch.agents import TorchAgents
 from isfed.torch.check import check_batch, check_device, check_labels, targets_for
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
+from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
 from isfed.torch.worker import Worker, per_example
-
-CHUNK = 1024  # rows per pass where there are many: bounds the memory of activations
 
 Score = Literal["last_layer", "exact"]
 
@@ -42,6 +44,8 @@ class Network:
         almost no cost; "exact" computes the norm itself.
     other_layers: what "exact" does with layers it has no rule for: "refuse" them by name, or
         send them through "func" (torch.func, slower).
+    optimizer: the agents' own optimizer, made anew for every turn as `optimizer(params, lr=step)`,
+        for instance `partial(torch.optim.SGD, momentum=0.9)`; plain gradient steps without.
     device: "cpu", "cuda", "cuda:1", "mps".
     seed: of the initial parameters.
 
@@ -54,6 +58,7 @@ class Network:
     loss: Callable[[Any, Any], Tensor] = field(default_factory=_cross_entropy)
     score: Score = field(default="last_layer", kw_only=True)
     other_layers: OtherLayers = field(default="refuse", kw_only=True)
+    optimizer: OptimizerFactory | None = field(default=None, kw_only=True)
     device: str = field(default="cpu", kw_only=True)
     seed: int = field(default=0, kw_only=True)
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False)
@@ -88,7 +93,8 @@ class Network:
         loss = repr(self.loss) if isinstance(self.loss, nn.Module) else _name(self.loss)
         return (
             f"Network({type(self.worker.module).__name__} {shape}, {self.num_params()} parameters, "
-            f"loss={loss}, score={self.score!r}, seed={self.seed})"
+            f"loss={loss}, score={self.score!r}, optimizer={_name(self.optimizer)}, "
+            f"seed={self.seed})"
         )
 
     @property
@@ -115,6 +121,12 @@ class Network:
         return Worker(flat, self.loss, watch)
 
     # What makes it a loss.
+
+    without_optimum = True  # nobody knows the minimiser of a network, and nobody expects it
+
+    def make_agents(self, problem: Problem, rules: Rules, **address: int) -> TorchAgents:
+        """The agents that train it."""
+        return TorchAgents(problem, rules, **address)
 
     def num_params(self, num_features: int | None = None) -> int:
         """The length of the model: trainable parameters and float buffers."""
@@ -151,66 +163,40 @@ class Network:
         """The weighted mean gradient of a batch, and the score of every example."""
         worker = self.worker
         worker.flat.load(params)
-        total = torch.zeros_like(worker.flat.flat)  # buffers have no gradient
-        norms = np.empty(len(y))
-        weight = np.asarray(weight)
-        for rows, inputs, targets in self._chunks(x, y):
-            given = weight[rows]
-            # The norms are found from the weighted losses: a weight of 0 leaves nothing to find.
-            zero = not np.all(given > 0.0)
-            share = torch.as_tensor(given, dtype=total.dtype, device=total.device)
-            found = worker.batch(inputs, targets, share, scored=not zero)
-            scores = self._scores(inputs, targets) if zero else found.norms
-            assert scores is not None
-            norms[rows] = scores.cpu().numpy()
-            total[: worker.flat.trained] += _flat(found.gradients, worker.flat) * (
-                len(given) / len(y)
-            )
-        return total.cpu().to(torch.float64).numpy(), norms
+        inputs, targets = self.tensors(x, y)
+        weights = torch.as_tensor(weight, dtype=worker.flat.dtype, device=worker.flat.device)
+        # Scores are found from the weighted losses: a weight of 0 leaves nothing to find.
+        positive = bool(np.all(np.asarray(weight) > 0.0))
+        found = worker.batch(inputs, targets, weights, scored=positive)
+        scores = found.norms if found.norms is not None else worker.scores(inputs, targets)
+        gradient = np.zeros(worker.flat.size)  # buffers have none
+        gradient[: worker.flat.trained] = worker.flatten(found.gradients).cpu().numpy()
+        return gradient, _float64(scores)
 
     def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The score of every example, without a backward pass where the bound is all it takes."""
         self.worker.flat.load(params)
-        found = [self._scores(i, t).cpu().numpy() for _, i, t in self._chunks(x, y)]
-        return np.concatenate(found).astype(np.float64)
-
-    def _scores(self, x: Tensor, y: Tensor) -> Tensor:
-        worker = self.worker
-        if worker.watch is None:
-            return worker.bounds(x, y)
-        norms = worker.batch(x, y, None, scored=True).norms
-        assert norms is not None
-        return norms
+        return _float64(self.worker.scores(*self.tensors(x, y)))
 
     def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The loss of every example, in evaluation mode."""
-        return self._evaluate(params, x, y, lambda outputs, t: per_example(self.loss(outputs, t)))
+        self.worker.flat.load(params)
+        measure = lambda outputs, t: per_example(self.loss(outputs, t))  # noqa: E731
+        return _float64(self.worker.evaluate(measure, *self.tensors(x, y)))
 
     def predict(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The outputs of the module, in evaluation mode."""
-        return self._evaluate(params, x, np.zeros(len(x)), lambda outputs, _: outputs)
+        self.worker.flat.load(params)
+        inputs, _ = self.tensors(x, np.zeros(0))
+        return _float64(self.worker.evaluate(lambda outputs, _: outputs, inputs, inputs))
 
-    def _evaluate(self, params, x, y, measure: Callable[[Any, Tensor], Tensor]) -> np.ndarray:
-        worker = self.worker
-        worker.flat.load(params)
-        worker.module.eval()
-        try:
-            with torch.no_grad():
-                parts = [measure(worker.module(i), t) for _, i, t in self._chunks(x, y)]
-        finally:
-            worker.module.train()
-        return torch.cat(parts).cpu().to(torch.float64).numpy()
-
-    def _chunks(self, x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows as tensors of the module's types on its device, not too many at a time."""
+    def tensors(self, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Rows and targets as tensors of the types that the module and the loss take."""
         flat = self.worker.flat
-        kind = numpy_type(flat.dtype)
-        y = targets_for(self.loss, np.asarray(y), kind)
-        for begin in range(0, len(y), CHUNK):
-            rows = slice(begin, begin + CHUNK)
-            inputs = as_tensor(np.asarray(x)[rows])
-            inputs = inputs.to(flat.dtype) if inputs.is_floating_point() else inputs
-            yield rows, inputs.to(flat.device), as_tensor(y[rows]).to(flat.device)
+        inputs = as_tensor(np.asarray(x))
+        inputs = inputs.to(flat.dtype) if inputs.is_floating_point() else inputs
+        targets = targets_for(self.loss, np.asarray(y), numpy_type(flat.dtype))
+        return inputs.to(flat.device), as_tensor(targets).to(flat.device)
 
     # What a model is outside of isfed.
 
@@ -235,12 +221,12 @@ class Network:
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__qualname__)
+    """A function's name, and the arguments that a partial one already has."""
+    if isinstance(function, partial):
+        given = [*map(repr, function.args), *(f"{k}={v!r}" for k, v in function.keywords.items())]
+        return f"{_name(function.func)}({', '.join(given)})"
+    return getattr(function, "__qualname__", repr(function))
 
 
-def _flat(gradients: tuple[Tensor | None, ...], flat: FlatModule) -> Tensor:
-    """The gradients of all parameters, one after the other; 0 where a parameter took no part."""
-    parts = [
-        torch.zeros_like(p) if g is None else g for g, p in zip(gradients, flat.params, strict=True)
-    ]
-    return torch.cat([part.reshape(-1) for part in parts])
+def _float64(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().to(torch.float64).numpy()

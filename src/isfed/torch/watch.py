@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from isfed.torch.norms import rule_of
+from isfed.torch.norms import rule_of, saved_by_rule
 
 OtherLayers = Literal["refuse", "func"]
 AUDIT_TOLERANCE = 1e-3  # relative, in any float type: a forgotten layer is far off
@@ -60,11 +60,20 @@ def without_rule(module: nn.Module) -> dict[str, str]:
     return found
 
 
+class Call(NamedTuple):
+    """One layer in one forward pass."""
+
+    layer: nn.Module
+    x: Tensor
+    output: torch.autograd.graph.GradientEdge  # where the gradient of its output arrives
+
+
 class Watch:
     """The exact norm of every example's gradient, beside the gradient of a weighted batch.
 
-    A layer that the hooks cannot serve is refused by name, or goes through `torch.func` with
-    `other_layers="func"`; `audit` finds those that only show when the module runs.
+    Hooks note the input of every layer during a forward pass. A layer that this cannot serve is
+    refused by name, or goes through `torch.func` with `other_layers="func"`; `audit` finds those
+    that only show when the module runs.
     """
 
     def __init__(
@@ -83,8 +92,8 @@ class Watch:
             self._refuse_or_add(LayerError(name, reason))
         self.active = False
         self.num_examples = 0
-        self.found: list[Tensor] = []  # squared norms, layer by layer
-        self.called: set[str] = set()
+        self.calls: dict[str, Call] = {}
+        self.saved: set[Tensor] = set()  # whose gradients the rules find
         self.layers = {name: m for name, m in module.named_modules() if _own(name, m)}
         for name, layer in self.layers.items():
             if name not in self.others:
@@ -103,7 +112,7 @@ class Watch:
                 self._audit(x[:1], y[:1])
                 return
             except LayerError as error:
-                if error.layer in self.others:  # torch.func cannot serve it either
+                if error.layer in self.others or not error.layer:  # nothing more to try
                     raise
                 self._refuse_or_add(error)
 
@@ -111,17 +120,18 @@ class Watch:
         named = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         with self.examples(1):
             loss = self.values(self.module(x), y).sum()
-            gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        keep: Any = {"allow_unused": True, "retain_graph": True}
+        gradients = torch.autograd.grad(loss, list(named.values()), **keep)
         literal = {
             name: gradient.square().sum()
             for name, gradient in zip(named, gradients, strict=True)
             if gradient is not None
         }
-        for layer in self.layers.keys() - self.called - self.others:
+        for layer in self.layers.keys() - self.calls.keys() - self.others:
             used = [name for name in _own(layer, self.layers[layer]) if name in literal]
             if used:
                 raise LayerError(layer, f"parameter {used[0]!r} is used without calling its layer")
-        norm = self.norms(x, y)[0]
+        norm = self.gradients(loss, [], x, y)[1][0]
         expected = torch.stack(list(literal.values())).sum().sqrt() if literal else norm * 0
         if (norm - expected).abs() > AUDIT_TOLERANCE * expected:
             raise LayerError(
@@ -133,27 +143,49 @@ class Watch:
 
     @contextmanager
     def examples(self, num_examples: int) -> Iterator[None]:
-        """A forward and a backward pass over that many examples; `norms` then has theirs."""
+        """A forward pass over that many examples."""
         self.num_examples = num_examples
-        self.found.clear()
-        self.called.clear()
+        self.calls.clear()
+        self.saved.clear()
         self.active = True
         try:
             yield
         finally:
             self.active = False
 
-    def norms(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> Tensor:
-        """The norms of the last pass, over `x` and `y`, whose losses were multiplied by `share`."""
-        self.active = False  # torch.func below runs the module once more
-        # A layer that does not lead to the loss has no gradient and finds nothing.
-        squares = sum(self.found, torch.zeros((), dtype=torch.float32, device=x.device))
-        squares = squares.expand(self.num_examples) if squares.dim() == 0 else squares
+    def gradients(
+        self,
+        loss: Tensor,
+        params: Sequence[nn.Parameter],
+        x: Tensor,
+        y: Tensor,
+        share: Tensor | None = None,
+    ) -> tuple[list[Tensor | None], Tensor]:
+        """The gradients of a loss in `params`, and every example's norm.
+
+        The loss must come from the last forward pass, over `x` and `y`; it is the sum of the
+        examples' losses, each multiplied by its `share`.
+        """
+        asked = [p for p in params if p not in self.saved]
+        edges = [call.output for call in self.calls.values()]
+        wanted: Any = [*asked, *edges]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else ()
+        known: dict[Tensor, Tensor] = dict(zip(asked, found, strict=False))
+        squares = loss.new_zeros(self.num_examples)
+        for call, gradient in zip(self.calls.values(), found[len(asked) :], strict=True):
+            if gradient is None:  # a layer that does not lead to the loss
+                continue
+            rule = rule_of(call.layer)
+            assert rule is not None
+            layer = rule(call.layer, call.x, gradient)
+            squares += layer.squares
+            known.update(layer.gradients)
+        self.calls.clear()
         if share is not None:
             squares = squares / share.square()
         if self.others:
             squares = squares + self._through_func(x, y)
-        return squares.sqrt()
+        return [known.get(param) for param in params], squares.sqrt()
 
     def _through_func(self, x: Tensor, y: Tensor) -> Tensor:
         """Squared norms of the layers without hooks, by `torch.func`."""
@@ -175,19 +207,19 @@ class Watch:
                 f"torch.func cannot compute the gradients of single examples for layer {layer!r}: "
                 f"{str(error).splitlines()[0]} Use score='last_layer'",
             ) from error
-        return sum(g.flatten(1).square().sum(1) for g in gradients)  # pyright: ignore
+        squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
+        return torch.stack(squares).sum(0)
 
     def _hook(self, name: str):
         def forward(layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
             if not self.active or name in self.others or not output.requires_grad:
                 return
-            if name in self.called:
+            if name in self.calls:
                 raise LayerError(
                     name,
                     f"layer {name!r} is used more than once in a forward pass: the norm of the "
                     "summed gradient is not found from its parts",
                 )
-            self.called.add(name)
             x = (args[0] if args else kwargs["input"]).detach()
             if len(x) != self.num_examples:
                 raise LayerError(
@@ -195,12 +227,9 @@ class Watch:
                     f"layer {name!r} gets an input of shape {tuple(x.shape)}, but examples must "
                     f"be along its first axis ({self.num_examples} of them)",
                 )
-            rule = rule_of(layer)
-            assert rule is not None
-
-            def backward(gradient: Tensor) -> None:
-                self.found.append(rule(layer, x, gradient))
-
-            output.register_hook(backward)
+            # The edge, not the tensor: something in place may follow, as nn.ReLU(inplace=True).
+            edge = torch.autograd.graph.get_gradient_edge(output)
+            self.calls[name] = Call(layer, x, edge)
+            self.saved.update(saved_by_rule(layer, output))
 
         return forward

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,18 +13,23 @@ from torch import Tensor, nn
 from isfed.torch.flat import FlatModule
 from isfed.torch.watch import Watch
 
+CHUNK = 1024  # rows per pass where there are many: bounds the memory of activations
+
 
 class Batch(NamedTuple):
     """What one pass over a batch found."""
 
-    gradients: tuple[Tensor | None, ...]  # of the weighted mean loss, None where there is none
+    gradients: Sequence[Tensor | None]  # of the weighted mean loss, None where there is none
     norms: Tensor | None  # (B,), if asked for
-    values: Tensor  # (B,), the unweighted losses
 
 
 def per_example(values: Tensor) -> Tensor:
     """One loss per example: the mean over any further axes, such as the words of a text."""
     return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def _mean(values: Tensor, share: Tensor | None) -> Tensor:
+    return values.mean() if share is None else torch.dot(values, share)
 
 
 class Worker:
@@ -44,36 +49,81 @@ class Worker:
         return per_example(self.loss(self.module(x), y))
 
     def batch(self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool) -> Batch:
-        """The gradient of the weighted mean loss; no weight means 1 for every example."""
+        """The gradient of the weighted mean loss; no weight means 1 for every example.
+
+        A weight must be positive where scores are asked for, which are found from weighted losses.
+        """
+        if len(x) > CHUNK:
+            return self._chunks(x, y, weight, scored=scored)
         share = None if weight is None else weight / len(x)
-        exact = scored and self.watch is not None
-        if exact:
-            assert self.watch is not None
-            with self.watch.examples(len(x)):
-                return self._batch(x, y, share, bounded=False, exact=True)
-        return self._batch(x, y, share, bounded=scored, exact=False)
-
-    def _batch(self, x, y, share: Tensor | None, *, bounded: bool, exact: bool) -> Batch:
+        if scored and self.watch is not None:
+            return self._watched(x, y, share, self.watch)
         outputs = self.module(x)
-        values = per_example(self.loss(outputs, y))
-        mean = values.mean() if share is None else torch.dot(values, share)
-        wanted = [outputs, *self.flat.params] if bounded else self.flat.params
-        gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
-        norms = None
-        if bounded or exact:
-            scale = share if share is not None else values.new_full((), 1.0 / len(x))
-            if exact:
-                assert self.watch is not None
-                norms = self.watch.norms(x, y, scale)
-            else:
-                norms = torch.linalg.vector_norm(gradients[0].flatten(1), dim=1) / scale
-                gradients = gradients[1:]
-        return Batch(gradients, norms, values.detach())
+        mean = _mean(per_example(self.loss(outputs, y)), share)
+        if not scored:
+            return Batch(torch.autograd.grad(mean, self.flat.params, allow_unused=True), None)
+        wanted = [outputs, *self.flat.params]
+        slopes, *gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
+        norms = torch.linalg.vector_norm(slopes.flatten(1), dim=1)
+        return Batch(gradients, norms * len(x) if share is None else norms / share)
 
-    def bounds(self, x: Tensor, y: Tensor) -> Tensor:
-        """The last layer's bound from a forward pass alone."""
+    def _watched(self, x: Tensor, y: Tensor, share: Tensor | None, watch: Watch) -> Batch:
+        """The same with exact norms."""
+        with watch.examples(len(x)):
+            mean = _mean(self.values(x, y), share)
+        equal = mean.new_full((), 1.0 / len(x))
+        return Batch(
+            *watch.gradients(mean, self.flat.params, x, y, equal if share is None else share)
+        )
+
+    def _chunks(self, x, y, weight: Tensor | None, *, scored: bool) -> Batch:
+        """The same in several passes."""
+        total: list[Tensor | None] = [None] * len(self.flat.params)
+        norms = []
+        for begin in range(0, len(x), CHUNK):
+            rows = slice(begin, begin + CHUNK)
+            part = self.batch(
+                x[rows], y[rows], None if weight is None else weight[rows], scored=scored
+            )
+            share = len(x[rows]) / len(x)
+            for i, gradient in enumerate(part.gradients):
+                if gradient is not None:
+                    before = total[i]
+                    total[i] = share * gradient if before is None else before + share * gradient
+            norms.append(part.norms)
+        return Batch(total, torch.cat(norms) if scored else None)
+
+    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+        """The score of every example; the last layer's bound takes a forward pass alone."""
+        pairs = zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+        return torch.cat([self._scores(inputs, targets) for inputs, targets in pairs])
+
+    def _scores(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.watch is not None:
+            norms = self.batch(x, y, None, scored=True).norms
+            assert norms is not None
+            return norms
         with torch.no_grad():
             outputs = self.module(x)
         outputs = outputs.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(per_example(self.loss(outputs, y)).sum(), outputs)
         return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+
+    def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """One vector of the trainable parameters' gradients; 0 where one took no part."""
+        params = self.flat.params
+        parts = [
+            p.new_zeros(p.numel()) if g is None else g.reshape(-1)
+            for g, p in zip(gradients, params, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """What `measure` makes of outputs and targets, in evaluation mode, row by row."""
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                pairs = zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+                return torch.cat([measure(self.module(i), t) for i, t in pairs])
+        finally:
+            self.module.train()

@@ -1,0 +1,142 @@
+"""Local work through isfed against a bare PyTorch loop: CPU seconds, interleaved in one run.
+
+    python benchmarks/torch_overhead.py [--rounds 10] [--model mlp|cnn] [--threads 1]
+
+K=500 agents, L=10, E=5, B=20. The bare loop draws a batch, steps with torch.optim.SGD and averages
+the models, as a script without any library would.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from isfed import FedAvg, FederatedData, ISFedAvg, Memory, Problem, Score
+from isfed.torch import Network
+
+K, L, E, B, ROWS = 500, 10, 5, 20, 60
+STEP = 0.05
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def make_data() -> FederatedData:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((K * ROWS, 1, 28, 28), dtype=np.float32)
+    y = rng.integers(0, 10, K * ROWS)
+    return FederatedData(x, y, np.arange(K + 1) * ROWS)
+
+
+class Bare:
+    """What one writes without a library."""
+
+    def __init__(self, make, data: FederatedData) -> None:
+        torch.manual_seed(0)
+        self.module, self.cloud = make(), make()
+        self.cloud.load_state_dict(self.module.state_dict())
+        self.data = [
+            (torch.tensor(x), torch.tensor(y)) for x, y in (data.agent(k) for k in range(K))
+        ]
+        self.loss = nn.CrossEntropyLoss()
+
+    def round(self) -> None:
+        chosen = torch.randperm(K)[:L].tolist()
+        total = None
+        for k in chosen:
+            x, y = self.data[k]
+            self.module.load_state_dict(self.cloud.state_dict())
+            optimizer = torch.optim.SGD(self.module.parameters(), lr=STEP)
+            for _ in range(E):
+                rows = torch.randint(len(x), (B,))
+                optimizer.zero_grad()
+                self.loss(self.module(x[rows]), y[rows]).backward()
+                optimizer.step()
+            state = {name: value.clone() for name, value in self.module.state_dict().items()}
+            total = state if total is None else {n: total[n] + v for n, v in state.items()}
+        assert total is not None
+        self.cloud.load_state_dict({name: value / L for name, value in total.items()})
+
+
+class Ours:
+    """The same rounds through the library."""
+
+    def __init__(self, make, data: FederatedData, algorithm, score) -> None:
+        self.problem = Problem(data, Network(make, score=score), local_steps=E, batch_size=B)
+        self.algorithm = algorithm
+        network: Network = self.problem.loss
+        rules = algorithm.rules(K)
+        self.agents = network.make_agents(self.problem, rules, seed=0, repetition=0)
+        self.state = algorithm.start(self.agents, network.initial())
+        self.done = 0
+
+    def round(self) -> None:
+        self.state = self.algorithm.round(self.state, self.agents, self.done)
+        self.done += 1
+
+
+def contestants(make, data: FederatedData) -> dict:
+    second = Memory(score=Score.SECOND_MOMENT)
+    fedavg = FedAvg(step_size=STEP, num_active=L)
+    scored = ISFedAvg(step_size=STEP * E, num_active=L, agents=second, examples=Memory())
+    return {
+        "bare PyTorch": Bare(make, data),
+        "uniform": Ours(make, data, fedavg, "last_layer"),
+        "last layer": Ours(make, data, scored, "last_layer"),
+        "exact": Ours(make, data, scored, "exact"),
+    }
+
+
+def measure(make, *, rounds: int) -> dict[str, np.ndarray]:
+    """CPU seconds per round of every contestant, (rounds,)."""
+    data = make_data()
+    runs = contestants(make, data)
+    for run in runs.values():
+        run.round()  # compiles, allocates
+    seconds = {name: np.empty(rounds) for name in runs}
+    for i in range(rounds):
+        for name, run in runs.items():
+            before = time.process_time()
+            run.round()
+            seconds[name][i] = time.process_time() - before
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--model", choices=("mlp", "cnn", "both"), default="both")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    models = {"mlp": mlp, "cnn": cnn}
+    for name in models if given.model == "both" else [given.model]:
+        seconds = measure(models[name], rounds=given.rounds)
+        bare = seconds["bare PyTorch"]
+        print(f"{name}, {given.threads} thread(s), median of {given.rounds} rounds")
+        for run, spent in seconds.items():
+            ratio = np.median(spent / bare)
+            low, high = np.percentile(spent / bare, [25, 75])
+            print(
+                f"  {run:14s} {1e3 * np.median(spent):8.1f} ms CPU  x {ratio:.2f} "
+                f"({low:.2f} to {high:.2f})"
+            )
+
+
+if __name__ == "__main__":
+    main()

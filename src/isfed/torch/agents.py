@@ -1,0 +1,221 @@
+"""Agents whose model is an nn.Module: one module for all, one turn after the other."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+
+from isfed.base.streams import Purpose, Stream, stream_key
+from isfed.federation.agent import Rules, score_of_examples, score_of_turn
+from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.arrays import wants_norms
+from isfed.problems import Problem
+from isfed.sampling import telemetry
+from isfed.sampling.designs import WithReplacement
+from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
+from isfed.sampling.telemetry import TurnWatch
+from isfed.torch.convert import reseed
+from isfed.torch.turn import Order, Outcome, Sampled, take_turn
+
+
+class TorchPurpose(IntEnum):
+    """What a stream is for, beyond the purposes that all agents have."""
+
+    MODULE = 100  # dropout and whatever else a module draws
+
+
+class TorchAgents(AddressedAgents):
+    """All agents of one repetition.
+
+    They share one module, which a turn loads its model into, and one block of data. What an agent
+    keeps to itself is its table of scores and the memory of the score it reports.
+    """
+
+    def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
+        super().__init__(problem, seed=seed, repetition=repetition)
+        self.network: Any = problem.loss
+        self.rules = rules
+        self.scored = wants_norms(rules.agents, rules.examples)
+        if rules.agents.learns and rules.agents.score != Score.SECOND_MOMENT:
+            self._check_room(memory_size(rules.agents, problem.num_params))
+        purpose: Any = TorchPurpose.MODULE
+        self.module_key = stream_key(seed, repetition=repetition, purpose=purpose)
+        self.x, self.y = self.network.tensors(problem.data.features, problem.data.targets)
+        self.offsets = problem.data.offsets
+        self.tables: dict[int, Table] = {}
+        self.memory: dict[int, np.ndarray] = {}
+        if rules.examples.initial == Initial.OPTIMUM:
+            for k in range(self.num_agents):
+                self.table(k).replace(self._norms(problem.optimum, k)[0])  # eq. (44)
+
+    def _check_room(self, width: int) -> None:
+        """Averaged gradients of all agents must fit in memory."""
+        gigabytes = 8e-9 * width * self.num_agents
+        if gigabytes > 8.0:
+            raise ValueError(
+                f"agents that report an averaged gradient remember {width} numbers each, "
+                f"{gigabytes:.0f} GB for {self.num_agents} agents; use "
+                "Memory(score=Score.SECOND_MOMENT)"
+            )
+
+    def table(self, agent: int) -> Table:
+        """The scores of an agent's examples; agents of one size share one where all are equal."""
+        count = int(self.sizes[agent])
+        place = -count if self.rules.examples.equal else agent
+        if place not in self.tables:
+            self.tables[place] = Table(count, self.rules.examples, self.rules.example_design)
+        return self.tables[place]
+
+    def data(self, agent: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The examples of one agent."""
+        rows = slice(int(self.offsets[agent]), int(self.offsets[agent + 1]))
+        return self.x[rows], self.y[rows]
+
+    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
+        """One turn of every agent named."""
+        if local.shift is not None:
+            raise ValueError("a true model that drifts is known for linear losses only; drift=0")
+        count, size = turns.agents.size, self.num_params
+        changes, scores = np.empty((count, size)), np.empty(count)
+        gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
+        velocity = np.zeros((count, size if local.momentum != 0.0 else 0))
+        if local.velocity is not None:
+            velocity[...] = local.velocity
+        flat = self.network.worker.flat
+        models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
+        starts = models.cpu().numpy()  # as the module can hold them
+        with torch.random.fork_rng():
+            for i, k in enumerate(turns.agents.tolist()):
+                order = Order(
+                    agent=k,
+                    steps=int(self.local_steps[k] if local.steps is None else local.steps[i]),
+                    batch_size=int(self.batch_size[k]),
+                    step=float(turns.step[i]),
+                    correction=None if local.correction is None else local.correction[i],
+                    velocity=velocity[i],
+                )
+                place = i if models.dim() == 2 else slice(None)
+                outcome, watch[i] = self._turn(order, models[place], round_index, local)
+                trained = flat.collect().cpu().numpy()
+                np.subtract(trained, starts[place], out=changes[i], dtype=np.float64)
+                scores[i] = self._score(order, changes[i, : flat.trained], outcome)
+                gradients[i] = outcome.gradients
+        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns)
+        return Uploads(changes, scores, gradients, watch, velocity)
+
+    def _turn(
+        self, order: Order, start: torch.Tensor, round_index: int, local: Local
+    ) -> tuple[Outcome, np.ndarray]:
+        """Train the module from `start`; returns what was found and the telemetry."""
+        worker, rules = self.network.worker, self.rules
+        agent = order.agent
+        stream = self.stream(Purpose.EXAMPLES, round_index, agent)
+        seeds = Stream.at(self.module_key, round_index=round_index, agent=agent)
+        reseed(int(seeds.state[0] >> np.uint64(1)), worker.flat.device)
+        capped = not isinstance(rules.example_design, WithReplacement)
+        watch = TurnWatch(int(self.sizes[agent]), rules.examples.floor, capped=capped)
+        worker.flat.load(start)
+        outcome = take_turn(
+            worker,
+            self.data(agent),
+            order,
+            Sampled(rules.examples, self.table(agent), stream, watch),
+            local=local,
+            scored=self.scored,
+            optimizer=self.network.optimizer,
+        )
+        return outcome, watch.turn
+
+    def _score(self, order: Order, change: np.ndarray, outcome: Outcome) -> float:
+        """What the cloud's policy asks the agent to report."""
+        rules = self.rules
+        if not rules.agents.learns:
+            return 0.0
+        first, second = outcome.moments
+        spread = second if rules.examples.equal else first * first
+        stored = -1.0
+        if rules.examples.refresh == Refresh.TOUCHED and rules.agents.score != Score.BOUND:
+            stored = self.table(order.agent).mean_seen() ** 2
+        if order.agent not in self.memory:
+            self.memory[order.agent] = np.full(memory_size(rules.agents, change.size), -1.0)
+        gradient = change / (-order.step * order.steps)
+        return score_of_turn(
+            int(rules.agents.score), rules.agents.rate, order.steps, order.batch_size,
+            spread, stored, gradient, self.memory[order.agent],
+        )  # fmt: skip
+
+    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """(n,) the risk of each of these agents at a model."""
+        models = np.broadcast_to(params, (len(which), self.num_params))
+        self.ledger.forwards += int(self.sizes[which].sum())
+        self.ledger.scalars_up += len(which)
+        data = self.problem.data
+        return np.array(
+            [self.network.values(models[i], *data.agent(k)).mean() for i, k in enumerate(which)]
+        )
+
+    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """(n, M) the gradients of their risks."""
+        models = np.broadcast_to(params, (len(which), self.num_params))
+        self.ledger.gradients += int(self.sizes[which].sum())
+        self.ledger.models_up += len(which)
+        return np.array([self._norms(models[i], k)[1] for i, k in enumerate(which)])
+
+    def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:
+        """The score of every example of an agent, and the gradient of its risk."""
+        x, y = self.problem.data.agent(agent)
+        gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
+        return norms, gradient
+
+    def scores_at(
+        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
+    ) -> np.ndarray:
+        """(K,) every agent's score of eq. (48) at a model, from all its data."""
+        if charge:
+            self.charge_everybody()
+        examples = self.rules.examples
+        found = np.empty(self.num_agents)
+        for k in range(self.num_agents):
+            norms, gradient = self._norms(params, k)
+            found[k] = score_of_examples(
+                norms, gradient, int(self.local_steps[k]), int(self.batch_size[k]),
+                examples.floor, examples.equal,
+            )  # fmt: skip
+        return found
+
+    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) p_n of every example, agent by agent."""
+        if self.rules.examples.refresh == Refresh.ALL:  # between turns they hold the last turn's
+            for k in range(self.num_agents):
+                self.table(k).replace(self._norms(params, k)[0])
+        return np.concatenate([self.table(k).probabilities() for k in range(self.num_agents)])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs; agents that never worked have nothing to keep."""
+        kept = {} if self.rules.examples.equal else self.tables
+        return {
+            "table_agents": np.array(sorted(kept), np.int64),
+            "tables": np.concatenate([np.empty(0), *(kept[k].nodes for k in sorted(kept))]),
+            "memory_agents": np.array(sorted(self.memory), np.int64),
+            "memory": np.array([self.memory[k] for k in sorted(self.memory)]),
+            "ledger": self.ledger.as_array(),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state."""
+        self.tables.clear()
+        at = 0
+        for k in state["table_agents"].tolist():
+            nodes = self.table(k).nodes
+            nodes[:] = state["tables"][at : at + nodes.size]
+            at += nodes.size
+        if at != state["tables"].size:
+            raise ValueError("its tables have other sizes")
+        agents = state["memory_agents"].tolist()
+        self.memory = {k: row.copy() for k, row in zip(agents, state["memory"], strict=True)}
+        self.ledger = type(self.ledger).from_array(state["ledger"])
