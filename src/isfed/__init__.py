@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+    from isfed.algorithms.algorithm import Algorithm, Method, ModelState
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.federation.agent import Agent, Rules, Upload
+    from isfed.federation.agents import Agents, Local, Turns, Uploads
     from isfed.federation.cloud import Cloud, Selection
     from isfed.problems import (
         EQUAL,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 # Where the public names live; a test holds this table, the imports above and __all__ together.
 _NAMES = {
+    "algorithms.algorithm": ("Algorithm", "Method", "ModelState"),
+    "federation.agents": ("Agents", "Local", "Turns", "Uploads"),
     "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
@@ -99,6 +103,8 @@ __all__ = [
     "OUTLIERS",
     "PAPER",
     "Agent",
+    "Agents",
+    "Algorithm",
     "Cloud",
     "Columns",
     "Current",
@@ -113,10 +119,13 @@ __all__ = [
     "Huber",
     "ISFedAvg",
     "LeastSquares",
+    "Local",
     "Logistic",
     "Loss",
     "Measure",
     "Memory",
+    "Method",
+    "ModelState",
     "NoOptimumError",
     "Oracle",
     "Poisson",
@@ -132,8 +141,10 @@ __all__ = [
     "Stream",
     "SumTree",
     "Systematic",
+    "Turns",
     "Uniform",
     "Upload",
+    "Uploads",
     "WithReplacement",
     "__version__",
     "certify",

@@ -16,7 +16,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.sampling.designs import Design, Deville, WithReplacement
-from isfed.sampling.policies import Initial, Memory, Policy, Refresh, Table
+from isfed.sampling.policies import Initial, Memory, Policy, Refresh, Table, compiled_policy
 from isfed.sampling.telemetry import RoundWatch, uniform_rows
 
 
@@ -62,7 +62,7 @@ class ISFedAvg:
             if not isinstance(getattr(self, name), Policy):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a policy, e.g. Memory()")
         for name in ("agent_design", "example_design"):
-            if not isinstance(getattr(self, name), Design):
+            if not isinstance(getattr(self, name), Design) or isinstance(getattr(self, name), type):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a design, e.g. Deville()")
 
     @property
@@ -92,7 +92,8 @@ class ISFedAvg:
 
     def plan(self) -> Plan | None:
         """The same as numbers, for the fused kernel; None if it does not know the designs."""
-        if not (compiled_design(self.agent_design) and compiled_design(self.example_design)):
+        known = (compiled_design(d) for d in (self.agent_design, self.example_design))
+        if not (all(known) and compiled_policy(self.agents) and compiled_policy(self.examples)):
             return None
         agents = make_sampler(self.agents, self.agent_design)
         examples = make_sampler(self.examples, self.example_design)

@@ -11,6 +11,7 @@ from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
 from isfed.federation.agents import PLAIN_LOCAL, Local
 from isfed.problems.gradients import moved_target
+from isfed.problems.losses import num_params_of
 from isfed.sampling import policies
 from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Refresh, Score, Table
@@ -131,7 +132,7 @@ class Agent:
         self.rules = rules
         self.key = np.uint64(0)
         self.table = Table(num_examples, rules.examples, rules.example_design)
-        num_params = loss.num_params(self.features.shape[1])
+        num_params = num_params_of(loss, self.features.shape[1])
         self.watch = self._new_watch()
         self.memory = np.full(policies.memory_size(rules.agents, num_params), -1.0)
 

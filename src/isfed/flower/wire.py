@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -18,7 +18,7 @@ from isfed.federation.agent import Rules, Upload
 from isfed.federation.trust import ScoreRange
 from isfed.flower.arrays import Layout, WireError, shown
 from isfed.sampling.designs import ALL_DESIGNS
-from isfed.sampling.policies import Initial, Policy, Refresh, Score
+from isfed.sampling.policies import Initial, Policy, Refresh, Score, ScorePolicy
 
 MODEL, ORDER, TRAIN_CONFIG = "arrays", "isfed", "config"
 CHANGE, METRICS = "change", "metrics"
@@ -60,7 +60,7 @@ def pack_order(order: Order) -> ConfigRecord:
     if order.agent_prob is not None:
         fields["agent-prob"] = order.agent_prob
     for who, policy in (("examples", rules.examples), ("agents", rules.agents)):
-        for name, value in asdict(policy).items():
+        for name, value in asdict(cast(ScorePolicy, policy)).items():
             fields[f"{who}-{name}"] = int(value) if isinstance(value, int) else value
     return ConfigRecord(fields)
 
@@ -73,7 +73,7 @@ def _policy(fields: ConfigRecord, who: str) -> Policy:
     values["initial"] = Initial(values["initial"])
     values["refresh"] = Refresh(values["refresh"])
     values["score"] = Score(values["score"])
-    return Policy(**values)
+    return ScorePolicy(**values)
 
 
 def unpack_order(content: RecordDict) -> Order:

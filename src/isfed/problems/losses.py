@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
@@ -25,21 +25,30 @@ from isfed.problems.gradients import (
 
 
 class Loss(Protocol):
-    """What an agent needs of a loss; a neural network only has to supply this."""
+    """What an agent needs of a loss: `gradient`, and nothing else.
+
+    What a loss may offer beside it: `num_params(num_features)` (one per feature unless it says
+    otherwise), `check_targets(targets)` (raises a ValueError for a target without meaning),
+    `values(params, x, y)` (the loss of every example, for risks), `curvature(x)` (for step-size
+    limits). What needs something that a loss lacks says so.
+    """
 
     def gradient(
         self, params: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The weighted mean gradient of a batch, and the norm of every example's gradient."""
+        """The weighted mean gradient of a batch, and the norm of every example's gradient.
+
+        params: (M,) the model.
+        x, y: the rows of the batch, (n, ...) and (n,).
+        weight: (n,) the factor of every example; the mean is over n, whatever the weights sum to.
+        """
         ...
 
-    def num_params(self, num_features: int) -> int:
-        """The length of `params` for examples of that many features."""
-        ...
 
-    def check_targets(self, targets: np.ndarray) -> None:
-        """Raise a ValueError that names the first target the loss has no meaning for."""
-        ...
+def num_params_of(loss: Any, num_features: int) -> int:
+    """M: one parameter per feature unless the loss says otherwise."""
+    count = getattr(loss, "num_params", None)
+    return num_features if count is None else count(num_features)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from isfed.problems import optimum
 from isfed.problems.data import FederatedData
+from isfed.problems.losses import num_params_of
 from isfed.problems.optimum import NoOptimumError
 
 
@@ -115,8 +116,7 @@ class Problem:
     @cached_property
     def num_params(self) -> int:
         """M; one per feature unless the loss says otherwise."""
-        count = getattr(self.loss, "num_params", None)
-        return self.data.num_features if count is None else count(self.data.num_features)
+        return num_params_of(self.loss, self.data.num_features)
 
     @cached_property
     def optimum(self) -> np.ndarray:

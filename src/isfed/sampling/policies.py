@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -50,8 +51,58 @@ class Score(IntEnum):
     SECOND_MOMENT = 2  # the root of a moving average of |estimate of the gradient|^2
 
 
+@runtime_checkable
+class Policy(Protocol):
+    """How scores begin, which of them change, and the uniform floor under the probabilities.
+
+    A policy of your own may have `update(known, found) -> scores` beside these: it is given what
+    the table knew of the units just drawn (-1: nothing yet) and what they turned out to score, and
+    returns what the table is to hold. docs/extend.md has an example.
+    """
+
+    @property
+    def name(self) -> str:
+        """How tables and figures call it."""
+        ...
+
+    @property
+    def initial(self) -> Initial:
+        """Where the scores begin."""
+        ...
+
+    @property
+    def refresh(self) -> Refresh:
+        """Which scores change."""
+        ...
+
+    @property
+    def floor(self) -> float:
+        """The share of the probability that is spread equally, from 0 to 1."""
+        ...
+
+    @property
+    def score(self) -> Score:
+        """What an agent reports; of an example it is the norm of the gradient."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """How fast the averages behind an agent's report move."""
+        ...
+
+    @property
+    def equal(self) -> bool:
+        """Whether all probabilities stay equal."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether what a draw touches changes the scores."""
+        ...
+
+
 @dataclass(frozen=True)
-class Policy:
+class ScorePolicy:
     """Initial scores, what refreshes them, and a uniform floor under the probabilities."""
 
     name: str
@@ -82,17 +133,17 @@ class Policy:
 
 def Uniform() -> Policy:  # noqa: N802 (the five policies read as types)
     """Equal probabilities for ever."""
-    return Policy("uniform", Initial.EQUAL, Refresh.NEVER)
+    return ScorePolicy("uniform", Initial.EQUAL, Refresh.NEVER)
 
 
 def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
     """The optimal probabilities, computed from w^o, which nobody has in practice."""
-    return Policy("oracle", Initial.OPTIMUM, Refresh.NEVER, floor)
+    return ScorePolicy("oracle", Initial.OPTIMUM, Refresh.NEVER, floor)
 
 
 def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
     """The optimal formulas at the current model, from all the data, every round."""
-    return Policy("current", Initial.EQUAL, Refresh.ALL, floor)
+    return ScorePolicy("current", Initial.EQUAL, Refresh.ALL, floor)
 
 
 def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
@@ -101,7 +152,7 @@ def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
     A small floor makes rare large steps: an example drawn with a probability far below its share
     of the gradient is followed by a step that overshoots.
     """
-    return Policy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
+    return ScorePolicy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
 
 
 def Memory(  # noqa: N802
@@ -113,7 +164,7 @@ def Memory(  # noqa: N802
     """
     if score == Score.BOUND:
         raise ValueError("score=BOUND has no memory; use AVERAGED_BOUND or SECOND_MOMENT")
-    return Policy("memory", Initial.UNSEEN, Refresh.TOUCHED, floor, score, rate)
+    return ScorePolicy("memory", Initial.UNSEEN, Refresh.TOUCHED, floor, score, rate)
 
 
 # Numba reads plain integers faster than members of an enumeration.
@@ -267,6 +318,21 @@ def _refresh(nodes, count, units, scores, refresh, design):
     refresh_touched(nodes, 0, count, units, scores, units.size, refresh, design)
 
 
+def _check_scores(scores: np.ndarray, count: int) -> np.ndarray:
+    """What a policy of one's own returned, if a table can hold it."""
+    found = np.asarray(scores, np.float64)
+    if found.shape != (count,) or not (np.isfinite(found) & (found >= 0.0)).all():
+        raise ValueError(
+            f"update returned {found!r}: expected {count} finite scores >= 0, one for each unit"
+        )
+    return found
+
+
+def compiled_policy(policy: Policy) -> bool:
+    """Whether compiled code knows a policy."""
+    return not hasattr(policy, "update")
+
+
 class Table:
     """The scores of one population under one policy and one design, for agents or for examples."""
 
@@ -302,6 +368,9 @@ class Table:
     def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
         """Tell the table what the drawn units turned out to score."""
         if self.policy.learns:
+            update = getattr(self.policy, "update", None)
+            if update is not None:
+                scores = _check_scores(update(self.scores[units], scores), units.size)
             code = getattr(self.design, "code", tables.SYSTEMATIC)
             _refresh(self.nodes, self.count, units.copy(), scores.copy(), self.policy.refresh, code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from isfed.federation.arrays import compiled_design
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.problems import Problem
+from isfed.sampling.policies import compiled_policy
 from isfed.simulate.driver import Recording, drive
 from isfed.simulate.history import History, Measure
 from isfed.simulate.kernel_run import KernelRun
@@ -58,9 +60,17 @@ def kernel_runs(problem: Problem, algorithm: Any) -> bool:
 
 def _planned(algorithm: Any) -> bool:
     if getattr(algorithm, "step_size", None) == "auto":  # a plan needs a number; any will do
-        designs = (algorithm.agent_design, algorithm.example_design)
-        return all(compiled_design(design) for design in designs)
+        algorithm = replace(algorithm, step_size=1.0)
     return algorithm.plan() is not None
+
+
+def _compiled_examples(algorithm: Any) -> bool:
+    """Whether compiled agents know how the examples are drawn."""
+    design = getattr(algorithm, "example_design", None)
+    policy = getattr(algorithm, "examples", None)
+    return (design is None or compiled_design(design)) and (
+        policy is None or compiled_policy(policy)
+    )
 
 
 def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> Engine:
@@ -72,8 +82,7 @@ def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> 
         raise ValueError(
             "the kernel does not know this loss or design or algorithm; use engine='objects'"
         )
-    design = getattr(algorithm, "example_design", None)
-    compiled = hasattr(problem.loss, "compiled") and (design is None or compiled_design(design))
+    compiled = hasattr(problem.loss, "compiled") and _compiled_examples(algorithm)
     own = hasattr(problem.loss, "make_agents")
     if engine == "agents" and not (compiled or own):
         raise ValueError(

@@ -23,7 +23,7 @@ from isfed.base.checks import check_active
 from isfed.federation.agent import Agent, Upload
 from isfed.problems import Problem
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
-from isfed.sampling.policies import Refresh
+from isfed.sampling.policies import Policy, Refresh, ScorePolicy
 from isfed.theory.choices import check_model
 from isfed.theory.stability import explain_divergence, with_step_size
 
@@ -98,6 +98,11 @@ class _Prescribed:
 
     def draw(self, inclusion, rng):
         return self.units
+
+
+def _frozen(policy: Policy) -> Policy:
+    """The policy with a table that learns nothing."""
+    return ScorePolicy(policy.name, policy.initial, Refresh.NEVER, policy.floor)
 
 
 def certify(
@@ -235,7 +240,7 @@ class _Round:
         table, prescribed = working.table, _Prescribed()
         working.table = copy(table)
         working.table.design = prescribed  # type: ignore[assignment]
-        working.table.policy = replace(table.policy, refresh=Refresh.NEVER)
+        working.table.policy = _frozen(table.policy)
         total = np.zeros_like(self.params)
         for units, chance in batches:
             self._restore(agent)

@@ -298,7 +298,7 @@ class Constants:
         if int(steps.max()) == 1:
             return 0.0, 0.0, 0.0  # every gradient is taken at w_{i-1}
         for design in (self.algorithm.agent_design, self.algorithm.example_design):
-            if not (design.fixed_size or isinstance(design, WithReplacement)):
+            if not (getattr(design, "fixed_size", True) or isinstance(design, WithReplacement)):
                 raise TheoryError(
                     f"{type(design).__name__} draws a random number of units, for which Lemma 5 "
                     "has no bound; use a design of fixed size, or local_steps=1"

@@ -1,5 +1,10 @@
 """Draw n of N units with prescribed inclusion probabilities."""
 
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.independent import Poisson, WithReplacement
 from isfed.sampling.designs.sampford import Sampford
@@ -7,7 +12,25 @@ from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic
 from isfed.sampling.designs.tree import SumTree
 
 ALL_DESIGNS = (Systematic, HartleyRao, Deville, Sampford, Poisson, WithReplacement)
-Design = Systematic | HartleyRao | Deville | Sampford | Poisson | WithReplacement
+
+
+@runtime_checkable
+class Design(Protocol):
+    """A way to draw n of N units with prescribed inclusion probabilities.
+
+    For exact variances (`isfed.theory`) a design also has `joint(inclusion)`, the matrix of joint
+    inclusion probabilities.
+    """
+
+    def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:
+        """The units drawn, by their numbers.
+
+        inclusion: (N,) the inclusion probabilities; they sum to the number of units to draw.
+        rng: a `Stream` (its `uniforms(count)` are the random numbers to use), a NumPy generator or
+            a seed.
+        """
+        ...
+
 
 __all__ = [
     "ALL_DESIGNS",

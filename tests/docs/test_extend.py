@@ -1,0 +1,81 @@
+"""docs/extend.md runs from top to bottom, and what it shows is right."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The names that the page defines, after all its blocks have run in order."""
+    names = {"__name__": "extend"}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    assert len(blocks) >= 8
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    return names
+
+
+def test_the_loss_is_learned_and_has_no_msd(page):
+    class Quiet(page["Distance"]):
+        every = 400
+
+    algorithm = page["ISFedAvg"](step_size=0.2, num_active=4)
+    history = page["simulate"](page["counts"], algorithm, rounds=400, measure=Quiet())
+    first, last = history.measured["distance"][0]
+    assert last < 0.25 * first
+    with pytest.raises(ValueError, match="this run has no msd: this problem was made with optim"):
+        history.steady()
+
+
+def test_the_design_keeps_its_inclusion_probabilities(page):
+    inclusion = np.array([0.2, 0.7, 0.8, 0.5, 0.4, 0.4])
+    draws, stream = 20_000, page["Stream"](1)
+    counts = np.zeros(6)
+    for _ in range(draws):
+        units = page["Pivotal"]().draw(inclusion, stream)
+        assert len(units) == 3
+        counts[units] += 1
+    stderr = np.sqrt(inclusion * (1 - inclusion) / draws)
+    assert (np.abs(counts / draws - inclusion) < 4 * stderr).all()
+
+
+def test_the_policy_learns_what_it_says(page):
+    from isfed.sampling.policies import Table
+
+    table = Table(3, page["Smoothed"](), page["Deville"]())
+    table.refresh(np.array([1]), np.array([4.0]))
+    table.refresh(np.array([1]), np.array([2.0]))
+    assert table.scores.tolist() == [-1.0, 3.0, -1.0]
+
+
+def test_a_policy_that_returns_nonsense_is_named(page):
+    from isfed.sampling.policies import Table
+
+    class Wrong(page["Smoothed"]):
+        def update(self, known, found):
+            return -found
+
+    table = Table(3, Wrong(), page["Deville"]())
+    with pytest.raises(ValueError, match="expected 1 finite scores >= 0"):
+        table.refresh(np.array([1]), np.array([4.0]))
+
+
+def test_the_algorithm_counts_the_losses_it_asks_for(page):
+    algorithm = page["PowerOfChoice"](step_size=0.01, num_active=5, candidates=12)
+    agents, objects = (
+        page["simulate"](page["problem"], algorithm, rounds=20, engine=engine)
+        for engine in ("agents", "objects")
+    )
+    np.testing.assert_array_equal(agents.params, objects.params)
+    assert agents.ledger().forwards == 20 * 12 * 20
+    assert agents.uploads[0] == 20 * 5
+
+
+def test_the_source_has_an_agent_for_every_site(page):
+    assert page["mine"].num_agents == 3
+    np.testing.assert_allclose(page["mine"].optimum, [0.0, 2.0], atol=0.01)
