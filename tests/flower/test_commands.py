@@ -1,21 +1,31 @@
-"""`isfed federation`: mistakes in one line, and keys that only their owner can read."""
+"""`isfed federation`: mistakes in one line, what is left behind, and the clock of a host."""
 
 # pyright: reportMissingImports=false
-import ssl
+import os
+import subprocess
+import sys
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from cryptography import x509
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
-from isfed.flower.keys import make_keys
+from isfed.flower import demo
+from isfed.flower.processes import MARK
 
 run = CliRunner().invoke
 
 
 def test_without_flower_every_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for arguments in (["demo"], ["keys", str(tmp_path), "--host", "h", "--agents", "1"]):
+    for arguments in (
+        ["demo"],
+        ["keys", "make", str(tmp_path), "--host", "h", "--agents", "1"],
+        ["keys", "list", "--folder", str(tmp_path)],
+    ):
         result = run(app, arguments)
         assert result.exit_code == 1
         assert result.stderr == "error: Flower is not installed: pip install 'isfed[flower]'\n"
@@ -27,58 +37,83 @@ def test_more_active_agents_than_agents(tmp_path):
     assert "--active 3 exceeds --agents 2" in result.stderr
 
 
-def test_keys_are_private_and_never_overwritten(tmp_path):
-    folder = tmp_path / "keys"
-    arguments = ["keys", str(folder), "--host", "cloud.example", "--host", "10.0.0.5"]
-    assert run(app, [*arguments, "--agents", "2"]).exit_code == 0
-    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {name for name, mode in modes.items() if mode == 0o600} == {
-        "ca.key",
-        "server.key",
-        "agent0",
-        "agent1",
-    }
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    again = run(app, [*arguments, "--agents", "3"])
-    assert again.exit_code == 1
-    assert "exists and is not overwritten" in again.stderr
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+def test_the_next_demo_removes_what_a_killed_one_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = (
+        "import os, sys; from isfed.flower import demo; held = demo.demo_folder(); folder = held.__enter__();"
+        "(folder / 'mark').write_text('left'); (folder / 'ca.key').write_text('secret');"
+        "print(folder, flush=True); sys.stdin.read()"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert killed.stdout is not None
+    folder = killed.stdout.readline().strip()
+    child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "left"})
+    assert demo.remove_leftovers() == []  # it lives
+    killed.kill()
+    killed.communicate()
+    assert [str(path) for path in demo.remove_leftovers()] == [folder]
+    assert list(tmp_path.iterdir()) == []
+    assert child.wait() == -9
 
 
-@pytest.mark.parametrize("host", ["https://cloud", "cloud:8000", "", "a b"])
-def test_a_host_is_a_name_or_an_address(tmp_path, host):
-    result = run(app, ["keys", str(tmp_path / "k"), "--host", host, "--agents", "1"])
+def test_a_folder_in_use_is_private_and_goes_with_the_demo(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with demo.demo_folder() as folder:
+        assert folder.name.startswith("isfed-demo-")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert demo.remove_leftovers() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def clock():
+    """A server whose clock is wrong by `clock.ahead` seconds."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response_only(404)
+            if server.ahead is not None:
+                self.send_header("Date", formatdate(time.time() + server.ahead, usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Nothing to print."""
+
+    class Server(HTTPServer):
+        ahead: float | None = 0.0
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (0.0, None),
+        (60.0, None),  # this host is a minute behind: Flower does not mind
+        (-4.0, "s ahead of the cloud's: Flower will soon lock out this node"),
+        (-3600.0, "s ahead of the cloud's: Flower locks out this node"),
+        (200.0, "s behind the cloud's: Flower will soon lock out this node"),
+        (3600.0, "s behind the cloud's: Flower locks out this node"),
+        (None, "does not say what time it is"),
+    ],
+)
+def test_a_wrong_clock_is_found_and_said(clock, ahead, said):
+    clock.ahead = ahead
+    result = run(app, ["check", f"127.0.0.1:{clock.server_address[1]}"])
+    assert result.exit_code == (0 if said is None else 1), result.output
+    assert said is None or said in result.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:x", ":80", "127.0.0.1:1"])
+def test_a_cloud_that_is_not_there(address):
+    result = run(app, ["check", address])
     assert result.exit_code == 1
-    assert "must be a name or an address" in result.stderr
-
-
-def handshake(folder, host: str) -> None:
-    """TLS between a server and a client in memory; the client trusts ca.crt and expects `host`."""
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(folder / "server.pem", folder / "server.key")
-    client_context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(back, there, server_hostname=host)
-    server = server_context.wrap_bio(there, back, server_side=True)
-    for _ in range(4):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    assert client.version() is not None
-
-
-def test_the_certificate_is_good_for_its_hosts_and_no_others(tmp_path):
-    make_keys(tmp_path / "k", hosts=["cloud.example", "127.0.0.1"], agents=["a"])
-    handshake(tmp_path / "k", "cloud.example")
-    handshake(tmp_path / "k", "127.0.0.1")
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(tmp_path / "k", "other.example")
-    make_keys(tmp_path / "other", hosts=["cloud.example"], agents=["a"])
-    (tmp_path / "other" / "ca.crt").write_bytes((tmp_path / "k" / "ca.crt").read_bytes())
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(tmp_path / "other", "cloud.example")
-    server = x509.load_pem_x509_certificate((tmp_path / "k" / "server.pem").read_bytes())
-    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert "must be HOST:PORT" in result.stderr or "cannot be reached" in result.stderr

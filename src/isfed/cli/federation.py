@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +54,41 @@ def demo(
 
 
 @app.command()
-def keys(
+def check(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of the cloud, as for --superlink.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="ca.crt; without it the connection is not encrypted.")
+    ] = None,
+) -> None:
+    """Say what keeps a node on this host from the cloud: the network, certificates, the clock.
+
+    isfed federation check cloud.example:8443 --root-certificates /etc/isfed/ca.crt
+    """
+    from isfed.flower.check import look
+
+    try:
+        found = look(address, authority=root_certificates)
+    except ValueError as error:
+        raise _fail(error) from None
+    typer.echo(f"{address} answers; this clock is {found.ahead:+.0f} s from its clock")
+    if found.days_left is not None:
+        typer.echo(f"its certificate is valid for {found.days_left} more days")
+    problem = found.problem()
+    if problem is not None:
+        raise _fail(problem)
+
+
+keys = typer.Typer(no_args_is_help=True, help="The certificates and node keys of a deployment.")
+app.add_typer(keys, name="keys")
+Folder = Annotated[Path, typer.Option(help="The folder of keys.")]
+Link = Annotated[
+    str | None,
+    typer.Option(help="Tell this SuperLink at once: a connection of $FLWR_HOME/config.toml."),
+]
+
+
+@keys.command()
+def make(
     folder: Annotated[Path, typer.Argument(help="Made if missing; nothing in it is overwritten.")],
     host: Annotated[
         list[str], typer.Option(help="Name or address of the cloud's host, as agents reach it.")
@@ -61,23 +97,114 @@ def keys(
 ) -> None:
     """Make the certificates and node keys of a real deployment.
 
-    isfed federation keys KEYS --host cloud.example --host 10.0.0.5 --agents 20
+    isfed federation keys make keys --host cloud.example --host 10.0.0.5 --agents 20
     """
-    try:
-        require_flwr()
+    with _mistakes():
         from isfed.flower.keys import make_keys
-    except ImportError as error:
-        raise _fail(error) from None
-    names = [f"agent{k}" for k in range(agents)]
-    try:
-        make_keys(folder, hosts=host, agents=names)
-    except (ValueError, OSError) as error:
-        raise _fail(error) from None
+
+        make_keys(folder, hosts=host, agents=[f"agent{k}" for k in range(agents)])
     typer.echo(f"{folder}/ca.crt       to every party")
     typer.echo(f"{folder}/ca.key       stays here, better offline: it can sign a false cloud")
     typer.echo(f"{folder}/server.*     to the cloud's host ({', '.join(host)})")
     typer.echo(f"{folder}/agent0 ...   one to each agent, and to nobody else")
     typer.echo(f"{folder}/agent0.pub   register: flwr supernode register agent0.pub --name agent0")
+
+
+@keys.command()
+def add(
+    name: Annotated[str, typer.Argument(help="The name of the new agent.")],
+    folder: Folder = Path("keys"),
+    link: Link = None,
+) -> None:
+    """Make a key pair for one more agent."""
+    with _mistakes():
+        from isfed.flower.keyring import KeyRing
+
+        public = KeyRing(folder).add(name)
+        typer.echo(f"{folder / name}: to {name}, and to nobody else")
+        _register(link, public, name)
+
+
+@keys.command()
+def renew(
+    name: Annotated[str, typer.Argument(help="server, ca, or an agent.")],
+    folder: Folder = Path("keys"),
+    link: Link = None,
+) -> None:
+    """Make another certificate or key pair in place of one that ends or has leaked."""
+    with _mistakes():
+        from isfed.flower.keyring import KeyRing
+
+        ring = KeyRing(folder)
+        if name == "ca":
+            typer.echo(f"{ring.renew_authority()}: to every party; restart what uses it")
+        elif name == "server":
+            typer.echo(f"{ring.renew_server()}, server.key: to the cloud's host; restart it")
+        else:
+            old = ring.revoke(name)
+            public = ring.add(name)
+            typer.echo(f"{folder / name}: to {name} in place of its old key")
+            _unregister(link, old, name)
+            _register(link, public, name)
+
+
+@keys.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The agent.")],
+    folder: Folder = Path("keys"),
+    link: Link = None,
+) -> None:
+    """Lock an agent out: remove its secret here, and its key from the SuperLink."""
+    with _mistakes():
+        from isfed.flower.keyring import KeyRing
+
+        old = KeyRing(folder).revoke(name)
+        typer.echo(f"{folder / name} is gone; its public key is kept as {old}")
+        _unregister(link, old, name)
+
+
+@keys.command("list")
+def list_keys(folder: Folder = Path("keys")) -> None:
+    """Show what there is, and how many days it is still valid."""
+    with _mistakes():
+        from isfed.flower.keyring import SOON_DAYS, KeyRing
+
+        for held in KeyRing(folder).list():
+            days = held.days_left()
+            left = "no end" if days is None else f"{days} days left"
+            soon = "" if days is None or days >= SOON_DAYS else f"  renew: keys renew {held.name}"
+            typer.echo(f"{held.name:20s} {held.what:12s} since {held.since:%Y-%m-%d}  {left}{soon}")
+
+
+def _register(link: str | None, public: Path, name: str) -> None:
+    if link is None:
+        typer.echo(f"let it in: flwr supernode register {public} --name {name}")
+        return
+    from isfed.flower.registry import register
+
+    typer.echo(f"registered at {link!r} as node {register(link, public, name=name)}")
+
+
+def _unregister(link: str | None, public: Path, name: str) -> None:
+    if link is None:
+        typer.echo(
+            f"{name} is locked out only when the SuperLink knows: flwr supernode list, then "
+            "flwr supernode unregister NODE_ID; or give --link"
+        )
+        return
+    from isfed.flower.registry import unregister
+
+    typer.echo(f"unregistered at {link!r}: {unregister(link, public)} nodes had its key")
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """What the user can mend, in one line; Flower has to be there."""
+    try:
+        require_flwr()
+        yield
+    except (ImportError, ValueError, OSError) as error:
+        raise _fail(error) from None
 
 
 def print_engines(*, rounds: int, seed: int) -> None:

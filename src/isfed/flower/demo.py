@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import tempfile
 import time
@@ -14,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.in_process import Federation
+from isfed.base import files
 from isfed.flower import require_flwr
-from isfed.flower.processes import FederationError, LocalFederation, is_running
+from isfed.flower.processes import FederationError, LocalFederation, end_marked, is_running
 
 QUIET_SECONDS = 300.0  # no round ends for so long: give up
+PREFIX, LOCK_FILE, MARK_FILE = "isfed-demo-", "lock", "mark"
 Say = Callable[[str], None]
 
 
@@ -38,6 +42,36 @@ def terminable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def demo_folder() -> Iterator[Path]:
+    """A temporary folder that only its owner can enter; its lock shows others that it is in use."""
+    new = Path(tempfile.mkdtemp(prefix="isfed-"))
+    with files.hold(new / LOCK_FILE):
+        folder = new.rename(new.with_name(new.name.replace("isfed-", PREFIX, 1)))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def remove_leftovers() -> list[Path]:
+    """Remove the folders of demos that were killed, with their keys, and end their processes."""
+    removed = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with files.hold(folder / LOCK_FILE):  # the system lets go of it when a process dies
+                mark = folder / MARK_FILE
+                if mark.exists():
+                    end_marked(mark.read_text())
+                shutil.rmtree(folder)
+        except (BlockingIOError, FileNotFoundError, NotADirectoryError):
+            continue  # in use, or another start was faster
+        removed.append(folder)
+    return removed
 
 
 def in_process(config: dict[str, Any]) -> np.ndarray:
@@ -109,13 +143,15 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
     config = {**DEFAULTS, "agents": agents, "rounds": rounds, "active": active, "seed": seed}
     say("in process: the same agents and cloud, for comparison")
     expected = in_process(config)  # also compiles what every agent's process will load
-    with tempfile.TemporaryDirectory(prefix="isfed-") as name, terminable():
-        folder = Path(name)  # only its owner can enter
+    for left in remove_leftovers():
+        say(f"removed {left}, which a demo that was killed had left behind")
+    with terminable(), demo_folder() as folder:
         config["results"] = str(folder / "results")
         (folder / "results").mkdir()
         write_app(folder / "app")
         say(f"starting a SuperLink and {agents} SuperNodes on loopback, with TLS and node keys")
         with LocalFederation(folder, agents=agents) as federation:
+            (folder / MARK_FILE).write_text(federation.mark)
             federation.start()
             federation.submit(folder / "app", config)
             try:

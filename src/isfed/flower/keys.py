@@ -50,7 +50,7 @@ def _host_names(hosts: Sequence[str]) -> list[Any]:
     return names
 
 
-def _certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str] = ()) -> Any:
+def make_certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str] = ()) -> Any:
     """A certificate for `key`, signed by the issuer (certificate, key), or by itself if none."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -59,6 +59,9 @@ def _certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     now = datetime.datetime.now(datetime.UTC)
     authority = issuer is None
+    until = now + datetime.timedelta(days=VALID_DAYS)
+    if issuer is not None:  # a certificate is worth nothing after its authority's has ended
+        until = min(until, issuer[0].not_valid_after_utc)
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -66,7 +69,7 @@ def _certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ between hosts
-        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .not_valid_after(until)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
@@ -107,7 +110,6 @@ def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> N
     server.pem, server.key  for the cloud's host, valid for the names in `hosts`
     NAME, NAME.pub          a pair per agent; NAME goes to that agent alone, NAME.pub is registered
     """
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if len(set(agents)) != len(agents) or not agents:
@@ -115,23 +117,34 @@ def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> N
     if not _host_names(hosts):  # checked before anything is written
         raise ValueError("hosts must name the cloud's host, as agents reach it")
     make_folder(folder)
-    pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-
-    def private(key: Any, form: Any) -> bytes:
-        return key.private_bytes(pem, form, plain)
-
     authority_key = ec.generate_private_key(ec.SECP384R1())
-    authority = _certificate("isfed federation", authority_key)
+    authority = make_certificate("isfed federation", authority_key)
     server_key = ec.generate_private_key(ec.SECP384R1())
-    server = _certificate(hosts[0], server_key, (authority, authority_key), hosts)
-    pkcs8 = serialization.PrivateFormat.PKCS8
-    _write(folder / "ca.key", private(authority_key, pkcs8), secret=True)
-    _write(folder / "ca.crt", authority.public_bytes(pem), secret=False)
-    _write(folder / "server.key", private(server_key, pkcs8), secret=True)
-    _write(folder / "server.pem", server.public_bytes(pem), secret=False)
+    server = make_certificate(hosts[0], server_key, (authority, authority_key), hosts)
+    _write(folder / "ca.key", private_pem(authority_key), secret=True)
+    _write(folder / "ca.crt", public_pem(authority), secret=False)
+    _write(folder / "server.key", private_pem(server_key), secret=True)
+    _write(folder / "server.pem", public_pem(server), secret=False)
     for name in agents:
         write_agent_key(folder / name)
+
+
+def private_pem(key: Any) -> bytes:
+    """A secret key as it is written."""
+    from cryptography.hazmat.primitives import serialization
+
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def public_pem(certificate: Any) -> bytes:
+    """A certificate as it is written."""
+    from cryptography.hazmat.primitives import serialization
+
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def write_agent_key(path: Path) -> None:

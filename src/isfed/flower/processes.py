@@ -65,6 +65,24 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in found if is_running(pid)]
 
 
+def end_marked(mark: str) -> None:
+    """SIGKILL to every process of a federation, found by what it inherited."""
+    while left := marked(mark):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _end_with_parent() -> None:
+    """Ask the system to end this process when the one that started it dies (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
 class LocalFederation:
     """A SuperLink and SuperNodes with TLS and node authentication, as a context.
 
@@ -126,6 +144,7 @@ class LocalFederation:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
+                preexec_fn=_end_with_parent,  # kill -9 of us must not leave them behind
             )
         self.processes[name] = process
         return process
@@ -231,12 +250,7 @@ class LocalFederation:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # What went into a session of its own: found by what it inherited.
-        while left := marked(self.mark):
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        end_marked(self.mark)  # what went into a session of its own
         self.processes.clear()
 
     def _wait_for(self, name: str, ready: Any) -> None:

@@ -1,0 +1,83 @@
+"""`isfed federation check`: what keeps an agent's host from reaching the cloud, in one sentence.
+
+Flower's SuperLink refuses a node whose clock is 5 seconds ahead or 305 seconds behind, and calls it
+offline; on the node's side nothing says why. Every answer of the SuperLink, and of a proxy before
+it, has the time in its header.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 305.0  # where Flower locks a node out
+NEAR = 0.4  # of the limit: worth a warning
+
+
+@dataclass(frozen=True)
+class Found:
+    """How the cloud looks from here."""
+
+    ahead: float  # seconds by which our clock is ahead of the cloud's; negative: behind
+    days_left: int | None  # of its certificate; None without TLS
+
+    def problem(self) -> str | None:
+        """Why a node here is locked out, or will be soon."""
+        if self.ahead > NEAR * AHEAD_SECONDS or -self.ahead > NEAR * BEHIND_SECONDS:
+            out = not -BEHIND_SECONDS < self.ahead < AHEAD_SECONDS
+            which = "ahead of" if self.ahead > 0 else "behind"
+            return (
+                f"this clock is {abs(self.ahead):.0f} s {which} the cloud's: Flower "
+                f"{'locks out' if out else 'will soon lock out'} this node (at "
+                f"{AHEAD_SECONDS:.0f} s ahead or {BEHIND_SECONDS:.0f} s behind); set the clock, "
+                "for example: timedatectl set-ntp true"
+            )
+        return None
+
+
+def look(address: str, *, authority: Path | None, seconds: float = 10.0) -> Found:
+    """Ask the cloud at HOST:PORT for the time; a ValueError says what went wrong."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{address!r} must be HOST:PORT, as for --superlink")
+    host = host.strip("[]")
+    if authority is None:
+        connection = http.client.HTTPConnection(host, int(port), timeout=seconds)
+    else:
+        try:
+            context = ssl.create_default_context(cafile=str(authority))
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"{authority} is no certificate: {error}") from error
+        connection = http.client.HTTPSConnection(host, int(port), timeout=seconds, context=context)
+    try:
+        began = time.time()
+        connection.request("HEAD", "/")
+        certificate = None
+        if isinstance(connection.sock, ssl.SSLSocket):
+            certificate = connection.sock.getpeercert()
+        date = connection.getresponse().headers.get("Date")
+        here = (began + time.time()) / 2
+    except ssl.SSLCertVerificationError as error:
+        raise ValueError(
+            f"{address} cannot be trusted: {error.verify_message}. A clock that is far off makes a "
+            "certificate look ended or not yet begun; here it is "
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ValueError(f"{address} cannot be reached: {error}") from error
+    finally:
+        connection.close()
+    if date is None:
+        raise ValueError(f"{address} does not say what time it is: is it a SuperLink?")
+    there = parsedate_to_datetime(date).timestamp() + 0.5  # whole seconds, cut
+    return Found(here - there, None if certificate is None else _days_left(certificate))
+
+
+def _days_left(certificate: dict) -> int:
+    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
+    return int((ends - time.time()) // 86400)
