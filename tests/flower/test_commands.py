@@ -40,7 +40,8 @@ def test_more_active_agents_than_agents(tmp_path):
 def test_the_next_demo_removes_what_a_killed_one_left(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = (
-        "import os, sys; from isfed.flower import demo; held = demo.demo_folder(); folder = held.__enter__();"
+        "import os, sys; from isfed.flower import demo; held = demo.demo_folder();"
+        "folder = held.__enter__();"
         "(folder / 'mark').write_text('left'); (folder / 'ca.key').write_text('secret');"
         "print(folder, flush=True); sys.stdin.read()"
     )

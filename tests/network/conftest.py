@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from isfed.base.files import write_whole
+
 WANTED = "ISFED_TEST_FEDERATION"  # set by `make test-federation`
 SUPPORT = Path(__file__).parents[1] / "support"
+LONGEST = 600.0  # seconds: for what takes a few on an idle machine
 
 if find_spec("flwr") is None or not os.environ.get(WANTED):
     collect_ignore_glob = ["test_*.py"]
@@ -35,7 +38,7 @@ class Job:
         self.federation, self.folder = federation, folder
         self.results = folder / "results"
         self.results.mkdir(parents=True)
-        (folder / "faults.json").write_text(json.dumps(faults or {}))
+        self.plan(faults or {})
         self.config = {
             **DEFAULTS,
             "faults": str(folder / "faults.json"),
@@ -46,12 +49,16 @@ class Job:
         write_app(folder / "app", module="faulty_app", defaults=EXTRA)
         self.watch = Watch(self.results)
 
+    def plan(self, faults) -> None:
+        """Say which agent does what in which round; clients look at it while they wait."""
+        write_whole(self.folder / "faults.json", json.dumps(faults).encode())
+
     def submit(self) -> str:
         """Start a run; it continues if an earlier one left a checkpoint."""
         (self.results / "server.pid").unlink(missing_ok=True)
         return self.federation.submit(self.folder / "app", self.config)
 
-    def wait(self, ready, what: str, seconds: float = 150.0):
+    def wait(self, ready, what: str, seconds: float = LONGEST):
         """Wait for a condition; a limit, not a measurement."""
         until = time.monotonic() + seconds
         while not (found := ready()):
@@ -76,10 +83,26 @@ def federation(tmp_path_factory):
 
     in_process(DEFAULTS)  # compiles once what every process then loads
     with LocalFederation(tmp_path_factory.mktemp("federation"), agents=3) as running:
-        running.env["PYTHONPATH"] = str(SUPPORT)
+        inherited = os.environ.get("PYTHONPATH", "")
+        running.env["PYTHONPATH"] = f"{SUPPORT}{os.pathsep}{inherited}".rstrip(os.pathsep)
         running.start()
         yield running
     assert marked(running.mark) == []
+
+
+@pytest.fixture(scope="session")
+def honest(federation, tmp_path_factory):
+    """A job in which all is well, and its rounds."""
+    job = Job(federation, tmp_path_factory.mktemp("honest"), rounds=4, active=2)
+    job.submit()
+    return job, list(job.watch.follow())
+
+
+@pytest.fixture(scope="session")
+def time_limit(honest):
+    """For rounds in which somebody is too late: far beyond what the others need on this machine."""
+    _, rounds = honest
+    return max(30.0, 8.0 * max(second for line in rounds[1:] for second in line["seconds"]))
 
 
 @pytest.fixture

@@ -25,12 +25,13 @@ def processes_of(folder: Path) -> list[int]:
 
 def kill_server(demo: subprocess.Popen, folder: Path) -> None:
     """kill -9 of the server app, as soon as there is one."""
-    until = time.monotonic() + 90.0
+    until = time.monotonic() + 600.0
     while not (found := list(folder.glob("*/results/server.pid"))):
         assert time.monotonic() < until
         time.sleep(0.1)
-    time.sleep(0.5)
-    os.kill(int(found[0].read_text()), signal.SIGKILL)
+    while not (number := found[0].read_text()):
+        time.sleep(0.1)
+    os.kill(int(number), signal.SIGKILL)
 
 
 ENDS = {
@@ -52,13 +53,13 @@ def test_nothing_is_left(tmp_path, end):
         start_new_session=True,
     )
     try:
-        until = time.monotonic() + 90.0
+        until = time.monotonic() + 600.0
         while len(processes_of(tmp_path)) < 2:  # at least the SuperLink and its SuperExec
             assert demo.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
         act(demo, tmp_path)
-        _, errors = demo.communicate(timeout=90)
+        _, errors = demo.communicate(timeout=600)
     finally:
         demo.kill()
         left = processes_of(tmp_path)
@@ -68,3 +69,25 @@ def test_nothing_is_left(tmp_path, end):
     assert said in errors
     assert left == []
     assert not list(tmp_path.glob("isfed-*"))  # keys and all
+
+
+def test_kill_9_leaves_no_process_and_the_next_start_removes_the_keys(tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "isfed", "federation", "demo", "--agents", "2"],
+        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 600.0
+    try:
+        while len(processes_of(tmp_path)) < 2:
+            assert demo.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert list(tmp_path.glob("isfed-demo-*/keys/ca.key"))
+    code = "from isfed.flower.demo import remove_leftovers; remove_leftovers()"
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
+    assert not list(tmp_path.glob("isfed-*"))
+    assert processes_of(tmp_path) == []

@@ -20,7 +20,7 @@ from isfed.base import files
 from isfed.flower import require_flwr
 from isfed.flower.processes import FederationError, LocalFederation, end_marked, is_running
 
-QUIET_SECONDS = 300.0  # no round ends for so long: give up
+QUIET_SECONDS = 600.0  # no round ends for so long: give up
 PREFIX, LOCK_FILE, MARK_FILE = "isfed-demo-", "lock", "mark"
 Say = Callable[[str], None]
 

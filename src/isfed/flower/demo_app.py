@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "absences": "drop",
     "weighting": "step",  # as the in-process run that the demo is compared with
     "enough": 1.0,
+    "most-refusals": 3,
     "results": "",
 }
 
@@ -84,7 +85,11 @@ def main(grid: Grid, context: Context) -> None:
         demo_algorithm(config),
         num_agents=agents,
         seed=int(config["seed"]),
-        safety=Safety(absences=Absences(config["absences"]), enough=float(config["enough"])),
+        safety=Safety(
+            absences=Absences(config["absences"]),
+            enough=float(config["enough"]),
+            most_refusals=int(config["most-refusals"]),
+        ),
         weighting="change" if config["weighting"] == "change" else "step",
         time_limit=float(config["time-limit"]),
         join_limit=float(config["join-limit"]),
