@@ -1,0 +1,58 @@
+"""How good a network is: on rows of its own now and then, and on every agent's."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.problems import FederatedData
+from isfed.torch.network import Network
+
+
+class Evaluation(NamedTuple):
+    """Mean loss and accuracy; the accuracy is nan where targets are not classes."""
+
+    loss: float
+    accuracy: float
+
+
+def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation:
+    """The mean loss and the accuracy of a model, in evaluation mode."""
+    x, y = np.asarray(x), np.asarray(y)
+    loss = float(network.values(params, x, y).mean())
+    if y.ndim != 1:
+        return Evaluation(loss, np.nan)
+    outputs = network.predict(params, x)
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
+        return Evaluation(loss, np.nan)
+    return Evaluation(loss, float((outputs.argmax(axis=1) == y).mean()))
+
+
+def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -> np.ndarray:
+    """(K, 2) mean loss and accuracy of a model on the rows of every agent."""
+    agents = range(data.num_agents)
+    return np.array([evaluate(network, params, *data.agent(k)) for k in agents])
+
+
+@dataclass(eq=False)
+class Evaluate:
+    """A measure for `simulate`: loss and accuracy on rows that nobody trains on.
+
+    network: the loss of the problem.
+    x, y: the rows and their targets.
+    every: rounds between evaluations; the first round and the last are always among them.
+    """
+
+    network: Network
+    x: Any
+    y: Any
+    every: int = 10
+    names: tuple[str, ...] = field(default=("loss", "accuracy"), init=False)
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """From models (R, M) to their losses and accuracies, (R, 2)."""
+        return np.array([evaluate(self.network, model, self.x, self.y) for model in params])

@@ -1,0 +1,68 @@
+"""Accuracy, losses per agent, and models that come back from disk as they were."""
+
+# pyright: reportMissingImports=false
+
+import numpy as np
+import pytest
+from torch import nn
+
+from isfed import FedAvg, Problem, simulate
+from isfed.datasets.named import digits
+from isfed.datasets.partition import shards
+from isfed.torch import Evaluate, Network, evaluate, evaluate_agents, load_model, save_model
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def normed():
+    return nn.Sequential(nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+
+
+def test_a_network_learns_digits_and_is_measured_on_the_way():
+    rows = digits()
+    x, y = rows.features[:1500], rows.targets[:1500]
+    network = Network(mlp)
+    data = shards(y, num_agents=20, per_agent=4).federate(x, y)
+    problem = Problem(data, network, local_steps=10, batch_size=20)
+    measure = Evaluate(network, rows.features[1500:], rows.targets[1500:], every=20)
+    history = simulate(problem, FedAvg(step_size=0.3, num_active=10), rounds=40, measure=measure)
+    assert history.measured_rounds.tolist() == [0, 20, 40]
+    accuracy = history.measured["accuracy"][0]
+    assert accuracy[0] < 0.3
+    assert accuracy[-1] > 0.75
+    agents = evaluate_agents(network, history.params[0], problem.data)
+    assert agents.shape == (20, 2)
+    literal = [network.values(history.params[0], *data.agent(k)).mean() for k in range(20)]
+    np.testing.assert_allclose(agents[:, 0], literal, rtol=1e-6)
+
+
+def test_an_accuracy_needs_classes():
+    network = Network(lambda: nn.Linear(2, 1), nn.MSELoss(reduction="none"))
+    found = evaluate(network, np.zeros(3), np.ones((4, 2)), np.ones((4, 1)))
+    assert found.loss == pytest.approx(1.0)
+    assert np.isnan(found.accuracy)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
+def test_models_come_back_from_disk_as_they_were(tmp_path, name):
+    network = Network(normed)
+    params = network.initial(3)
+    params[-8:] += 0.5  # running means and variances
+    save_model(network, params, tmp_path / name)
+    np.testing.assert_array_equal(load_model(network, tmp_path / name), params.astype(np.float32))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(ValueError, match=rf"{name}: these weights are of another architecture"):
+        load_model(Network(mlp), tmp_path / name)
+    (tmp_path / name).write_bytes(b"no model")
+    with pytest.raises(ValueError, match="cannot be read as a model"):
+        load_model(network, tmp_path / name)
+
+
+def test_other_files_are_refused(tmp_path):
+    network = Network(mlp)
+    with pytest.raises(ValueError, match=r"ends in '.bin'; expected .safetensors"):
+        save_model(network, network.initial(), tmp_path / "model.bin")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load_model(network, tmp_path / "absent.pt")
