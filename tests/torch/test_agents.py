@@ -200,7 +200,7 @@ class Planted(Sampford):
     def __init__(self):
         object.__setattr__(self, "place", [0.5])
 
-    def draw(self, inclusion, stream):
+    def draw(self, inclusion, rng):
         ends = np.cumsum(inclusion)
         points = self.place[0] + np.arange(round(ends[-1]))
         return np.searchsorted(ends, points, side="right")
