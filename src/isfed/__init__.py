@@ -11,11 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+    from isfed.algorithms.adaptive_tau import AdaptiveTau
+    from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
+    from isfed.algorithms.cooperative import (
+        CooperativeSGD,
+        DecentralisedSGD,
+        ElasticAveraging,
+        FullySynchronousSGD,
+        PeriodicAveraging,
+    )
+    from isfed.algorithms.fedasync import FedAsync
+    from isfed.algorithms.fedavg_schemes import FedAvgScheme
+    from isfed.algorithms.fedcs import FedCS
+    from isfed.algorithms.fedprox import FedProx
+    from isfed.algorithms.folb import FOLB
+    from isfed.algorithms.hierfavg import HierFAVG
+    from isfed.algorithms.hybrid_fl import HybridFL
+    from isfed.algorithms.local_gd import LocalGD
+    from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
+    from isfed.algorithms.mocha import Mocha
+    from isfed.algorithms.momentum import MomentumSGD
+    from isfed.algorithms.qffl import QFedAvg, QFedSGD
+    from isfed.algorithms.restarted import RestartedSGD
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.federation.agent import Agent, Rules, Upload
     from isfed.federation.agents import Agents, Local, Turns, Uploads
+    from isfed.federation.clock import Clock
     from isfed.federation.cloud import Cloud, Selection
     from isfed.problems import (
         EQUAL,
@@ -54,9 +77,33 @@ _NAMES = {
     "algorithms.algorithm": ("Algorithm", "Method", "ModelState"),
     "federation.agents": ("Agents", "Local", "Turns", "Uploads"),
     "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
+    "algorithms.adaptive_tau": ("AdaptiveTau",),
+    "algorithms.agnostic": ("AgnosticFL",),
+    "algorithms.cooperative": (
+        "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
+        "PeriodicAveraging",
+    ),
+    "algorithms.fedasync": ("FedAsync",),
+    "algorithms.fedavg_schemes": ("FedAvgScheme",),
+    "algorithms.fedcs": ("FedCS",),
+    "algorithms.fedprox": ("FedProx",),
+    "algorithms.folb": ("FOLB",),
+    "algorithms.hierfavg": ("HierFAVG",),
+    "algorithms.hybrid_fl": ("HybridFL",),
+    "algorithms.local_gd": ("LocalGD",),
+    "algorithms.local_sgd": (
+        "KAVG", "LocalSGD", "StichSGD",
+    ),
+    "algorithms.mocha": ("Mocha",),
+    "algorithms.momentum": ("MomentumSGD",),
+    "algorithms.qffl": (
+        "QFedAvg", "QFedSGD",
+    ),
+    "algorithms.restarted": ("RestartedSGD",),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "federation.agent": ("Agent", "Rules", "Upload"),
+    "federation.clock": ("Clock",),
     "federation.cloud": ("Cloud", "Selection"),
     "problems": (
         "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
@@ -100,44 +147,68 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "EQUAL",
+    "FOLB",
+    "KAVG",
     "OUTLIERS",
     "PAPER",
+    "AdaptiveTau",
     "Agent",
     "Agents",
+    "AgnosticFL",
     "Algorithm",
+    "Clock",
     "Cloud",
     "Columns",
+    "CooperativeSGD",
     "Current",
+    "DecentralisedSGD",
     "Design",
     "Deville",
     "DivergenceError",
     "DynamicFedAvg",
+    "ElasticAveraging",
+    "FedAsync",
     "FedAvg",
+    "FedAvgScheme",
+    "FedCS",
+    "FedProx",
     "FederatedData",
+    "FullySynchronousSGD",
     "HartleyRao",
+    "HierFAVG",
     "History",
     "Huber",
+    "HybridFL",
     "ISFedAvg",
     "LeastSquares",
     "Local",
+    "LocalGD",
+    "LocalSGD",
     "Logistic",
     "Loss",
     "Measure",
     "Memory",
     "Method",
+    "Mocha",
     "ModelState",
+    "MomentumSGD",
     "NoOptimumError",
     "Oracle",
+    "PeriodicAveraging",
     "Poisson",
     "Policy",
     "Problem",
+    "QFedAvg",
+    "QFedSGD",
     "Regression",
+    "RestartedSGD",
     "Rules",
     "Running",
     "Sampford",
     "Score",
     "Selection",
     "Softmax",
+    "StichSGD",
     "Stream",
     "SumTree",
     "Systematic",

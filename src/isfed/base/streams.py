@@ -33,6 +33,13 @@ class Purpose(IntEnum):
     DATA = 3
     DESIGN = 4
     PARTITION = 5
+    DELAYS = 6  # how long a turn takes, and who does not answer
+    SPEEDS = 7  # how fast each agent is
+    STRAGGLERS = 8  # who does less than it was asked
+    DOMAINS = 9  # a second choice of agents in a round
+    STALENESS = 10  # how old a model an agent works from
+    CLUSTERS = 11  # who belongs to whom
+    SERVER = 12  # the cloud's own training
 
 
 def stream_key(seed: int, *, repetition: int, purpose: Purpose) -> np.uint64:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.federation.clock import Clock, Speeds, Times
 from isfed.federation.turn import StepRule
 from isfed.problems import Problem
 
@@ -58,6 +59,9 @@ class Local:
     correction: (n, M) vectors added to every gradient of a turn.
     velocity: (n, M) momentum at the start of the turn; zero unless given.
     shift: (M,) how far the true model has drifted.
+    timed: whether these turns make one synchronous round of the virtual clock; a method with a
+        schedule of its own says no and calls `elapse`.
+    silent: whether the agents go on from where they are, so that nothing is sent down or up.
     """
 
     steps: np.ndarray | None = None
@@ -68,6 +72,8 @@ class Local:
     correction: np.ndarray | None = None
     velocity: np.ndarray | None = None
     shift: np.ndarray | None = None
+    timed: bool = True
+    silent: bool = False
 
     @cached_property
     def rule(self) -> StepRule:
@@ -183,6 +189,38 @@ class Agents(Protocol):
         """(rows,) p_n of every example, agent by agent, as the next turn would start from."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """How fast the agents are."""
+        ...
+
+    def use_clock(self, clock: Clock) -> None:
+        """Charge virtual seconds from now on."""
+        ...
+
+    def times(self, which: np.ndarray, examples: np.ndarray, round_index: int | None) -> Times:
+        """What turns of that many example gradients take: in a round, or as expected for None."""
+        ...
+
+    def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
+        """(n,) whether each of these agents answers in a round."""
+        ...
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass, for a method with a schedule of its own."""
+        ...
+
+    def cross(
+        self,
+        *,
+        models_down: int = 0,
+        models_up: int = 0,
+        scalars_down: int = 0,
+        scalars_up: int = 0,
+    ) -> None:
+        """Messages beyond one model down and one change up for every turn."""
+        ...
+
     def state(self) -> dict[str, np.ndarray]:
         """What the next round needs."""
         ...
@@ -203,6 +241,71 @@ class AddressedAgents:
         self.sizes = problem.data.num_examples
         self.local_steps, self.batch_size = problem.local_steps, problem.batch_size
         self.keys = {p: stream_key(seed, repetition=repetition, purpose=p) for p in Purpose}
+        self.clock = Clock()
+        self.timed = False  # whether turns are charged in virtual seconds
+
+    def use_clock(self, clock: Clock) -> None:
+        """Charge virtual seconds from now on."""
+        self.clock, self.timed = clock, True
+        self.__dict__.pop("speeds", None)
+
+    @cached_property
+    def speeds(self) -> Speeds:
+        """How fast every agent is."""
+        return self.clock.speeds(self.keys[Purpose.SPEEDS], self.num_agents)
+
+    def times(self, which: np.ndarray, examples: np.ndarray, round_index: int | None) -> Times:
+        """What turns of that many example gradients take: in a round, or as expected for None."""
+        times = self.clock.times(self.speeds, which, examples, self.num_params)
+        if round_index is None:
+            return times
+        return self.clock.delayed(times, which, self.keys[Purpose.DELAYS], round_index)
+
+    def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
+        """(n,) whether each of these agents answers in a round."""
+        return self.clock.answers(which, self.keys[Purpose.DELAYS], round_index)
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass, for a method with a schedule of its own."""
+        if self.timed:
+            self.ledger.seconds += seconds
+
+    def cross(
+        self,
+        *,
+        models_down: int = 0,
+        models_up: int = 0,
+        scalars_down: int = 0,
+        scalars_up: int = 0,
+    ) -> None:
+        """Messages beyond one model down and one change up for every turn."""
+        ledger = self.ledger
+        ledger.models_down += models_down
+        ledger.models_up += models_up
+        ledger.scalars_down += scalars_down
+        ledger.scalars_up += scalars_up
+
+    def tick(
+        self, which: np.ndarray, gradients: np.ndarray, round_index: int, local: Local
+    ) -> None:
+        """A synchronous round lasts as long as its slowest turn."""
+        if self.timed and local.timed and which.size:
+            times = self.times(which, gradients, round_index)
+            self.ledger.seconds += float((times.compute if local.silent else times.total).max())
+
+    def charge_asked(self, which: np.ndarray, *, gradients: bool) -> None:
+        """All examples of these agents: gradients, one vector up each, or risks, one number up."""
+        ledger, examples = self.ledger, self.sizes[which]
+        if gradients:
+            ledger.gradients += int(examples.sum())
+            ledger.models_up += which.size
+        else:
+            ledger.forwards += int(examples.sum())
+            ledger.scalars_up += which.size
+        if self.timed and which.size:
+            # A forward pass is about a third of a gradient.
+            times = self.times(which, examples if gradients else examples / 3.0, None)
+            ledger.seconds += float(times.total.max())
 
     @property
     def optimum(self) -> np.ndarray:
@@ -217,12 +320,16 @@ class AddressedAgents:
         """Random numbers by address: the same whatever else was drawn."""
         return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
 
-    def charge_turns(self, count: int, gradients: int, *, scored: bool) -> None:
+    def charge_turns(
+        self, count: int, gradients: int, *, scored: bool, silent: bool = False
+    ) -> None:
         """A model and a probability down, a change and perhaps a score up, for every turn."""
         ledger = self.ledger
+        ledger.gradients += gradients
+        if silent:
+            return
         ledger.models_down += count
         ledger.models_up += count
-        ledger.gradients += gradients
         ledger.scalars_down += count
         ledger.scalars_up += count if scored else 0
 

@@ -10,6 +10,7 @@ from isfed.base.compiled import compiled
 from isfed.federation.turn import Sampler, Task, make_scratch, score_of_agent
 from isfed.problems import Problem
 from isfed.problems.gradients import row_squares
+from isfed.problems.values import risks
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Design
 from isfed.sampling.policies import (
@@ -136,3 +137,24 @@ def probabilities_of_examples(
         write_scores(task, sampler, params, shift, True, nodes, at, np.empty(counts.size))
     _probabilities(nodes, at, counts, policy.floor, out)
     return out
+
+
+def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    """(n,) the risks of these agents at one model, (M,), or at one for each, (n, M)."""
+    found = np.empty(which.size)
+    loss, data = problem.loss, problem.data
+    compiled_loss = getattr(loss, "compiled", None)
+    if compiled_loss is not None:
+        models = np.ascontiguousarray(params, np.float64).reshape(-1, problem.num_params)
+        risks(compiled_loss, data.features, data.targets, data.offsets, which, models, found)
+        return found
+    values = getattr(loss, "values", None)
+    if values is None:
+        raise ValueError(
+            f"{type(loss).__name__} has no values(params, x, y), which this method needs to "
+            "compare the agents' risks; add it to the loss"
+        )
+    models = np.broadcast_to(params, (which.size, problem.num_params))
+    for i, agent in enumerate(which):
+        found[i] = values(models[i], *data.agent(agent)).mean()
+    return found

@@ -11,6 +11,7 @@ from isfed.base.streams import Purpose, start
 from isfed.federation.agent import Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.federation.arrays import (
+    agent_risks,
     example_tables,
     make_sampler,
     make_task,
@@ -128,19 +129,15 @@ class CompiledAgents(AddressedAgents):
             (NOBODY if local.correction is None else local.correction, velocity),
             (changes, scores, gradients, watch),
         )  # fmt: skip
-        self.charge_turns(count, total, scored=self.scores_wanted)
+        self.charge_turns(count, total, scored=self.scores_wanted, silent=local.silent)
+        self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
         which = np.asarray(which, np.int64)
-        models = np.broadcast_to(params, (which.size, self.num_params))
-        found = np.empty(which.size)
-        for i, agent in enumerate(which):
-            x, y = self.problem.data.agent(agent)
-            found[i] = self.problem.loss.values(models[i], x, y).mean()
-        self.ledger.forwards += int(self.sizes[which].sum())
-        self.ledger.scalars_up += which.size
+        found = agent_risks(self.problem, which, params)
+        self.charge_asked(which, gradients=False)
         return found
 
     def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
@@ -149,8 +146,7 @@ class CompiledAgents(AddressedAgents):
         out = np.empty((which.size, self.num_params))
         models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
         _gradients(self.task, self.plan.examples, which, models, out)
-        self.ledger.gradients += int(self.sizes[which].sum())
-        self.ledger.models_up += which.size
+        self.charge_asked(which, gradients=True)
         return out
 
     def scores_at(

@@ -7,6 +7,7 @@ import numpy as np
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Agent, Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.arrays import agent_risks
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.policies import Initial, Refresh
@@ -52,32 +53,24 @@ class ObjectAgents(AddressedAgents):
             )  # fmt: skip
             changes[i], scores[i], gradients[i] = upload.change, upload.score, upload.gradients
             watch[i] = agent.watch.turn
-        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns)
+        self.charge_turns(
+            count, int(gradients.sum()), scored=self.rules.agents.learns, silent=local.silent
+        )
+        self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
-        models = np.broadcast_to(params, (len(which), self.num_params))
-        values = getattr(self.problem.loss, "values", None)
-        if values is None:
-            raise ValueError(
-                f"{type(self.problem.loss).__name__} has no values(params, x, y), which this "
-                "method needs to compare the agents' risks; add it to the loss"
-            )
-        self.ledger.forwards += int(self.sizes[which].sum())
-        self.ledger.scalars_up += len(which)
-        return np.array(
-            [
-                values(models[i], *self.problem.data.agent(agent)).mean()
-                for i, agent in enumerate(which)
-            ]
-        )
+        which = np.asarray(which, np.int64)
+        found = agent_risks(self.problem, which, params)
+        self.charge_asked(which, gradients=False)
+        return found
 
     def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         """(n, M) the gradients of their risks."""
-        models = np.broadcast_to(params, (len(which), self.num_params))
-        self.ledger.gradients += int(self.sizes[which].sum())
-        self.ledger.models_up += len(which)
+        which = np.asarray(which, np.int64)
+        models = np.broadcast_to(params, (which.size, self.num_params))
+        self.charge_asked(which, gradients=True)
         return np.array([self.agents[k].norms_at(models[i])[1] for i, k in enumerate(which)])
 
     def scores_at(

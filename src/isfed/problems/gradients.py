@@ -28,7 +28,7 @@ class CompiledLoss(NamedTuple):
 
 
 @inlined
-def _dot(values, row, params, size):
+def dot(values, row, params, size):
     """The inner product of one row with `params`, in eight lanes of a fixed order."""
     whole = size & ~7
     if whole == 0:
@@ -123,7 +123,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
         label = int(targets[row])
         largest = -math.inf
         for c in range(loss.num_rows):
-            slopes[c] = _dot(features, row, params[c * size :], size)
+            slopes[c] = dot(features, row, params[c * size :], size)
             largest = max(largest, slopes[c])
         # Margins are taken from the largest one: exp cannot overflow, the sum is at least 1.
         mass = 0.0
@@ -199,7 +199,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
     total = 0.0
     for i in range(num):
         row = np.uint64(first + units[i])  # unsigned: see `designs.table`
-        margin = _dot(features, row, params, size)
+        margin = dot(features, row, params, size)
         slope = _slope(loss, margin, moved_target(features, targets, row, shift))
         factor = weight[i] * slope
         for j in range(size):

@@ -9,6 +9,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm
 from isfed.federation.agents import Agents
+from isfed.federation.clock import Clock
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.history import History, Measured
@@ -30,12 +31,16 @@ class RoundsRun:
         repetitions: int | range,
         seed: int,
         initial: np.ndarray,
+        clock: Clock | None = None,
     ) -> None:
         which = range(repetitions) if isinstance(repetitions, int) else repetitions
         self.problem = problem
         self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
         rules = self.algorithm.rules(problem.num_agents)
         self.agents = [make_agents(problem, rules, seed=seed, repetition=r) for r in which]
+        if clock is not None:
+            for agents in self.agents:
+                agents.use_clock(clock)
         self.states = [self.algorithm.start(agents, initial) for agents in self.agents]
         self.round_index = 0
         self.diverged = False

@@ -12,6 +12,7 @@ import numpy as np
 from isfed.algorithms.algorithm import Algorithm
 from isfed.base.checks import check_active, check_whole
 from isfed.federation.arrays import compiled_design
+from isfed.federation.clock import Clock
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.problems import Problem
@@ -106,6 +107,7 @@ def make_run(
     initial: np.ndarray | None = None,
     engine: Engine = "auto",
     threads: int | None = None,
+    clock: Clock | None = None,
 ) -> Run:
     """A run before its first round.
 
@@ -117,16 +119,21 @@ def make_run(
     engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
         "objects" (anything), or "auto".
     threads: cores for the kernel; all unless given.
+    clock: how fast the agents are; the ledger then counts virtual seconds.
     """
     params = check_initial(problem, initial)
     which = choose_engine(problem, algorithm, engine)
+    if clock is not None and which == "kernel":  # it keeps no time
+        if engine == "kernel":
+            raise ValueError("the kernel keeps no virtual time; leave out the clock or the engine")
+        which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":
         return KernelRun(problem, algorithm, threads=threads, **common)
     own = getattr(problem.loss, "make_agents", None) or CompiledAgents
     make_agents: Any = own if which == "agents" else ObjectAgents
-    return RoundsRun(problem, algorithm, make_agents, **common)
+    return RoundsRun(problem, algorithm, make_agents, clock=clock, **common)
 
 
 def simulate(
@@ -139,6 +146,7 @@ def simulate(
     initial: np.ndarray | None = None,
     engine: Engine = "auto",
     threads: int | None = None,
+    clock: Clock | None = None,
     measure: Measure | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> History:
@@ -154,6 +162,7 @@ def simulate(
         compiled loss, "objects" also losses and designs of your own; "auto" takes the first that
         can.
     threads: cores for the kernel; all unless given.
+    clock: how fast the agents are; the ledger then counts virtual seconds.
     measure: evaluated every so many rounds, see `Measure`.
     progress: called with the number of rounds (times repetitions) just done.
 
@@ -165,7 +174,7 @@ def simulate(
     check_run(problem, algorithm, rounds, repetitions)
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
-        threads=threads,
+        threads=threads, clock=clock,
     )  # fmt: skip
     if problem.no_optimum is not None and not problem.without_optimum:
         warnings.warn(f"this run has no msd: {problem.no_optimum}", NoMsdWarning, stacklevel=2)

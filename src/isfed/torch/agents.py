@@ -105,7 +105,10 @@ class TorchAgents(AddressedAgents):
                 np.subtract(trained, starts[place], out=changes[i], dtype=np.float64)
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)
                 gradients[i] = outcome.gradients
-        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns)
+        self.charge_turns(
+            count, int(gradients.sum()), scored=self.rules.agents.learns, silent=local.silent
+        )
+        self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def _turn(
@@ -152,8 +155,7 @@ class TorchAgents(AddressedAgents):
     def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
         models = np.broadcast_to(params, (len(which), self.num_params))
-        self.ledger.forwards += int(self.sizes[which].sum())
-        self.ledger.scalars_up += len(which)
+        self.charge_asked(np.asarray(which, np.int64), gradients=False)
         data = self.problem.data
         return np.array(
             [self.network.values(models[i], *data.agent(k)).mean() for i, k in enumerate(which)]
@@ -162,8 +164,7 @@ class TorchAgents(AddressedAgents):
     def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         """(n, M) the gradients of their risks."""
         models = np.broadcast_to(params, (len(which), self.num_params))
-        self.ledger.gradients += int(self.sizes[which].sum())
-        self.ledger.models_up += len(which)
+        self.charge_asked(np.asarray(which, np.int64), gradients=True)
         return np.array([self._norms(models[i], k)[1] for i, k in enumerate(which)])
 
     def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,174 @@
+"""Adaptive federated learning under a resource budget: Wang, Tuor, Salonidis, Leung, Makaya, He
+and Chan (JSAC 2019), arXiv 1804.05271.
+
+All agents take tau steps, then their models are averaged. After every average the cloud estimates
+how fast gradients and risks change (beta, rho) and how much the agents differ (delta), and chooses
+the tau that the theory prefers for what is left of a budget, where a local step costs c and an
+average b. The model is the best that was seen. The paper estimates on the mini-batch of the last
+step; here the estimates use all data of every agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.parts import Everybody, check_number
+from isfed.base.checks import check_whole
+from isfed.base.streams import Purpose
+from isfed.federation.agents import Agents
+
+NEAR = 1e-10  # models closer than this say nothing about slopes
+LEAST_SLOPE = 1e-5
+
+
+class Slopes(NamedTuple):
+    """beta (of the gradients), delta (between the agents), rho (of the risks)."""
+
+    beta: float
+    delta: float
+    rho: float
+
+
+def drift_bound(tau: Any, slopes: Slopes, step_size: float) -> Any:
+    """h(tau): how far tau local steps lead away from gradient descent; 0 at 0 and at 1."""
+    beta, delta, _ = slopes
+    grown = (step_size * beta + 1.0) ** tau - 1.0
+    return np.maximum(0.0, delta / beta * grown - step_size * delta * tau)
+
+
+def control_value(
+    tau: Any, slopes: Slopes, *, step_size: float, phi: float, costs: tuple[float, float, float]
+) -> Any:
+    """G(tau), the bound that the choice of tau minimises; `costs` are c, b and the budget R."""
+    local, average, budget = costs
+    tau = np.asarray(tau, float)
+    steps = (budget - local - average) * tau / (local * tau + average)  # T(tau)
+    drift = drift_bound(tau, slopes, step_size)
+    inside = 1.0 + 4.0 * steps**2 * phi * slopes.rho * step_size * drift / tau
+    return (1.0 + np.sqrt(inside)) / (2.0 * steps * step_size * phi) + slopes.rho * drift
+
+
+class AdaptiveState(NamedTuple):
+    """The model and the best one, the next tau, what is spent, and the last local models."""
+
+    params: np.ndarray
+    best: np.ndarray
+    best_loss: np.ndarray  # ()
+    tau: np.ndarray  # ()
+    spent: np.ndarray  # () of the budget
+    done: np.ndarray  # () whether the budget is used up
+    models: np.ndarray  # (K, M) before the last average; empty before the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveTau(Everybody):
+    """Adaptive federated learning; `steps` is the first tau.
+
+    budget: what a run may cost in all, in the unit of the two costs below.
+    local_cost: mean and standard deviation of the cost of one local step (of all agents at once).
+    average_cost: mean and standard deviation of the cost of one average.
+    phi: a constant of the theory, tuned; 0.025 for the paper's support vector machine.
+    most_steps: the largest tau.
+    adapt: False keeps tau as it is.
+    """
+
+    budget: float = 15.0
+    local_cost: tuple[float, float] = (0.0130, 0.0069)
+    average_cost: tuple[float, float] = (0.1316, 0.0539)
+    phi: float = 0.025
+    most_steps: int = 100
+    adapt: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.budget, name="budget", above=True)
+        check_number(self.phi, name="phi", above=True)
+        check_whole(self.most_steps, name="most_steps", least=1)
+        if np.ndim(self.steps):
+            raise ValueError("steps must be one number: all agents take tau steps")
+
+    def start(self, agents: Agents, params: np.ndarray) -> AdaptiveState:
+        """Nothing spent; the best model is the first."""
+        super().start(agents, params)
+        return AdaptiveState(
+            params.copy(), params.copy(), np.array(np.inf), np.array(self.steps), np.array(0.0),
+            np.array(False), np.empty((0, params.size)),
+        )  # fmt: skip
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> AdaptiveState:
+        """Choose tau, step, average; nothing more once the budget is used up."""
+        if state.done:
+            return state
+        weights, everybody = self.weights(agents), np.arange(agents.num_agents)
+        local, average = self._costs(agents, round_index)
+        losses = agents.losses(everybody, state.params)
+        state = _best_of(state, float(weights @ losses))
+        tau = int(state.tau)
+        if self.adapt and len(state.models):
+            slopes = self.estimate(state, agents, weights, losses)
+            tau = self.choose(slopes, tau, (local, average, self.budget))
+        spent = float(state.spent)
+        last = spent + local * (tau + 1) + 2.0 * average >= self.budget
+        if last:
+            tau = max(1, int((self.budget - spent - 2.0 * average) / local) - 1)
+        uploads = self.work(agents, state.params, round_index, steps=tau)
+        params = state.params + weights @ uploads.changes
+        if not np.isfinite(params).all():
+            params, tau = state.params, 1
+        state = state._replace(
+            params=params,
+            tau=np.array(tau),
+            spent=np.array(spent + local * tau + average),
+            done=np.array(last),
+            models=state.params + uploads.changes,
+        )
+        if last:  # one evaluation at the end
+            state = _best_of(state, float(weights @ agents.losses(everybody, params)))
+        return state
+
+    def estimate(
+        self, state: AdaptiveState, agents: Agents, weights: np.ndarray, losses: np.ndarray
+    ) -> Slopes:
+        """The three slopes, from the last local models and their average."""
+        everybody = np.arange(agents.num_agents)
+        distance = np.linalg.norm(state.models - state.params, axis=1)
+        far = distance >= NEAR
+        apart = np.where(far, distance, 1.0)
+        here = agents.gradients(everybody, state.params)
+        there = agents.gradients(everybody, state.models)
+        before = agents.losses(everybody, state.models)
+        agents.cross(scalars_up=agents.num_agents)
+        beta = np.where(far, np.linalg.norm(there - here, axis=1) / apart, 0.0)
+        rho = np.where(far, np.abs(before - losses) / apart, 0.0)
+        delta = np.linalg.norm(here - weights @ here, axis=1)
+        return Slopes(
+            max(float(weights @ beta), LEAST_SLOPE), float(weights @ delta), float(weights @ rho)
+        )
+
+    def choose(self, slopes: Slopes, tau: int, costs: tuple[float, float, float]) -> int:
+        """The tau between 1 and 10 times the last that G prefers; the smallest of equal ones."""
+        candidates = np.arange(1, min(10 * tau, self.most_steps) + 1)
+        values = control_value(
+            candidates, slopes, step_size=self.step_size, phi=self.phi, costs=costs
+        )
+        return int(candidates[np.argmin(values)])
+
+    def _costs(self, agents: Agents, round_index: int) -> tuple[float, float]:
+        """What a local step and an average cost in this round: normal, and positive."""
+        points = agents.stream(Purpose.DELAYS, round_index).normals(2)
+        pairs = (self.local_cost, self.average_cost)
+        found = [max(1e-10, m + s * float(z)) for (m, s), z in zip(pairs, points, strict=True)]
+        return found[0], found[1]
+
+    def model(self, state: Any) -> np.ndarray:
+        """The best model; the current one while the budget lasts."""
+        return state.best if state.done else state.params
+
+
+def _best_of(state: AdaptiveState, loss: float) -> AdaptiveState:
+    if loss < state.best_loss:
+        return state._replace(best=state.params, best_loss=np.array(loss))
+    return state

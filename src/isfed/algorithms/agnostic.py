@@ -1,0 +1,109 @@
+"""Agnostic federated learning: Mohri, Sivek and Suresh (ICML 2019), arXiv 1902.00146.
+
+min over w, max over lambda in the simplex, of sum_k lambda_k P_k(w): the model for the worst
+mixture of the agents. Both step at the same time from the same w, lambda upwards by the risks; the
+model is the mean of all w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.algorithm import Method
+from isfed.algorithms.parts import ClientWeights, agent_weights, check_choice, check_number
+from isfed.base.streams import Purpose
+from isfed.federation.agents import Agents, Local, Turns
+
+
+class AgnosticState(NamedTuple):
+    """The model, the mixture, the mean of all models, and how many it is of."""
+
+    params: np.ndarray
+    mixture: np.ndarray  # (K,) lambda
+    mean: np.ndarray
+    count: np.ndarray
+
+
+def onto_simplex(point: np.ndarray) -> np.ndarray:
+    """The nearest point whose entries are not negative and sum to one.
+
+    >>> onto_simplex(np.array([2.0, 0.0, 0.5]))
+    array([1., 0., 0.])
+    """
+    falling = np.sort(point)[::-1]
+    excess = (np.cumsum(falling) - 1.0) / np.arange(1, point.size + 1)
+    kept = np.flatnonzero(falling > excess)[-1]
+    return np.maximum(point - excess[kept], 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgnosticFL(Method):
+    """Agnostic federated learning.
+
+    step_size: of the model.
+    mixture_step: of the mixture lambda; 0 keeps the weights that `client_weights` gives.
+    stochastic: one agent drawn by lambda makes one mini-batch step, and another one drawn
+        uniformly tells its risk; otherwise all agents send gradients and risks from all their data.
+    client_weights: the mixture at the start.
+    """
+
+    step_size: float
+    mixture_step: float = 0.01
+    stochastic: bool = False
+    client_weights: ClientWeights = "uniform"
+
+    def __post_init__(self) -> None:
+        check_number(self.step_size, name="step_size", above=True)
+        check_number(self.mixture_step, name="mixture_step")
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
+
+    def start(self, agents: Agents, params: np.ndarray) -> AgnosticState:
+        """lambda as the client weights say."""
+        mixture = agent_weights(agents, self.client_weights)
+        return AgnosticState(params.copy(), mixture, params.copy(), np.zeros(1))
+
+    def round(self, state: AgnosticState, agents: Agents, round_index: int) -> AgnosticState:
+        """One step down in w and one up in lambda, both from the same w."""
+        one = self._sampled if self.stochastic else self._exact
+        down, up = one(state, agents, round_index)
+        params = state.params - self.step_size * down
+        mixture = state.mixture
+        if self.mixture_step > 0.0:
+            mixture = onto_simplex(mixture + self.mixture_step * up)
+        count = state.count + 1.0
+        return AgnosticState(params, mixture, state.mean + (params - state.mean) / count, count)
+
+    def _exact(
+        self, state: AgnosticState, agents: Agents, round_index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """sum_k lambda_k grad P_k(w), and all P_k(w)."""
+        everybody = np.arange(agents.num_agents)
+        agents.cross(models_down=agents.num_agents)
+        gradients = agents.gradients(everybody, state.params)
+        losses = np.zeros(agents.num_agents)
+        if self.mixture_step > 0.0:
+            losses = agents.losses(everybody, state.params)
+        return state.mixture @ gradients, losses
+
+    def _sampled(
+        self, state: AgnosticState, agents: Agents, round_index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased estimates of both, from two agents."""
+        points = agents.stream(Purpose.DOMAINS, round_index).uniforms(2)
+        ends = np.cumsum(state.mixture)
+        worker = np.searchsorted(ends, points[:1] * ends[-1], side="right")
+        worker = np.minimum(worker, np.flatnonzero(state.mixture)[-1])
+        turns = Turns(worker, state.params, np.ones(1))
+        gradient = -agents.work(turns, round_index, Local(steps=np.ones(1, np.int64))).changes[0]
+        asked = (points[1:] * agents.num_agents).astype(np.int64)
+        losses = np.zeros(agents.num_agents)
+        agents.cross(models_down=1)
+        losses[asked] = agents.num_agents * agents.losses(asked, state.params)
+        return gradient, losses
+
+    def model(self, state: Any) -> np.ndarray:
+        """The mean of all models."""
+        return state.mean

@@ -1,0 +1,167 @@
+"""Cooperative SGD: Wang and Joshi, "Cooperative SGD" (2018), arXiv 1808.07576.
+
+The algorithm A(tau, W, v): m workers and v auxiliary models make up X. Workers step alone; every
+tau-th step X <- X W with a symmetric, doubly stochastic W. The model is the mean of all m + v
+columns, and it moves by -eta (sum of the gradients) / (m + v) whatever W is. Special cases:
+
+    FullySynchronousSGD   tau = 1, W averages everything
+    PeriodicAveraging     W averages everything: local SGD
+    DecentralisedSGD      tau = 1, W is the graph of who talks to whom
+    ElasticAveraging      v = 1: an anchor model pulls the workers and is pulled by them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.parts import Everybody, check_number
+from isfed.base.checks import check_whole
+from isfed.federation.agents import Agents
+
+Mixing = Callable[[int], np.ndarray]  # from the number of workers to W
+
+
+def average_matrix(num_workers: int) -> np.ndarray:
+    """J: everybody gets the mean."""
+    return np.full((num_workers, num_workers), 1.0 / num_workers)
+
+
+def ring_matrix(num_workers: int) -> np.ndarray:
+    """Everybody averages with its two neighbours on a ring."""
+    identity = np.eye(num_workers)
+    return (identity + np.roll(identity, 1, axis=0) + np.roll(identity, -1, axis=0)) / 3.0
+
+
+def elastic_matrix(num_workers: int, *, pull: float | None = None) -> np.ndarray:
+    """W of elastic averaging; the best pull alpha = 2 / (m + 2) unless given.
+
+    >>> np.linalg.eigvalsh(elastic_matrix(4)).round(3)
+    array([-0.667,  0.667,  0.667,  0.667,  1.   ])
+    """
+    alpha = 2.0 / (num_workers + 2.0) if pull is None else pull
+    matrix = (1.0 - alpha) * np.eye(num_workers + 1)
+    matrix[-1, :-1] = matrix[:-1, -1] = alpha
+    matrix[-1, -1] = 1.0 - num_workers * alpha
+    return matrix
+
+
+def check_mixing(matrix: np.ndarray, size: int) -> np.ndarray:
+    """A symmetric matrix of that size whose rows sum to one, or an error that says what is not."""
+    matrix = np.array(matrix, np.float64)
+    if matrix.shape != (size, size):
+        raise ValueError(
+            f"the mixing matrix has shape {matrix.shape}; agents and auxiliary models are {size}"
+        )
+    sums = matrix.sum(axis=1)
+    worst = int(np.argmax(np.abs(sums - 1.0)))
+    if not abs(sums[worst] - 1.0) < 1e-9:
+        raise ValueError(
+            f"row {worst} of the mixing matrix sums to {sums[worst]:g}; every row and every column "
+            "must sum to 1 (doubly stochastic)"
+        )
+    if not np.abs(matrix - matrix.T).max() < 1e-9:
+        i, j = np.unravel_index(np.argmax(np.abs(matrix - matrix.T)), matrix.shape)
+        raise ValueError(
+            f"the mixing matrix is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g} and "
+            f"({j}, {i}) is {matrix[j, i]:g}"
+        )
+    return matrix
+
+
+class CooperativeState(NamedTuple):
+    """All models: those of the workers first, then the auxiliary ones, (K + v, M); and W."""
+
+    models: np.ndarray
+    mixing: np.ndarray  # empty if W averages everything
+
+
+@dataclass(frozen=True, kw_only=True)
+class CooperativeSGD(Everybody):
+    """Cooperative SGD A(tau, W, v).
+
+    steps: tau, local steps between two mixings.
+    mixing: a function from the number of workers to W; None averages everything.
+    auxiliary: v, models beside those of the workers.
+    """
+
+    mixing: Mixing | None = None
+    auxiliary: int = 0
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self.auxiliary, name="auxiliary", least=0)
+        if self.client_weights != "uniform":
+            raise ValueError("client_weights must be 'uniform': W is doubly stochastic")
+
+    @property
+    def name(self) -> str:
+        """That of the special case, if it is one."""
+        return self.label or type(self).__name__
+
+    def start(self, agents: Agents, params: np.ndarray) -> CooperativeState:
+        """All models equal."""
+        super().start(agents, params)
+        size = agents.num_agents + self.auxiliary
+        mixing = np.empty((0, 0))
+        if self.mixing is not None:
+            mixing = check_mixing(self.mixing(agents.num_agents), size)
+        return CooperativeState(np.repeat(params[None], size, axis=0), mixing)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> CooperativeState:
+        """tau steps of every worker, and one mixing."""
+        workers = agents.num_agents
+        models = state.models.copy()
+        models[:workers] += self.work(agents, models[:workers], round_index).changes
+        if state.mixing.size:
+            models = state.mixing @ models
+        else:
+            models[:] = models.sum(axis=0) / len(models)
+        return state._replace(models=models)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The mean of all models."""
+        return state.models.sum(axis=0) / len(state.models)
+
+
+def FullySynchronousSGD(*, step_size: float, full_batch: bool = False) -> CooperativeSGD:  # noqa: N802
+    """A(1, J, 0): an average after every step."""
+    return CooperativeSGD(step_size=step_size, full_batch=full_batch, label="FullySynchronousSGD")
+
+
+def PeriodicAveraging(  # noqa: N802
+    *, step_size: float, steps: int, full_batch: bool = False
+) -> CooperativeSGD:
+    """A(tau, J, 0): local SGD."""
+    return CooperativeSGD(
+        step_size=step_size, steps=steps, full_batch=full_batch, label="PeriodicAveraging"
+    )
+
+
+def DecentralisedSGD(  # noqa: N802
+    *, step_size: float, mixing: Mixing = ring_matrix, full_batch: bool = False
+) -> CooperativeSGD:
+    """A(1, W, 0): every agent talks to its neighbours alone."""
+    return CooperativeSGD(
+        step_size=step_size, mixing=mixing, full_batch=full_batch, label="DecentralisedSGD"
+    )
+
+
+def ElasticAveraging(  # noqa: N802
+    *, step_size: float, steps: int = 1, pull: float | None = None, full_batch: bool = False
+) -> CooperativeSGD:
+    """A(tau, W, 1) with an anchor that pulls by alpha = `pull`; 2 / (K + 2) unless given."""
+    if pull is not None:
+        check_number(pull, name="pull", above=True)
+    return CooperativeSGD(
+        step_size=step_size,
+        steps=steps,
+        mixing=lambda num_workers: elastic_matrix(num_workers, pull=pull),
+        auxiliary=1,
+        full_batch=full_batch,
+        label="ElasticAveraging",
+    )

@@ -1,0 +1,183 @@
+"""FedAsync: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019), arXiv 1903.03934.
+
+One agent at a time comes back with a model x that it trained from an old version w_(t - age) of the
+cloud's model, and the cloud mixes it in: w <- (1 - a) w + a x with a = mixing * s(age). A round is
+one such update. Which versions are old is decided in one of two ways: by an event queue over the
+virtual clock with several agents at work at once, or, as the paper simulates it, by a uniform draw
+of the age. Both start the agent from the real old version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.algorithm import Method
+from isfed.algorithms.parts import check_choice, check_number, draw_uniformly
+from isfed.base.checks import check_whole, is_number
+from isfed.base.streams import Purpose
+from isfed.federation.agents import Agents, Local, Turns
+
+Staleness = Literal["constant", "polynomial", "hinge"]
+NEVER = 2**31  # the address of the first choice of agents, beyond every round
+
+
+class AsyncState(NamedTuple):
+    """The model; and either its last versions or the agents at work."""
+
+    params: np.ndarray
+    history: np.ndarray  # (kept, M) versions, the newest first; empty with an event queue
+    version: np.ndarray  # () how many updates were mixed in
+    agents: np.ndarray  # (n,) who is at work ...
+    models: np.ndarray  # (n, M) ... from which model ...
+    since: np.ndarray  # (n,) ... of which version ...
+    finish: np.ndarray  # (n,) ... and when it will be done, in virtual seconds
+    now: np.ndarray  # () the virtual time of the last update
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAsync(Method):
+    """FedAsync.
+
+    step_size: of a local step (gamma).
+    mixing: alpha, the weight of a fresh model.
+    prox: weight of the pull towards the model that was sent (rho).
+    staleness: how the weight falls with the age: "constant", "polynomial" (age + 1)^-power, or
+        "hinge" 1 / (power (age - delay) + 1) for ages beyond `delay`.
+    power, delay: of the two last.
+    in_flight: agents at work at once, on the virtual clock; None draws the age instead.
+    max_age: the largest age drawn, if ages are drawn.
+    history: versions kept, if ages are drawn; max_age + 1 unless given.
+    local_steps: a range from which a turn's steps are drawn; the problem's E_k unless given.
+    full_batch: all examples in every local step.
+    """
+
+    step_size: float
+    mixing: float = 0.6
+    prox: float = 0.005
+    staleness: Staleness = "polynomial"
+    power: float = 0.5
+    delay: int = 4
+    in_flight: int | None = None
+    max_age: int = 4
+    history: int | None = None
+    local_steps: tuple[int, int] | None = None
+    full_batch: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self.step_size, name="step_size", above=True)
+        check_number(self.prox, name="prox")
+        check_number(self.power, name="power")
+        check_choice(self.staleness, Staleness, name="staleness")
+        check_whole(self.delay, name="delay", least=0)
+        check_whole(self.max_age, name="max_age", least=0)
+        if not (is_number(self.mixing) and 0.0 <= self.mixing <= 1.0):
+            raise ValueError(f"mixing={self.mixing!r} must be between 0 and 1")
+        if self.in_flight is not None:
+            check_whole(self.in_flight, name="in_flight", least=1)
+        if self.history is not None and self.history <= self.max_age:
+            raise ValueError(
+                f"max_age={self.max_age} is beyond the history={self.history} versions kept; keep "
+                f"at least {self.max_age + 1}"
+            )
+        if self.local_steps is not None:
+            low, high = self.local_steps
+            if not 1 <= low <= high:
+                raise ValueError(f"local_steps={self.local_steps} must be a range from 1 upwards")
+
+    def weight(self, age: int) -> float:
+        """alpha s(age)."""
+        if self.staleness == "constant":
+            return self.mixing
+        if self.staleness == "polynomial":
+            return self.mixing * (age + 1.0) ** -self.power
+        late = max(0, age - self.delay)
+        return self.mixing / (self.power * late + 1.0)
+
+    def start(self, agents: Agents, params: np.ndarray) -> AsyncState:
+        """All agents that work at once begin with the first version."""
+        count = self.in_flight or 0
+        if count > agents.num_agents:
+            raise ValueError(f"in_flight={count} exceeds num_agents={agents.num_agents}")
+        at_work = np.empty(0, np.int64)
+        finish = np.empty(0)
+        if count:
+            at_work = draw_uniformly(agents, count, NEVER)
+            finish = self._seconds(agents, at_work, NEVER)
+        kept = 0 if count else (self.history or self.max_age + 1)
+        return AsyncState(
+            params.copy(),
+            np.repeat(params[None], kept, axis=0),
+            np.array(0),
+            at_work,
+            np.repeat(params[None], count, axis=0),
+            np.zeros(count, np.int64),
+            finish,
+            np.array(0.0),
+        )
+
+    def round(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
+        """One agent comes back, and its model is mixed in."""
+        if self.in_flight is None:
+            return self._drawn(state, agents, round_index)
+        return self._queued(state, agents, round_index)
+
+    def _drawn(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
+        """A random agent, and a random age of the version that it had."""
+        version = int(state.version)
+        agent = draw_uniformly(agents, 1, round_index)
+        point = agents.stream(Purpose.STALENESS, round_index).uniforms(1)[0]
+        age = min(int(point * (self.max_age + 1)), version)  # there is nothing before w_0
+        params = self._mixed(state.params, state.history[age], agent, age, agents, round_index)
+        history = np.concatenate([params[None], state.history[:-1]])
+        return state._replace(params=params, history=history, version=np.array(version + 1))
+
+    def _queued(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
+        """The agent that finishes first; another one that is idle then starts."""
+        slot = int(np.argmin(state.finish))
+        now, version = float(state.finish[slot]), int(state.version)
+        agent = state.agents[slot : slot + 1]
+        age = version - int(state.since[slot])
+        params = self._mixed(
+            state.params, state.models[slot], agent, age, agents, round_index, timed=False
+        )
+        at_work, models = state.agents.copy(), state.models.copy()
+        since, finish = state.since.copy(), state.finish.copy()
+        others = np.delete(at_work, slot)
+        idle = np.setdiff1d(np.arange(agents.num_agents), others)
+        point = agents.stream(Purpose.AGENTS, round_index).uniforms(1)[0]
+        at_work[slot] = idle[int(point * idle.size)]
+        models[slot], since[slot] = params, version + 1
+        finish[slot] = now + self._seconds(agents, at_work[slot : slot + 1], round_index)[0]
+        agents.elapse(now - float(state.now))
+        return AsyncState(
+            params, state.history, np.array(version + 1), at_work, models, since, finish,
+            np.array(now),
+        )  # fmt: skip
+
+    def _mixed(self, params, sent, agent, age, agents, round_index, *, timed=True) -> np.ndarray:
+        """(1 - a) w + a x after the turn of one agent."""
+        local = Local(
+            steps=self._steps(agents, agent, round_index), prox=float(self.prox),
+            full_batch=self.full_batch, timed=timed,
+        )  # fmt: skip
+        step = np.array([float(self.step_size)])
+        model = sent + agents.work(Turns(agent, sent, step), round_index, local).changes[0]
+        weight = self.weight(age)
+        return (1.0 - weight) * params + weight * model
+
+    def _steps(self, agents: Agents, agent: np.ndarray, round_index: int) -> np.ndarray:
+        """(1,) how many local steps the turn has."""
+        if self.local_steps is None:
+            return agents.local_steps[agent]
+        low, high = self.local_steps
+        point = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(1)
+        return low + (point * (high - low + 1)).astype(np.int64)
+
+    def _seconds(self, agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray:
+        """(n,) how long the next turns of these agents last."""
+        per_step = agents.sizes[which] if self.full_batch else agents.batch_size[which]
+        steps = agents.local_steps[which] if self.local_steps is None else max(self.local_steps)
+        return agents.times(which, steps * per_step, round_index).total

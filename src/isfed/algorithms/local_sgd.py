@@ -1,0 +1,102 @@
+"""Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (2019), arXiv 1805.09767,
+and K-AVG: Zhou and Cong (2018), the same with a constant step.
+
+Every agent takes H steps x_k <- x_k - eta_t g_k, then the models are averaged. Stich's theory has
+eta_t = 4 / (strong (a + t)) and puts out the average of all models of all steps t with weights
+(a + t)^2. In the paper all agents draw from one pool of data; here every agent draws from its own,
+so on data that differ from agent to agent the fixed point is not w^o for H > 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.algorithm import Method
+from isfed.algorithms.parts import ClientWeights, Everybody, agent_weights, check_number
+from isfed.federation.agents import Agents
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(Everybody):
+    """Local SGD with a constant step and H = `steps`; the model is the last average.
+
+    >>> LocalSGD(step_size=0.01, steps=5).name
+    'LocalSGD'
+    """
+
+
+def KAVG(  # noqa: N802 (reads as a type)
+    *, step_size: float, steps: int, client_weights: ClientWeights = "uniform"
+) -> LocalSGD:
+    """K-AVG: `steps` local steps of a constant size, then the average; that is local SGD."""
+    return LocalSGD(step_size=step_size, steps=steps, client_weights=client_weights)
+
+
+class StichState(NamedTuple):
+    """The average, and the weighted mean of all models so far with the sum of its weights."""
+
+    params: np.ndarray
+    mean: np.ndarray
+    mass: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class StichSGD(Method):
+    """Local SGD as Stich analyses it: a falling step and a weighted average of all models.
+
+    strong: the strong convexity constant of P (mu in the paper).
+    shift: a > max(16 condition number, H).
+    steps: H, local steps between two averages.
+    client_weights: what the average weighs an agent by, "uniform" or its "size".
+    full_batch: all examples in every local step.
+    """
+
+    strong: float
+    shift: float
+    steps: int = 1
+    client_weights: ClientWeights = "uniform"
+    full_batch: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self.strong, name="strong", above=True)
+        check_number(self.shift, name="shift", least=float(self.steps), above=True)
+        self.inner(0)
+
+    @property
+    def step_size(self) -> float:
+        """The first step: eta_0."""
+        return 4.0 / (self.strong * self.shift)
+
+    def inner(self, time: int) -> Everybody:
+        """One step at time t, with its step size eta_t."""
+        return Everybody(
+            step_size=4.0 / (self.strong * (self.shift + time)),
+            client_weights=self.client_weights,
+            full_batch=self.full_batch,
+        )
+
+    def start(self, agents: Agents, params: np.ndarray) -> StichState:
+        """Nothing is averaged yet."""
+        return StichState(params.copy(), params.copy(), np.zeros(1))
+
+    def round(self, state: StichState, agents: Agents, round_index: int) -> StichState:
+        """H steps of every agent, each with its own step size, and one average."""
+        weights = agent_weights(agents, self.client_weights)
+        models = np.repeat(state.params[None], agents.num_agents, axis=0)
+        mean, mass = state.mean, state.mass
+        for local in range(self.steps):
+            time = round_index * self.steps + local
+            weight = (self.shift + time) ** 2
+            mass = mass + weight
+            mean = mean + (weight / mass) * (weights @ models - mean)  # x-hat, up to this step
+            # Each step has an address of its own: its draws are those of a round.
+            uploads = self.inner(time).work(agents, models, time, silent=local > 0)
+            models = models + uploads.changes
+        return StichState(weights @ models, mean, mass)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The weighted average of all models."""
+        return state.mean

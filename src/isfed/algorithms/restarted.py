@@ -1,0 +1,77 @@
+"""Parallel restarted SGD: Yu, Yang and Zhu, "Parallel Restarted SGD with Faster Convergence and
+Less Communication" (AAAI 2019), arXiv 1807.06629.
+
+Every I steps all agents restart from the mean of their models. The paper's listing takes the mean
+of the models before the gradients of that step, which were computed at the separate models
+("pre"); taking it after the step ("post") is local SGD. With unequal I_k (the paper's asynchronous
+version; there is no staleness in it) the limit leans towards the agents that step more often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.parts import Everybody, check_choice
+from isfed.federation.agents import Agents
+
+When = Literal["post", "pre"]
+
+
+class SeparateState(NamedTuple):
+    """The models of all agents, (K, M)."""
+
+    models: np.ndarray
+
+
+def steps_by_rate(rates: np.ndarray, *, most: int) -> tuple[int, ...]:
+    """I_k in proportion to the agents' speeds; the fastest takes `most` steps, nobody fewer than 1.
+
+    >>> steps_by_rate(np.array([1.0, 2.0, 4.0]), most=8)
+    (2, 4, 8)
+    """
+    return tuple(int(n) for n in np.maximum(1, np.rint(most * rates / np.max(rates))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartedSGD(Everybody):
+    """Parallel restarted SGD.
+
+    steps: I for all agents, or one I_k for each.
+    average: "post" takes the mean after the last step of a period, "pre" before it.
+    """
+
+    average: When = "post"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.average, When, name="average")
+        if self.average == "pre" and np.ndim(self.steps):
+            raise ValueError("average='pre' needs one number of steps for all agents")
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """One model, or for "pre" one of every agent."""
+        state = super().start(agents, params)
+        if self.average == "post":
+            return state
+        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0))
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """A period of steps with one average."""
+        if self.average == "post":
+            return super().round(state, agents, round_index)
+        models, weights = state.models, self.weights(agents)
+        alone = int(np.max(self.steps)) - 1
+        if alone:
+            models = models + self.work(agents, models, 2 * round_index, steps=alone).changes
+        silent = alone > 0  # the models crossed when the period began
+        last = self.work(agents, models, 2 * round_index + 1, steps=1, silent=silent).changes
+        return SeparateState(weights @ models + last)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The mean of the agents' models."""
+        if self.average == "post":
+            return state.params
+        return state.models.sum(axis=0) / len(state.models)

@@ -1,0 +1,143 @@
+"""The mean update over all draws of K=4, L=2 with one full-batch step: unbiased or not.
+
+For unbiased methods it is the update of full participation to 1e-12. For biased ones the
+difference is printed (pytest -rP) and must not be zero.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from small_federations import quadratics, regression
+
+from isfed import FOLB, AgnosticFL, FedAvgScheme, FedCS, FedProx, QFedAvg
+from isfed.algorithms import agnostic, fedcs, folb, parts
+from isfed.federation.agents import Local
+from isfed.federation.object_agents import ObjectAgents
+
+START = np.array([0.3, -0.2, 0.5])
+COMMON = {"step_size": 0.05, "num_active": 2, "local_steps": 1, "full_batch": True}
+
+
+def agents_of(algorithm):
+    problem = regression()
+    return ObjectAgents(problem, algorithm.rules(problem.num_agents), seed=1, repetition=0)
+
+
+def full_update(weights):
+    """-step sum_k c_k grad P_k(w)."""
+    parts_of = quadratics(regression())
+    return -0.05 * sum(c * (h @ START - b) for c, (h, b) in zip(weights, parts_of, strict=True))
+
+
+def weights_of(how):
+    sizes = regression().data.num_examples
+    return sizes / sizes.sum() if how == "size" else np.full(4, 0.25)
+
+
+def update(algorithm):
+    agents = agents_of(algorithm)
+    state = algorithm.start(agents, START)
+    return algorithm.model(algorithm.round(state, agents, 0)) - START
+
+
+def mean_over_pairs(algorithm, monkeypatch):
+    """Over the six pairs of agents, each as likely."""
+    updates = []
+    for pair in itertools.combinations(range(4), 2):
+        for module in (parts, fedcs, folb):
+            monkeypatch.setattr(
+                module, "draw_uniformly", lambda *_, chosen=pair, **__: np.array(chosen)
+            )
+        updates.append(update(algorithm))
+    return np.mean(updates, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "how"),
+    [
+        (FedProx(**COMMON), "uniform"),
+        (FedAvgScheme(scheme="II", **COMMON), "uniform"),
+        (FedAvgScheme(scheme="transformed-II", **COMMON), "uniform"),
+        (FedAvgScheme(scheme="transformed-II", client_weights="size", **COMMON), "size"),
+        (FedAvgScheme(scheme="II", client_weights="size", **COMMON), "size"),
+        (FedCS(**COMMON), "uniform"),  # without a deadline
+        (QFedAvg(power=0.0, **COMMON), "uniform"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_unbiased(algorithm, how, monkeypatch):
+    mean = mean_over_pairs(algorithm, monkeypatch)
+    np.testing.assert_allclose(mean, full_update(weights_of(how)), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "how"),
+    [
+        (FedProx(client_weights="size", **COMMON), "size"),  # a ratio of two random sums
+        (FedAvgScheme(scheme="original", **COMMON), "uniform"),  # a smaller step
+        (QFedAvg(power=1.0, **COMMON), "uniform"),
+        (FOLB(prox=0.0, **COMMON), "uniform"),
+        (FedCS(deadline=0.4, **COMMON), "uniform"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_biased(algorithm, how, monkeypatch):
+    mean, full = mean_over_pairs(algorithm, monkeypatch), full_update(weights_of(how))
+    difference = np.linalg.norm(mean - full) / np.linalg.norm(full)
+    print(f"{algorithm.name}: the mean update differs from the full one by {difference:.1%}")
+    assert difference > 1e-3
+
+
+def test_scheme_one_is_unbiased_over_draws_with_replacement(monkeypatch):
+    method = FedAvgScheme(scheme="I", client_weights="size", **COMMON)
+    prob = weights_of("size")
+    mean = np.zeros(3)
+    for pair in itertools.product(range(4), repeat=2):
+        drawn, times = np.unique(pair, return_counts=True)
+        from isfed.algorithms import fedavg_schemes
+
+        monkeypatch.setattr(
+            fedavg_schemes, "draw_with_replacement", lambda *_, found=(drawn, times): found
+        )
+        mean += prob[pair[0]] * prob[pair[1]] * update(method)
+    np.testing.assert_allclose(mean, full_update(prob), rtol=1e-12)
+
+
+def test_draws_with_replacement_have_their_probabilities():
+    method = FedAvgScheme(scheme="I", **COMMON)
+    agents, prob = agents_of(method), np.array([0.1, 0.0, 0.6, 0.3])
+    counts, rounds = np.zeros(4), 4000
+    for round_index in range(rounds):
+        drawn, times = parts.draw_with_replacement(agents, prob, 3, round_index)
+        counts[drawn] += times
+    stderr = np.sqrt(prob * (1.0 - prob) / (3 * rounds))
+    assert (np.abs(counts / (3 * rounds) - prob) <= 4.0 * stderr).all()
+
+
+def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(monkeypatch):
+    """Over both choices of an agent, with mini-batches replaced by all examples."""
+    method = AgnosticFL(step_size=0.05, mixture_step=0.1, stochastic=True)
+    agents = agents_of(method)
+    state = method.start(agents, START)._replace(mixture=np.array([0.4, 0.3, 0.2, 0.1]))
+    monkeypatch.setattr(agnostic, "Local", lambda **given: Local(full_batch=True, **given))
+    down, up = np.zeros(3), np.zeros(4)
+
+    class Points:
+        def __init__(self, values):
+            self.values = values
+
+        def uniforms(self, count):
+            return self.values[:count]
+
+    ends = np.cumsum(state.mixture) - 0.05
+    for worker, asked in itertools.product(range(4), repeat=2):
+        points = np.array([ends[worker], (asked + 0.5) / 4.0])
+        monkeypatch.setattr(agents, "stream", lambda *_, found=points: Points(found))
+        one, other = method._sampled(state, agents, 0)
+        down += state.mixture[worker] * one / 4.0
+        up += state.mixture[worker] * other / 4.0
+    monkeypatch.undo()
+    exact_down, exact_up = method._exact(state, agents, 0)
+    np.testing.assert_allclose(down, exact_down, rtol=1e-12)
+    np.testing.assert_allclose(up, exact_up, rtol=1e-12)

@@ -1,0 +1,219 @@
+"""Settings in which one method must be another, on the same draws."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from small_federations import identical_agents, quadratics, regression
+
+from isfed import (
+    FOLB,
+    AdaptiveTau,
+    AgnosticFL,
+    CooperativeSGD,
+    ElasticAveraging,
+    FedAsync,
+    FedAvg,
+    FedAvgScheme,
+    FedCS,
+    FederatedData,
+    FedProx,
+    FullySynchronousSGD,
+    HierFAVG,
+    HybridFL,
+    LeastSquares,
+    LocalGD,
+    LocalSGD,
+    MomentumSGD,
+    PeriodicAveraging,
+    Problem,
+    QFedAvg,
+    QFedSGD,
+    RestartedSGD,
+    StichSGD,
+    simulate,
+)
+
+STEP: dict[str, Any] = {"step_size": 0.02}
+SOME: dict[str, Any] = {**STEP, "num_active": 2}
+SIZE: dict[str, Any] = {"client_weights": "size"}
+
+
+def run(algorithm, problem=None, *, rounds=40, engine: Any = "agents"):
+    problem = regression() if problem is None else problem
+    history = simulate(problem, algorithm, rounds=rounds, seed=9, engine=engine)
+    return history.params[0]
+
+
+def groups(*sizes):
+    ends = np.cumsum([0, *sizes])
+    return [list(range(a, b)) for a, b in itertools.pairwise(ends)]
+
+
+FULL: dict[str, Any] = {"full_batch": True}
+PAIRS = {
+    "FedProx without prox = FedAvg": (FedProx(prox=0.0, **SOME), FedAvg(**SOME)),
+    "q-FedAvg with q = 0 = FedAvg": (QFedAvg(power=0.0, **SOME), FedAvg(**SOME)),
+    "scheme II = FedAvg for equal weights": (FedAvgScheme(scheme="II", **SOME), FedAvg(**SOME)),
+    "scheme II = transformed II for equal weights": (
+        FedAvgScheme(scheme="II", **SOME), FedAvgScheme(scheme="transformed-II", **SOME),
+    ),
+    "FedCS without a deadline = FedAvg": (FedCS(**SOME), FedAvg(**SOME)),
+    "FedCS without a deadline = FedAvg by size": (
+        FedCS(**SOME, **SIZE), FedProx(prox=0.0, **SOME, **SIZE),
+    ),
+    "Hybrid-FL without uploads = FedCS": (
+        HybridFL(deadline=1.0, permit=0.0, **SOME, **SIZE), FedCS(deadline=1.0, **SOME, **SIZE),
+    ),
+    "HierFAVG with one edge round = local SGD by size": (
+        HierFAVG(steps=3, edges=groups(1, 3), **STEP, **SIZE), LocalSGD(steps=3, **STEP, **SIZE),
+    ),
+    "HierFAVG, singleton edges = local GD with tau_1 tau_2 steps": (
+        HierFAVG(steps=2, edge_rounds=3, edges=groups(1, 1, 1, 1), **STEP, **FULL),
+        LocalGD(steps=6, **STEP),
+    ),
+    "restarted SGD = local SGD": (RestartedSGD(steps=3, **STEP), LocalSGD(steps=3, **STEP)),
+    "restarted SGD, equal I_k = local SGD": (
+        RestartedSGD(steps=(3, 3, 3, 3), **STEP), LocalSGD(steps=3, **STEP),
+    ),
+    "periodic averaging = local SGD": (
+        PeriodicAveraging(steps=3, **STEP), LocalSGD(steps=3, **STEP),
+    ),
+    "fully synchronous SGD = local SGD with one step": (
+        FullySynchronousSGD(**STEP), LocalSGD(steps=1, **STEP),
+    ),
+    "cooperative SGD with J as a matrix = without": (
+        CooperativeSGD(steps=3, mixing=lambda m: np.full((m, m), 1.0 / m), **STEP),
+        PeriodicAveraging(steps=3, **STEP),
+    ),
+    "momentum 0 = local SGD": (
+        MomentumSGD(momentum=0.0, steps=3, **STEP), LocalSGD(steps=3, **STEP),
+    ),
+    "local SGD with full batches = local GD": (
+        LocalSGD(steps=3, **STEP, **FULL), LocalGD(steps=3, **STEP),
+    ),
+    "adaptive tau, fixed = local GD by size": (
+        AdaptiveTau(steps=3, adapt=False, budget=1e9, **STEP, **FULL, **SIZE),
+        LocalGD(steps=3, **STEP, **SIZE),
+    ),
+    "agnostic without a mixture step = local GD by size": (
+        AgnosticFL(mixture_step=0.0, **STEP, **SIZE), LocalGD(steps=1, **STEP, **SIZE),
+    ),
+    "q-FedSGD with q = 0 = gradient descent": (
+        QFedSGD(power=0.0, step_size=0.02, num_active=4), LocalGD(steps=1, **STEP),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_one_method_is_another(name):
+    one, other = PAIRS[name]
+    if isinstance(one, AgnosticFL):  # it puts out the mean of all models
+        mean = np.mean([run(other, rounds=i) for i in range(1, 11)], axis=0)
+        np.testing.assert_allclose(run(one, rounds=10), mean, rtol=1e-12)
+        return
+    engine = "auto" if name.endswith("= FedAvg") else "agents"  # the fused kernel
+    np.testing.assert_allclose(run(one), run(other, engine=engine), rtol=1e-12, atol=1e-15)
+
+
+def test_folb_with_identical_gradients_is_fedprox():
+    problem = identical_agents()
+    one = run(FOLB(prox=0.5, **SOME), problem, rounds=20)
+    other = run(FedProx(prox=0.5, **SOME), problem, rounds=20)
+    np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_fedasync_of_one_agent_with_fresh_models_is_sgd():
+    problem = regression(sizes=(7,), local_steps=3)
+    for how in ({"max_age": 0}, {"in_flight": 1}):
+        one = FedAsync(mixing=1.0, staleness="constant", prox=0.0, **how, **STEP)
+        other = FedAvg(step_size=0.02, num_active=1)
+        np.testing.assert_allclose(run(one, problem), run(other, problem), rtol=1e-12)
+
+
+def test_local_sgd_with_one_step_is_minibatch_sgd_on_the_same_draws():
+    """The mean of the agents' gradients at the same model: agents with one step of a shared one."""
+    problem = regression(local_steps=1)
+    np.testing.assert_allclose(
+        run(LocalSGD(steps=1, **STEP), problem),
+        run(FedAvg(step_size=0.02, num_active=4), problem),
+        rtol=1e-12,
+    )
+
+
+def test_momentum_with_one_step_is_central_momentum():
+    for nesterov in (False, True):
+        problem = regression()
+        params, velocity = np.zeros(3), np.zeros(3)
+
+        for _ in range(30):
+            gradient = np.mean([h @ params - b for h, b in quadratics(problem)], axis=0)
+            velocity = 0.9 * velocity + gradient
+            params = params - 0.01 * (gradient + 0.9 * velocity if nesterov else velocity)
+        method = MomentumSGD(step_size=0.01, momentum=0.9, nesterov=nesterov, full_batch=True)
+        np.testing.assert_allclose(run(method, problem, rounds=30), params, rtol=1e-12)
+
+
+def test_the_mean_of_cooperative_sgd_moves_by_the_gradients_alone():
+    """With one local step from equal models the mean moves by eta sum g / (m + v) for any W."""
+    problem = regression()
+
+    total = sum(-b for _, b in quadratics(problem))  # at w = 0
+    for method, count in (
+        (ElasticAveraging(step_size=0.02, full_batch=True), 5),
+        (ElasticAveraging(step_size=0.02, pull=0.1, full_batch=True), 5),
+        (CooperativeSGD(step_size=0.02, full_batch=True), 4),
+    ):
+        np.testing.assert_allclose(
+            run(method, problem, rounds=1), -0.02 * total / count, rtol=1e-12
+        )
+
+
+def test_stich_by_the_letter():
+    problem = regression()
+
+    parts = quadratics(problem)
+    shift, strong, steps = 50.0, 1.0, 3
+    models = np.zeros((4, 3))
+    mean, mass = np.zeros(3), 0.0
+    for time in range(4 * steps):
+        weight = (shift + time) ** 2
+        mean, mass = mean + weight * models.mean(axis=0), mass + weight
+        step = 4.0 / (strong * (shift + time))
+        models = np.array([x - step * (h @ x - b) for x, (h, b) in zip(models, parts, strict=True)])
+        if (time + 1) % steps == 0:
+            models[:] = models.mean(axis=0)
+    method = StichSGD(strong=strong, shift=shift, steps=steps, full_batch=True)
+    np.testing.assert_allclose(run(method, problem, rounds=4), mean / mass, rtol=1e-12)
+
+
+def test_pre_averaging_by_the_letter():
+    problem = regression()
+
+    parts = quadratics(problem)
+    models = np.zeros((4, 3))
+    for time in range(1, 4 * 3 + 1):
+        moves = np.array([0.02 * (h @ x - b) for x, (h, b) in zip(models, parts, strict=True)])
+        models = (models.mean(axis=0) if time % 3 == 0 else models) - moves
+    method = RestartedSGD(steps=3, average="pre", full_batch=True, **STEP)
+    np.testing.assert_allclose(run(method, problem, rounds=4), models.mean(axis=0), rtol=1e-12)
+
+
+def test_agents_that_agree_make_local_gd_gradient_descent():
+    """All P_k equal: H local steps and one average are H steps of gradient descent."""
+    problem = identical_agents()
+    one, other = LocalGD(steps=6, **STEP), LocalGD(steps=1, **STEP)
+    np.testing.assert_allclose(
+        run(one, problem, rounds=5), run(other, problem, rounds=30), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("engine", ["agents", "objects"])
+def test_a_scalar_example_by_hand(engine):
+    """Two agents with P_k = (w - t_k)^2: one round of local GD with two steps of 1/4."""
+    data = FederatedData.from_agents([(np.ones((1, 1)), [0.0]), (np.ones((1, 1)), [4.0])])
+    problem = Problem(data, LeastSquares())
+    # x -> x / 2 + t / 2, twice: x / 4 + 3 t / 4
+    model = run(LocalGD(step_size=0.25, steps=2), problem, rounds=1, engine=engine)
+    np.testing.assert_allclose(model, [1.5])

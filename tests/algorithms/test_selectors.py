@@ -1,0 +1,235 @@
+"""Checks named in the specification of FedCS, Hybrid-FL, FOLB, agnostic learning and q-FFL."""
+
+import itertools
+
+import numpy as np
+import pytest
+from small_federations import regression
+
+from isfed import (
+    FOLB,
+    AgnosticFL,
+    Clock,
+    FedCS,
+    FederatedData,
+    HybridFL,
+    LeastSquares,
+    Problem,
+    QFedAvg,
+    simulate,
+)
+from isfed.algorithms.agnostic import onto_simplex
+from isfed.algorithms.fedcs import greedy_schedule
+from isfed.algorithms.qffl import fair_step
+from isfed.federation.clock import Times
+from isfed.federation.object_agents import ObjectAgents
+
+SOME = {"step_size": 0.02, "num_active": 3}
+
+
+def agents_of(algorithm, problem=None):
+    problem = regression() if problem is None else problem
+    return ObjectAgents(problem, algorithm.rules(problem.num_agents), seed=3, repetition=0)
+
+
+def random_times(seed, count=8, *, equal_uploads=False):
+    rng = np.random.default_rng(seed)
+    upload = np.full(count, 0.5) if equal_uploads else rng.exponential(1.0, count)
+    return Times(rng.exponential(0.3, count), rng.exponential(3.0, count), upload)
+
+
+def length_of(times, chosen):
+    """The end of a round: a multicast, then training side by side and uploads one by one."""
+    end = 0.0
+    for unit in chosen:
+        end = max(end, times.compute[unit]) + times.upload[unit]
+    return max((times.download[unit] for unit in chosen), default=0.0) + end
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_schedule_never_exceeds_its_deadline(seed):
+    times = random_times(seed)
+    for deadline in (0.5, 2.0, 5.0, 20.0):
+        found = greedy_schedule(times, deadline=deadline)
+        assert len(set(found.chosen.tolist())) == found.chosen.size
+        np.testing.assert_allclose(found.seconds, length_of(times, found.chosen), rtol=1e-12)
+        assert found.seconds < deadline
+
+
+def test_more_time_never_means_fewer_agents_if_uploads_are_equal():
+    for seed in range(20):
+        times = random_times(seed, equal_uploads=True)
+        times = times._replace(download=np.full(8, 0.1))
+        counts = [greedy_schedule(times, deadline=d).chosen.size for d in np.linspace(0.1, 30, 40)]
+        assert (np.diff(counts) >= 0).all()
+        assert counts[-1] == 8
+
+
+def test_nobody_in_time_leaves_the_model_and_a_hopeless_deadline_is_an_error():
+    times = random_times(0)
+    assert greedy_schedule(times, deadline=0.01).chosen.size == 0
+    with pytest.raises(ValueError, match="nobody meets it"):
+        simulate(regression(), FedCS(deadline=1e-3, **SOME), rounds=1)
+
+
+def test_fedcs_leaves_out_slow_agents_and_counts_its_schedule():
+    problem = regression()
+    clock = Clock(rate=(1.0, 100.0))
+    strict, easy = (
+        simulate(problem, FedCS(deadline=d, **SOME), rounds=30, clock=clock).ledger()
+        for d in (1.0, 50.0)
+    )
+    assert strict.models_up < easy.models_up == 90
+    assert strict.seconds < 30 * 1.0
+    assert strict.seconds < easy.seconds
+    assert strict.scalars_up == 3 * 90
+
+
+def test_hybrid_fl_gathers_towards_equal_classes():
+    problem = regression(sizes=(20, 30, 25, 15))
+    method = HybridFL(permit=1.0, fetch=7, num_classes=3, **SOME)
+    agents = agents_of(method, problem)
+    state = method.start(agents, np.zeros(3))
+    gathered = 0
+    for round_index in range(4):
+        state = method.round(state, agents, round_index)
+        counts = np.bincount(state.classes[state.gathered], minlength=3)
+        assert counts.max() - counts.min() <= 1  # a balanced choice was always available
+        assert counts.sum() == gathered + 7
+        gathered = counts.sum()
+
+
+def test_hybrid_fl_with_all_data_at_the_cloud_is_central_descent():
+    """All permit, unlimited time and fetches, and no agent's own model counts."""
+    problem = regression()
+    method = HybridFL(
+        permit=1.0, fetch=1000, full_batch=True, server_steps=2, step_size=0.02, num_active=4
+    )
+    agents = agents_of(method, problem)
+    state = method.start(agents, np.zeros(3))
+    state = method.round(state, agents, 0)
+    assert state.gathered.all()
+    x, y = problem.data.features, problem.data.targets
+    model = np.zeros(3)
+    for _ in range(2):
+        model = model - 0.02 * problem.loss.gradient(model, x, y, np.ones(len(y)))[0]
+    change = method._server(
+        method.start(agents, np.zeros(3)), agents, np.arange(4), state.gathered, 0
+    )
+    np.testing.assert_allclose(change, model, rtol=1e-12)
+
+
+def test_folb_weighs_by_agreement():
+    """Gradients e1, e1, e2 and -e1 at w: sums of I_k, zero and negative weights."""
+    vectors = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    mean = vectors.mean(axis=0)
+    influence = vectors @ mean
+    np.testing.assert_allclose(influence.sum(), 4 * mean @ mean, rtol=1e-12)
+    # x = sqrt(2) I and targets t: the gradient at 0 is -(2/2) sqrt(2) t for two rows
+    agents = [(np.sqrt(2.0) * np.eye(2), -v / np.sqrt(2.0)) for v in vectors]
+    problem = Problem(FederatedData.from_agents(agents), LeastSquares(), batch_size=2)
+    method = FOLB(step_size=0.1, num_active=4, prox=0.0, full_batch=True)
+    found = simulate(problem, method, rounds=1, engine="agents").params[0]
+    weights = influence / np.abs(influence).sum()
+    np.testing.assert_allclose(found, weights @ (-0.1 * vectors), rtol=1e-12)
+
+
+def test_the_variants_of_folb_need_what_they_say():
+    problem = regression()
+    ups = {
+        variant: simulate(
+            problem, FOLB(variant=variant, step_size=0.01, num_active=2), rounds=10, engine="agents"
+        ).ledger()
+        for variant in ("one-set", "two-sets", "near-optimal")
+    }
+    assert ups["one-set"].models_up == 10 * 4  # changes and gradients of two agents
+    assert ups["two-sets"].models_up == 10 * 6
+    assert ups["near-optimal"].models_up > 10 * 4  # gradients of all
+
+
+def test_the_inexactness_of_an_exact_solve_is_zero():
+    problem = regression()
+    method = FOLB(
+        step_size=0.05, num_active=4, prox=1.0, penalty=1.0, local_steps=600, full_batch=True
+    )
+    agents, start = agents_of(method, problem), np.array([1.0, 0.0, -1.0])
+    uploads = method.work(agents, np.arange(4), start, 0, prox=1.0)
+    gradients = agents.gradients(np.arange(4), start)
+    error = method._inexactness(agents, np.arange(4), start, uploads, gradients)
+    np.testing.assert_allclose(error, 0.0, atol=1e-9)
+
+
+def test_the_projection_is_the_nearest_point_of_the_simplex():
+    rng = np.random.default_rng(0)
+    grid = [np.array(p) / 20.0 for p in itertools.product(range(21), repeat=3) if sum(p) == 20]
+    for _ in range(30):
+        point = rng.normal(0.3, 0.7, 3)
+        found = onto_simplex(point)
+        assert found.min() >= 0.0
+        np.testing.assert_allclose(found.sum(), 1.0, rtol=1e-12)
+        best = min(np.linalg.norm(point - other) for other in grid)
+        assert np.linalg.norm(point - found) <= best + 1e-12
+
+
+def two_parabolas(a, b):
+    data = FederatedData.from_agents([(np.ones((1, 1)), [a]), (np.ones((1, 1)), [b])])
+    return Problem(data, LeastSquares())
+
+
+def test_agnostic_learning_on_two_parabolas_ends_in_the_middle():
+    method = AgnosticFL(step_size=0.02, mixture_step=0.02)
+    problem = two_parabolas(1.0, 4.0)
+    agents = agents_of(method, problem)
+    state = method.start(agents, np.zeros(1))._replace(mixture=np.array([0.8, 0.2]))
+    for round_index in range(4000):
+        state = method.round(state, agents, round_index)
+        assert abs(state.mixture.sum() - 1.0) < 1e-12
+    np.testing.assert_allclose(state.mixture, 0.5, atol=1e-3)
+    np.testing.assert_allclose(method.model(state), 2.5, atol=0.02)
+
+
+def test_equal_risks_leave_the_mixture():
+    method = AgnosticFL(step_size=0.02, mixture_step=0.5)
+    problem = two_parabolas(1.0, 3.0)
+    agents = agents_of(method, problem)
+    state = method.round(method.start(agents, np.array([2.0])), agents, 0)
+    np.testing.assert_allclose(state.mixture, 0.5, rtol=1e-12)
+
+
+def test_a_fair_step_shrinks_with_the_gradient():
+    """Equal gradients and risks: the mean gradient times eta / (1 + q eta |g|^2 / F)."""
+    direction, risk, q, eta = np.array([3.0, -1.0]), 2.0, 3.0, 0.1
+    found = fair_step(np.full(4, risk), np.tile(direction, (4, 1)), power=q, step_size=eta)
+    square = direction @ direction
+    np.testing.assert_allclose(found, eta * direction / (1 + q * eta * square / risk), rtol=1e-8)
+    plain = fair_step(np.arange(4.0), np.tile(direction, (4, 1)), power=0.0, step_size=eta)
+    np.testing.assert_allclose(plain, eta * direction, rtol=1e-12)
+
+
+def test_a_fairer_model_has_more_equal_risks():
+    problem = two_parabolas(0.0, 1.0)
+    data = FederatedData.from_agents(
+        [(np.ones((1, 1)), [0.0]), (np.ones((1, 1)), [0.2]), (np.ones((1, 1)), [3.0])]
+    )
+    problem = Problem(data, LeastSquares())
+    spread = []
+    for power in (0.0, 2.0, 8.0):
+        method = QFedAvg(power=power, step_size=0.1, num_active=3)
+        model = simulate(problem, method, rounds=3000).params[0, 0]
+        spread.append(np.std([(model - t) ** 2 for t in (0.0, 0.2, 3.0)]))
+    assert spread[0] > spread[1] > spread[2]
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="power=-1"):
+        QFedAvg(power=-1, **SOME)
+    with pytest.raises(ValueError, match="never negative"):
+        fair_step(np.array([-0.5, 1.0]), np.ones((2, 2)), power=1.0, step_size=0.1)
+    with pytest.raises(ValueError, match="deadline=-1"):
+        FedCS(deadline=-1, **SOME)
+    with pytest.raises(ValueError, match="permit=2"):
+        HybridFL(permit=2, **SOME)
+    with pytest.raises(ValueError, match="mixture_step=-1"):
+        AgnosticFL(step_size=0.1, mixture_step=-1)
+    with pytest.raises(ValueError, match="variant='three'"):
+        FOLB(variant="three", **SOME)  # type: ignore[arg-type]
