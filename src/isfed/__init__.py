@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from isfed.federation.agents import Agents, Local, Turns, Uploads
     from isfed.federation.clock import Clock
     from isfed.federation.cloud import Cloud, Selection
+    from isfed.federation.correction import Correction
     from isfed.problems import (
         EQUAL,
         OUTLIERS,
@@ -105,6 +106,7 @@ _NAMES = {
     "federation.agent": ("Agent", "Rules", "Upload"),
     "federation.clock": ("Clock",),
     "federation.cloud": ("Cloud", "Selection"),
+    "federation.correction": ("Correction",),
     "problems": (
         "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
         "NoOptimumError", "Problem", "Regression", "Softmax",
@@ -160,6 +162,7 @@ __all__ = [
     "Cloud",
     "Columns",
     "CooperativeSGD",
+    "Correction",
     "Current",
     "DecentralisedSGD",
     "Design",

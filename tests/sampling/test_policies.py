@@ -279,5 +279,5 @@ def test_a_bad_rate_is_named(rate):
 
 
 def test_memory_needs_a_score_with_memory():
-    with pytest.raises(ValueError, match="score=BOUND has no memory; use AVERAGED_BOUND"):
+    with pytest.raises(ValueError, match="a memory needs score=AVERAGED_BOUND"):
         Memory(score=Score.BOUND)

@@ -8,6 +8,7 @@ import numpy as np
 
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
+from isfed.federation.correction import CorrectionRule
 from isfed.federation.turn import Sampler
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Uniform
@@ -24,6 +25,22 @@ class Plan(NamedTuple):
     examples: Sampler
     scored: bool  # whether anything needs the norms of the examples' gradients
     watched: bool  # whether the weights differ at all, so that there is something to watch
+
+
+class CorrectedPlan(NamedTuple):
+    """The same with a correction, or with the weights on the changes; `turn` is for the agents."""
+
+    step_size: float
+    num_active: int
+    divide_by_steps: bool
+    drift: float
+    agents: Sampler
+    examples: Sampler
+    scored: bool
+    watched: bool
+    turn: Plan
+    rule: CorrectionRule
+    on_change: bool
 
 
 class Algorithm(Protocol):
@@ -54,7 +71,7 @@ class Algorithm(Protocol):
         """The model that a state stands for, (M,)."""
         ...
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> Plan | CorrectedPlan | None:
         """The algorithm as numbers if the fused kernel can run it."""
         ...
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from isfed.algorithms import corrected
+from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.isfedavg import ISFedAvg
 from isfed.base.streams import Purpose
 from isfed.federation.cloud import Cloud
@@ -52,5 +54,10 @@ class Federation:
         """One round of Algorithm 1."""
         self.state = self.algorithm.drifted(self.state, self.objects, round_index)
         shift = self.state.shift if self.state.shift.size else None
-        watched = self.algorithm.step(self.cloud, self.objects, round_index, shift)
+        if isinstance(self.state, CorrectedState):
+            watched = corrected.step(
+                self.algorithm, self.cloud, self.state.reference, self.objects, round_index, shift
+            )
+        else:
+            watched = self.algorithm.step(self.cloud, self.objects, round_index, shift)
         self.state = self.state._replace(params=self.cloud.params, watched=watched)

@@ -8,15 +8,28 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Plan
+from isfed.algorithms import corrected
+from isfed.algorithms.algorithm import CorrectedPlan, Plan
+from isfed.algorithms.corrected import CorrectedState
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
 from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
+from isfed.federation.correction import Correction
 from isfed.sampling.designs import Design, Deville, WithReplacement
-from isfed.sampling.policies import Initial, Memory, Policy, Refresh, Table, compiled_policy
+from isfed.sampling.policies import (
+    Initial,
+    Memory,
+    Policy,
+    Refresh,
+    Score,
+    ScorePolicy,
+    Table,
+    Uniform,
+    compiled_policy,
+)
 from isfed.sampling.telemetry import RoundWatch, uniform_rows
 
 
@@ -35,19 +48,33 @@ class ISFedAvg:
 
     The policies for agents and for examples can be combined freely, and so can the designs.
 
+    step_size: mu; "auto" chooses a stable one when the run begins.
+    num_active: L, the agents of a round.
+    agents, examples: how either are drawn, a policy.
+    agent_design, example_design: by which design.
+    divide_by_steps: the 1/E_k of eq. (8).
+    drift: standard deviation of the true model's random walk, per round.
+    correction: None is the paper's method; "difference" or "drift" let agents remember their
+        gradients and estimate only what is new, see `Correction`.
+    weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
+        it sends. "step" unless there is a correction; "drift" needs "change".
+    label: how tables and figures call it, if not by its choices.
+
     >>> from isfed import Memory, Uniform
     >>> ISFedAvg(step_size=0.01, num_active=6, agents=Memory(floor=0.05), examples=Uniform()).name
     'ISFedAvg, memory agents, uniform examples'
     """
 
-    step_size: float | Literal["auto"]  # mu; "auto": a stable one, chosen when the run begins
-    num_active: int  # L
+    step_size: float | Literal["auto"]
+    num_active: int
     agents: Policy = field(default_factory=Memory)
     examples: Policy = field(default_factory=Memory)
     agent_design: Design = field(default_factory=Deville)
     example_design: Design = field(default_factory=Deville)
-    divide_by_steps: bool = True  # the 1/E_k of eq. (8)
-    drift: float = 0.0  # standard deviation of the true model's random walk, per round
+    divide_by_steps: bool = True
+    drift: float = 0.0
+    correction: Correction | Literal["difference", "drift"] | None = None
+    weighting: Literal["step", "change"] | None = None
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -64,15 +91,58 @@ class ISFedAvg:
         for name in ("agent_design", "example_design"):
             if not isinstance(getattr(self, name), Design) or isinstance(getattr(self, name), type):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a design, e.g. Deville()")
+        self._check_correction()
+
+    def _check_correction(self) -> None:
+        if self.weighting not in (None, "step", "change"):
+            raise ValueError(f"weighting={self.weighting!r} must be 'step' or 'change'")
+        if self.correction is None:
+            return
+        if isinstance(self.correction, str):
+            object.__setattr__(self, "correction", Correction(self.correction))
+        if not isinstance(self.correction, Correction):
+            raise TypeError(f"correction={self.correction!r} must be 'difference' or 'drift'")
+        if self.correction.kind == "drift" and self.weighting == "step":
+            raise ValueError(
+                "correction='drift' steers plain local steps: leave weighting out, or use 'change'"
+            )
+        if not self.divide_by_steps:
+            raise ValueError(
+                "a correction needs divide_by_steps=True: c_k is a mean over E_k steps"
+            )
+        replaced = isinstance(self.agent_design, WithReplacement)  # L draws, whoever they are
+        if not (replaced or getattr(self.agent_design, "fixed_size", True)):
+            raise ValueError(
+                f"a correction needs a design of fixed size, and {self.agent_design} draws any "
+                "number of agents; use e.g. Deville()"
+            )
+
+    @property
+    def memory(self) -> Correction | None:
+        """The correction as a record."""
+        return Correction(self.correction) if isinstance(self.correction, str) else self.correction
+
+    @property
+    def corrected(self) -> bool:
+        """Whether rounds differ from the paper's: a correction, or weights on the changes."""
+        return self.correction is not None or self.on_change
+
+    @property
+    def on_change(self) -> bool:
+        """Whether 1/(K p_k) multiplies the change instead of the step."""
+        return self.weighting == "change" or (
+            self.correction is not None and self.weighting is None
+        )
 
     @property
     def name(self) -> str:
         """How tables and figures call it."""
         if self.label:
             return self.label
+        name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
         if self.agents.name == self.examples.name:
-            return f"ISFedAvg, {self.agents.name}"
-        return f"ISFedAvg, {self.agents.name} agents, {self.examples.name} examples"
+            return f"{name}, {self.agents.name}"
+        return f"{name}, {self.agents.name} agents, {self.examples.name} examples"
 
     def rules(self, num_agents: int) -> Rules:
         """What the cloud tells every agent."""
@@ -86,18 +156,27 @@ class ISFedAvg:
             step_size=self.step_size,
             examples=self.examples,
             example_design=self.example_design,
-            agents=self.agents,
+            agents=self._reports(),
             divide_by_steps=self.divide_by_steps,
         )
 
-    def plan(self) -> Plan | None:
+    def _reports(self) -> Policy:
+        """What agents report: with a correction, the spread at most; the cloud makes the score."""
+        if self.correction is None or not self.agents.learns:
+            return self.agents
+        if self.agents.score == Score.SECOND_MOMENT:
+            return Uniform()
+        p = self.agents
+        return ScorePolicy(p.name, p.initial, p.refresh, p.floor, Score.SPREAD, p.rate)
+
+    def plan(self) -> Plan | CorrectedPlan | None:
         """The same as numbers, for the fused kernel; None if it does not know the designs."""
         known = (compiled_design(d) for d in (self.agent_design, self.example_design))
         if not (all(known) and compiled_policy(self.agents) and compiled_policy(self.examples)):
             return None
         agents = make_sampler(self.agents, self.agent_design)
         examples = make_sampler(self.examples, self.example_design)
-        return Plan(
+        plain = Plan(
             step_size=float(self.step_size),
             num_active=int(self.num_active),
             divide_by_steps=self.divide_by_steps,
@@ -107,8 +186,13 @@ class ISFedAvg:
             scored=wants_norms(self.agents, self.examples),
             watched=not (agents.uniform and examples.uniform),
         )
+        if not self.corrected:
+            return plain
+        reports = make_sampler(self._reports(), self.agent_design)
+        turn = plain._replace(agents=reports, scored=wants_norms(self._reports(), self.examples))
+        return CorrectedPlan(*plain, turn, corrected.rule_of(self), self.on_change)
 
-    def start(self, agents: Agents, params: np.ndarray) -> ISFedAvgState:
+    def start(self, agents: Agents, params: np.ndarray) -> ISFedAvgState | CorrectedState:
         """The state before the first round."""
         check_active(self.num_active, agents.num_agents)
         table = Table(agents.num_agents, self.agents, self.agent_design)
@@ -116,17 +200,26 @@ class ISFedAvg:
             table.replace(agents.scores_at(agents.optimum, charge=False))  # eq. (48)
         shift = np.zeros(params.size if self.drift > 0.0 else 0)
         watched = uniform_rows((), self.num_active)
-        return ISFedAvgState(params.copy(), table.nodes, shift, watched)
+        state = ISFedAvgState(params.copy(), table.nodes, shift, watched)
+        return corrected.start(self, state, agents) if self.corrected else state
 
-    def round(self, state: ISFedAvgState, agents: Agents, round_index: int) -> ISFedAvgState:
+    def round(
+        self, state: ISFedAvgState | CorrectedState, agents: Agents, round_index: int
+    ) -> ISFedAvgState | CorrectedState:
         """One round of Algorithm 1."""
         table = Table.over(state.agent_nodes, agents.num_agents, self.agents, self.agent_design)
         cloud = Cloud.over(state.params, table, self.num_active, agents.key(Purpose.AGENTS))
         state = self.drifted(state, agents, round_index)
-        watched = self.step(cloud, agents, round_index, state.shift if state.shift.size else None)
+        shift = state.shift if state.shift.size else None
+        if isinstance(state, CorrectedState):
+            watched = corrected.step(self, cloud, state.reference, agents, round_index, shift)
+        else:
+            watched = self.step(cloud, agents, round_index, shift)
         return state._replace(params=cloud.params, watched=watched)
 
-    def drifted(self, state: ISFedAvgState, agents: Agents, round_index: int) -> ISFedAvgState:
+    def drifted(
+        self, state: ISFedAvgState | CorrectedState, agents: Agents, round_index: int
+    ) -> ISFedAvgState | CorrectedState:
         """The state after the true model has taken its random step of the round."""
         if not state.shift.size:
             return state
@@ -144,13 +237,17 @@ class ISFedAvg:
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
         uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
-        watched = self._watch(agents, selection, uploads)
+        steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
+        whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
+        watched = self.watch(agents, selection, uploads, whole)
         cloud.aggregate(selection, uploads.changes)  # eq. (9)
         cloud.refresh(selection, uploads.scores)
         return watched
 
-    def _watch(self, agents: Agents, selection: Selection, uploads: Uploads) -> np.ndarray:
-        """The telemetry of the round."""
+    def watch(
+        self, agents: Agents, selection: Selection, uploads: Uploads, whole: np.ndarray
+    ) -> np.ndarray:
+        """The telemetry of the round; a change over its `whole` step estimates a gradient."""
         if self._equal_row is not None:
             return self._equal_row
         watch = RoundWatch(
@@ -160,10 +257,8 @@ class ISFedAvg:
             capped=not isinstance(self.agent_design, WithReplacement),
         )
         active = selection.active
-        local_steps, batch_size = agents.local_steps[active], agents.batch_size[active]
-        steps = 1 if self.divide_by_steps else local_steps
-        step = self.step_size * steps / (agents.num_agents * selection.agent_prob)
-        watch.agents_of(uploads, local_steps * batch_size, step, selection)
+        drawn = agents.local_steps[active] * agents.batch_size[active]
+        watch.agents_of(uploads, drawn, whole, selection)
         return watch.end()
 
     @cached_property
@@ -172,11 +267,11 @@ class ISFedAvg:
         equal = self.agents.equal and self.examples.equal
         return uniform_rows((), self.num_active) if equal else None
 
-    def model(self, state: ISFedAvgState) -> np.ndarray:
+    def model(self, state: ISFedAvgState | CorrectedState) -> np.ndarray:
         """w_i."""
         return state.params
 
-    def agent_prob(self, state: ISFedAvgState, num_agents: int) -> np.ndarray:
+    def agent_prob(self, state: ISFedAvgState | CorrectedState, num_agents: int) -> np.ndarray:
         """(K,) p_k of the next round, before any cap."""
         return Table.over(
             state.agent_nodes, num_agents, self.agents, self.agent_design

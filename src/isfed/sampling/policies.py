@@ -49,6 +49,7 @@ class Score(IntEnum):
     BOUND = 0  # sqrt(sigma^2 + alpha |gradient|^2) of eq. (48), from this round alone
     AVERAGED_BOUND = 1  # the same from the stored norms and a moving average of the gradient
     SECOND_MOMENT = 2  # the root of a moving average of |estimate of the gradient|^2
+    SPREAD = 3  # 1/N^2 sum_n |grad_n|^2 / p_n alone: the cloud makes a score of it
 
 
 @runtime_checkable
@@ -162,8 +163,8 @@ def Memory(  # noqa: N802
 
     `score` and `rate` matter for agents: what they report, and how fast its average moves.
     """
-    if score == Score.BOUND:
-        raise ValueError("score=BOUND has no memory; use AVERAGED_BOUND or SECOND_MOMENT")
+    if score not in (Score.AVERAGED_BOUND, Score.SECOND_MOMENT):
+        raise ValueError("a memory needs score=AVERAGED_BOUND or SECOND_MOMENT")
     return ScorePolicy("memory", Initial.UNSEEN, Refresh.TOUCHED, floor, score, rate)
 
 
@@ -171,7 +172,7 @@ def Memory(  # noqa: N802
 KEEP_MASS = int(Refresh.TOUCHED_KEEP_MASS)
 BOUND = int(Score.BOUND)
 AVERAGED_BOUND = int(Score.AVERAGED_BOUND)
-SECOND_MOMENT = int(Score.SECOND_MOMENT)
+SECOND_MOMENT, SPREAD = int(Score.SECOND_MOMENT), int(Score.SPREAD)
 LARGEST_SCORE = 1e290  # the sum of a table of such scores is still finite
 
 
@@ -274,6 +275,8 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
         memory[at] = stored
     else:
         memory[at] = spread if first else (1.0 - rate) * memory[at] + rate * spread
+    if rule == SPREAD:
+        return memory[at]
     square = 0.0
     for j in range(size):
         average = memory[at + 1 + j]
@@ -287,7 +290,7 @@ def memory_size(policy: Policy, num_params: int) -> int:
     """How many numbers an agent remembers for the score it reports under this policy."""
     if not policy.learns or policy.score == Score.BOUND:
         return 0
-    return 1 if policy.score == Score.SECOND_MOMENT else 1 + num_params
+    return 1 + num_params if policy.score == Score.AVERAGED_BOUND else 1
 
 
 def initial_score(policy: Policy) -> float:

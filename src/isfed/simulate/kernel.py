@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 @called
-def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
+def refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
     num_agents = task.offsets.size - 1
     for agent in range(num_agents):
@@ -49,7 +49,7 @@ def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
 
 
 @inlined
-def _drop_repeats(scratch, num):
+def drop_repeats(scratch, num):
     """An agent drawn twice works once and counts twice."""
     kept = 0
     for i in range(num):
@@ -79,13 +79,13 @@ def distance(optimum, response, params, shift):
 
 
 @called
-def _select(side, nodes, num_agents, num_active, scratch):
+def select(side, nodes, num_agents, num_active, scratch):
     """Draw L of K agents, eq. (4)."""
     draw(side, nodes, 0, num_agents, num_active, scratch, scratch.active, scratch.agent_prob)
 
 
 @called
-def _refresh_agents(side, nodes, num_agents, distinct, scratch):
+def refresh_agents(side, nodes, num_agents, distinct, scratch):
     refresh_touched(
         nodes, 0, num_agents, scratch.active, scratch.scores, distinct, side.refresh, side.design
     )
@@ -110,11 +110,11 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             for j in range(size):
                 shift[j] += plan.drift * scratch.gradient[j]
         if plan.agents.refresh == ALL:
-            _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
+            refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
             counts[0] += task.targets.size
         start(scratch.state, agents_key, round_index, NO_AGENT)
-        _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
-        distinct = _drop_repeats(scratch, num_active) if repeats else num_active
+        select(plan.agents, agent_nodes, num_agents, num_active, scratch)
+        distinct = drop_repeats(scratch, num_active) if repeats else num_active
         for j in range(size):
             total[j] = 0.0
         telemetry.start_round(scratch.row)
@@ -152,7 +152,7 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             # Divided by L, never by the sum of the weights: that would bias the mean.
             params[j] += total[j] / num_active  # eq. (9)
         if plan.agents.refresh >= KEEP_MASS:
-            _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
+            refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
         if plan.watched:
             telemetry.end_round(scratch.row, num_active, distinct, squares, watched[i])
         msd[i] = distance(task.optimum, task.drift_response, params, shift)

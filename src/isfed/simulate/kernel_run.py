@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.algorithms.algorithm import Plan
+from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.base.streams import Purpose, stream_keys
 from isfed.federation.agents import Ledger
 from isfed.federation.arrays import (
@@ -18,11 +18,13 @@ from isfed.federation.arrays import (
     probabilities_of_examples,
     write_scores,
 )
+from isfed.federation.correction import Reference, make_reference
 from isfed.federation.turn import Task
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
 from isfed.sampling.policies import Initial, Refresh, initial_score, memory_size, take_scores
 from isfed.sampling.telemetry import uniform_rows
+from isfed.simulate.corrected_kernel import run_corrected
 from isfed.simulate.history import History, Measured
 from isfed.simulate.kernel import State, run_rounds
 from isfed.simulate.running import Block, put
@@ -45,7 +47,12 @@ def make_keys(seed: int, repetitions: range) -> np.ndarray:
 
 
 def make_state(
-    problem: Problem, algorithm: ISFedAvg, plan: Plan, task: Task, repetitions: int, initial
+    problem: Problem,
+    algorithm: ISFedAvg,
+    plan: Plan | CorrectedPlan,
+    task: Task,
+    repetitions: int,
+    initial: np.ndarray,
 ) -> State:
     """The state before the first round."""
     # The oracle's tables never change, yet every repetition has its own: a draw sets the certain
@@ -64,7 +71,8 @@ def make_state(
             agent_nodes[0, : scores.size] = scores
             take_scores(agent_nodes[0], 0, scores.size)
     agent_nodes[1:] = agent_nodes[0]
-    memory = memory_size(algorithm.agents, problem.num_params) * problem.num_agents
+    reports = algorithm.rules(problem.num_agents).agents
+    memory = memory_size(reports, problem.num_params) * problem.num_agents
     return State(
         params=np.tile(initial, (repetitions, 1)),
         shift=np.zeros((repetitions, problem.num_params if algorithm.drift > 0.0 else 0)),
@@ -74,6 +82,12 @@ def make_state(
         memory=np.full((repetitions, memory), -1.0),
         counts=np.zeros((repetitions, 2), np.int64),
     )
+
+
+def make_references(plan: CorrectedPlan, problem: Problem, repetitions: int) -> Reference:
+    """What agents and cloud remember of gradients, a row for every repetition."""
+    one = make_reference(plan.rule, problem.num_agents, problem.num_params)
+    return Reference(*(np.zeros((repetitions, *values.shape)) for values in one))
 
 
 class KernelRun:
@@ -98,10 +112,12 @@ class KernelRun:
         plan = algorithm.plan()
         if plan is None:
             raise ValueError("the kernel does not know this design; use engine='objects'")
-        self.plan: Plan = plan
+        self.plan: Plan | CorrectedPlan = plan
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
         self.arrays: State = make_state(problem, algorithm, plan, self.task, len(which), initial)
+        corrected = isinstance(plan, CorrectedPlan)
+        self.references = make_references(plan, problem, len(which)) if corrected else None
         self.keys = make_keys(seed, which)
         self.round_index = 0
         self.diverged = False
@@ -127,10 +143,11 @@ class KernelRun:
         return uniform_rows((len(self.params), rounds), self.plan.num_active)
 
     def _run(self, msd, watched, done: np.ndarray, begin: int, end: int) -> None:
-        run_rounds(
-            self.task, self.plan, self.arrays, self.keys, self.round_index, msd, watched, done,
-            begin, end,
-        )  # fmt: skip
+        rest = (self.keys, self.round_index, msd, watched, done, begin, end)
+        if self.references is None:
+            run_rounds(self.task, self.plan, self.arrays, *rest)
+        else:
+            run_corrected(self.task, self.plan, self.arrays, self.references, *rest)
 
     def advance(self, num_rounds: int) -> Block:
         """Run the next rounds; fewer than asked for if a model diverged."""
@@ -154,11 +171,12 @@ class KernelRun:
 
     def state(self) -> dict[str, np.ndarray]:
         """What the next round needs."""
-        return self.arrays._asdict()
+        remembered = {} if self.references is None else self.references._asdict()
+        return {**self.arrays._asdict(), **remembered}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
-        for name, values in self.arrays._asdict().items():
+        for name, values in self.state().items():
             put(values, name, state)
 
     def _agent_prob(self) -> np.ndarray:

@@ -1,0 +1,101 @@
+"""The rounds of ISFedAvg with a correction, or with the weights on the changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
+from isfed.federation.cloud import Cloud
+from isfed.federation.correction import (
+    DRIFT,
+    CorrectionRule,
+    Reference,
+    absorb,
+    corrections_of,
+    make_reference,
+    make_rule,
+    take_news,
+)
+from isfed.sampling.designs import WithReplacement
+from isfed.sampling.policies import Refresh
+
+if TYPE_CHECKING:
+    from isfed.algorithms.isfedavg import ISFedAvg, ISFedAvgState
+
+
+class CorrectedState(NamedTuple):
+    """What the next round needs: the cloud's, and the agents' memories of their gradients.
+
+    The fields after `watched` are those of `isfed.federation.correction.Reference`.
+    """
+
+    params: np.ndarray  # (M,) w_i
+    agent_nodes: np.ndarray  # the table of the agents' scores
+    shift: np.ndarray  # (M,) how far the true model has drifted; empty without drift
+    watched: np.ndarray  # telemetry of the last round
+    centre: np.ndarray
+    own: np.ndarray
+    news: np.ndarray
+    book: np.ndarray
+    pool: np.ndarray
+
+    @property
+    def reference(self) -> Reference:
+        """The memories alone."""
+        return Reference(self.centre, self.own, self.news, self.book, self.pool)
+
+
+def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
+    """The correction of an algorithm as numbers."""
+    return make_rule(algorithm.memory, algorithm.agents)
+
+
+def start(algorithm: ISFedAvg, plain: ISFedAvgState, agents: Agents) -> CorrectedState:
+    """The state before the first round, from that of the paper's method."""
+    reference = make_reference(rule_of(algorithm), agents.num_agents, agents.num_params)
+    return CorrectedState(*plain, *reference)
+
+
+def noise_share(algorithm: ISFedAvg, agents: Agents, which: np.ndarray) -> np.ndarray:
+    """(n,) what a turn leaves of the variance of one example: (1 - B_k / N_k) / (E_k B_k)."""
+    batch = agents.batch_size[which]
+    replaced = isinstance(algorithm.example_design, WithReplacement)
+    left = np.ones(batch.size) if replaced else 1.0 - batch / agents.sizes[which]
+    return left / (agents.local_steps[which] * batch)
+
+
+def step(
+    algorithm: ISFedAvg,
+    cloud: Cloud,
+    reference: Reference,
+    agents: Agents,
+    round_index: int,
+    shift: np.ndarray | None = None,
+) -> np.ndarray:
+    """The round itself: select, work, step by the news, learn; returns its telemetry."""
+    rule = rule_of(algorithm)
+    if algorithm.agents.refresh == Refresh.ALL:
+        cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
+    selection = cloud.select(round_index)
+    active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
+    step_size = float(algorithm.step_size)
+    reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)
+    local = PLAIN_LOCAL if shift is None else Local(shift=shift)
+    if rule.kind == DRIFT:
+        local = Local(shift=shift, correction=corrections_of(rule, reference, active))
+    divisor = agents.local_steps[active] if algorithm.divide_by_steps else 1
+    uploads = agents.work(Turns(active, cloud.params, reach / divisor), round_index, local)
+    news, scores = uploads.changes, uploads.scores
+    take_news(rule, reference, active, reach, news)
+    share = noise_share(algorithm, agents, active)
+    cloud.params = cloud.params.copy()
+    absorb(
+        rule, reference, step_size, algorithm.num_active, cloud.params, active,
+        selection.times * inverse, news, (scores, share),
+    )  # fmt: skip
+    whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
+    watched = algorithm.watch(agents, selection, uploads, whole)
+    cloud.refresh(selection, scores)
+    return watched
