@@ -295,5 +295,5 @@ def test_beyond_the_limit_the_theorem_says_nothing():
     problem = SMALL.make()
     with pytest.raises(TheoryError, match="not below the limit of Theorem 1"):
         Constants(problem, uniform(step_size=0.01)).bound()
-    with pytest.raises(ValueError, match="num_active=13 must be between 1 and num_agents=12"):
+    with pytest.raises(ValueError, match="num_active=13 exceeds num_agents=12"):
         _ = Constants(problem, uniform(num_active=13)).sigma_s2

@@ -136,5 +136,5 @@ def test_the_files_hold_it(tmp_path):
 
 
 def test_more_agents_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="num_active=7 must be between 1 and num_agents=6"):
+    with pytest.raises(ValueError, match="num_active=7 exceeds num_agents=6"):
         diagnose(alike(), num_active=7)

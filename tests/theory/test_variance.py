@@ -161,7 +161,7 @@ def test_gradients_of_a_loss_of_ones_own_are_found_one_by_one():
 
 def test_bad_input_is_named():
     problem = tiny()
-    with pytest.raises(ValueError, match="num_active=4 must be between 1 and num_agents=3"):
+    with pytest.raises(ValueError, match="num_active=4 exceeds num_agents=3"):
         gradient_variance(problem, ISFedAvg(step_size=1.0, num_active=4))
     with pytest.raises(ValueError, match="params must be 2 finite numbers"):
         gradient_variance(problem, ISFedAvg(step_size=1.0, num_active=2), params=np.ones(3))
