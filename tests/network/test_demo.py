@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from isfed.flower.demo import Watch
+from isfed.flower.processes import FederationError
+
 
 def processes_of(folder: Path) -> list[int]:
     """Running processes whose environment names the folder."""
@@ -69,6 +72,16 @@ def test_nothing_is_left(tmp_path, end):
     assert said in errors
     assert left == []
     assert not list(tmp_path.glob("isfed-*"))  # keys and all
+
+
+def test_a_server_that_died_between_two_looks_is_noticed(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / "server.pid").write_text(str(gone.pid))
+    with pytest.raises(FederationError, match="ended before the last round"):
+        list(Watch(tmp_path).follow(seconds=5.0))
+    (tmp_path / "done").write_text("")  # it came to its end before we looked
+    assert list(Watch(tmp_path).follow(seconds=5.0)) == []
 
 
 def test_kill_9_leaves_no_process_and_the_next_start_removes_the_keys(tmp_path):

@@ -103,12 +103,11 @@ class Watch:
         return [json.loads(line) for line in lines]
 
     def server(self) -> int | None:
-        """The id of the server app's process, None before it began and after it ended."""
+        """The id of the server app's process, dead or alive; None before it began."""
         try:
-            pid = int((self.results / "server.pid").read_text())
+            return int((self.results / "server.pid").read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return pid if is_running(pid) else None
 
     @property
     def done(self) -> bool:
@@ -117,18 +116,19 @@ class Watch:
 
     def follow(self, seconds: float = QUIET_SECONDS) -> Iterator[dict[str, Any]]:
         """Every round as it ends, until the run is done; raises if it died or is stuck."""
-        seen, began = 0, False
+        seen = 0
         until = time.monotonic() + seconds
         while True:
-            done, alive = self.done, self.server() is not None
-            began = began or alive
+            server = self.server()  # seen or not while it lived: it may die between two looks
+            died = server is not None and not is_running(server)
+            done = self.done  # after the look at the process: it writes this, then it ends
             for line in self.rounds()[seen:]:
                 seen += 1
                 until = time.monotonic() + seconds
                 yield line
             if done:
                 return
-            if began and not alive:
+            if died:
                 raise FederationError("the server app ended before the last round")
             if time.monotonic() > until:
                 raise FederationError(f"no round ended within {seconds:g} seconds")
