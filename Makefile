@@ -57,6 +57,10 @@ test-report: $(VENV)/.installed-report  ## run the tests of the report page, in 
 	@echo "==> pytest tests/report"
 	@ISFED_TEST_REPORT=1 $(BIN)/python -m pytest tests/report
 
+test-ray: dev  ## run the tests on a local Ray cluster of two workers; skipped where Ray is missing
+	@echo "==> pytest tests/experiments/test_ray.py"
+	@ISFED_TEST_RAY=1 $(BIN)/python -m pytest -rs tests/experiments/test_ray.py
+
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"
 	@NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/numba $(LOWEST)/bin/python -m pytest

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.restarted import RestartedSGD
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
+    from isfed.experiments.results import Results, load_results
     from isfed.federation.agent import Agent, Rules, Upload
     from isfed.federation.agents import Agents, Local, Turns, Uploads
     from isfed.federation.clock import Clock
@@ -103,6 +104,7 @@ _NAMES = {
     "algorithms.restarted": ("RestartedSGD",),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
+    "experiments.results": ("Results", "load_results"),
     "federation.agent": ("Agent", "Rules", "Upload"),
     "federation.clock": ("Clock",),
     "federation.cloud": ("Cloud", "Selection"),
@@ -124,7 +126,8 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 # Rooms that can be reached as `isfed.theory` after `import isfed` alone. `simulate` is a function
 # too: the package itself can be called.
 _ROOMS = (
-    "algorithms", "base", "datasets", "federation", "problems", "sampling", "simulate", "theory",
+    "algorithms", "base", "datasets", "experiments", "federation", "problems", "sampling",
+    "simulate", "theory",
 )  # fmt: skip
 
 
@@ -205,6 +208,7 @@ __all__ = [
     "QFedSGD",
     "Regression",
     "RestartedSGD",
+    "Results",
     "Rules",
     "Running",
     "Sampford",
@@ -224,6 +228,7 @@ __all__ = [
     "certify",
     "diagnose",
     "inclusion_probabilities",
+    "load_results",
     "read_table",
     "simulate",
     "stable_step_size",

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from isfed.base.files import load_arrays, save_arrays
+from isfed.base.files import (
+    PART,
+    clear_parts,
+    load_arrays,
+    pack_arrays,
+    read_columns,
+    read_json,
+    save_arrays,
+    write_columns,
+    write_json,
+)
 
 
 def test_round_trip_is_private_and_leaves_nothing_behind(tmp_path):
@@ -37,3 +47,39 @@ def test_a_damaged_file_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"state\.npz is damaged"):
         load_arrays(path)
+
+
+def test_json_has_null_for_what_it_has_no_word_for(tmp_path):
+    write_json(tmp_path / "a.json", {"x": [1.5, float("nan")], "y": (float("inf"), True, "z")})
+    assert read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": [None, True, "z"]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"words"', "\xff"])
+def test_damaged_json_is_named(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.json is damaged"):
+        read_json(tmp_path / "a.json")
+
+
+def test_columns_come_back_with_their_types(tmp_path):
+    columns = {"name": ["a", "b"], "round": np.arange(2), "x": np.array([0.5, np.nan], np.float32)}
+    write_columns(tmp_path / "a.parquet", columns)
+    found = read_columns(tmp_path / "a.parquet")
+    assert found["name"].tolist() == ["a", "b"]
+    assert found["x"].dtype == np.float32
+    np.testing.assert_array_equal(found["x"], columns["x"])
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"a\.parquet is damaged"):
+        read_columns(tmp_path / "a.parquet")
+
+
+def test_equal_arrays_make_equal_bytes():
+    arrays = {"a": np.arange(3), "b": np.zeros((2, 2))}
+    assert pack_arrays(arrays) == pack_arrays({k: v.copy() for k, v in arrays.items()})
+
+
+def test_parts_of_files_are_cleared_away(tmp_path):
+    (tmp_path / f".a.json.x7{PART}").write_text("half")
+    (tmp_path / "a.json").write_text("{}")
+    clear_parts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from isfed.experiments import heterogeneity, load_results
+
 
 def test_reproduce_regression_in_small(run, tmp_path):
     code, text = run(
@@ -27,7 +29,7 @@ def test_reproduce_classification_in_small(run, tmp_path):
     for word in (*expected, "Best step size of memory", "best step"):
         assert word in text
     folder = tmp_path / "runs" / "classification-one-class"
-    for name in ("steps.json", "summary.json", "measures.parquet", "measures.png", "config.toml"):
+    for name in ("times.json", "summary.json", "measures.parquet", "measures.png", "config.toml"):
         assert (folder / name).stat().st_size > 0
     code, text = run(*words)
     assert code == 1
@@ -51,21 +53,17 @@ def _no_network(*_, **__):
 
 
 def test_the_study_of_heterogeneity_heeds_the_options(run, tmp_path, monkeypatch):
-    from isfed.experiments import heterogeneity
-
-    asked = []
-
-    def run_grid(grid, folder, **_):
-        asked.append(grid)
-        point = {"noisy_share": 0.1, "noise_ratio": 3.0, "gain_db": 1.0, "gain_stderr_db": 0.1}
-        return {"points": [point]}
-
-    monkeypatch.setattr(heterogeneity, "run_grid", run_grid)
-    code, text = run(
-        "reproduce", "regression", "--rounds", "9", "--repetitions", "2", "--seed", "4"
-    )
+    grid = heterogeneity.Grid(noisy_shares=(0.1,), noise_ratios=(3.0, 10.0), data_seeds=1)
+    monkeypatch.setattr(heterogeneity, "Grid", lambda: grid)
+    words = ["--rounds", "9", "--repetitions", "2", "--seed", "4"]
+    code, text = run("reproduce", "regression", *words)
     assert code == 0, text
-    assert (asked[0].rounds, asked[0].repetitions, asked[0].seed) == (9, 2, 4)
+    study = load_results(tmp_path / "runs" / "regression" / "heterogeneity")
+    assert [study.config[key] for key in ("rounds", "repetitions", "seed")] == [9, 2, 4]
+    assert len(study.summary["points"]) == 2
+    assert (study.path / "heterogeneity.png").exists()
+    code, text = run("reproduce", "regression", *words, "--resume")
+    assert code == 0, text
 
 
 @pytest.mark.parametrize("option", [["--rounds", "0"], ["--rounds", "-1"], ["--seed", "-1"]])

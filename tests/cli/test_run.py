@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from isfed.experiments import load_results
+
 SMALL = """
 rounds = 40
 repetitions = 2
@@ -27,7 +29,7 @@ def test_run_writes_the_results_folder(run, tmp_path):
     code, text = run("run", "mine.toml")
     assert code == 0, text
     folder = tmp_path / "runs" / "mine"
-    for name in ("config.toml", "history.parquet", "summary.json", "msd.png", "msd.svg"):
+    for name in ("config.toml", "history.parquet", "summary.json", "times.json", "msd.png"):
         assert (folder / name).stat().st_size > 0
     assert "gain over FedAvg" in text
     code, text = run("run", "mine.toml")
@@ -41,8 +43,9 @@ def test_the_written_configuration_runs_again(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SMALL)
     assert run("run", "mine.toml")[0] == 0
     assert run("run", "runs/mine/config.toml", "--out", "again")[0] == 0
-    first = (tmp_path / "runs" / "mine" / "digest.txt").read_text()
-    assert (tmp_path / "again" / "digest.txt").read_text() == first
+    first, again = (load_results(folder) for folder in ("runs/mine", "again"))
+    assert first.digest == again.digest
+    assert (first.algorithms[1].msd == again.algorithms[1].msd).all()
 
 
 @pytest.mark.parametrize(
@@ -87,3 +90,55 @@ def test_a_run_that_starts_to_diverge_is_warned_of(run, tmp_path):
     assert "warning: FedAvg is diverging" in " ".join(said.split())
     assert "exceeds" in said
     assert (tmp_path / "runs/grows/summary.json").exists()
+
+
+def test_one_algorithm_that_diverges_costs_the_others_nothing(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SMALL.replace("0.01", "90.0", 1))
+    code, text = run("run", "mine.toml")
+    assert code == 1
+    assert "diverged in round" in text
+    assert "error: FedAvg diverged in round" in " ".join(text.split())
+    results = load_results(tmp_path / "runs" / "mine")
+    assert [algorithm.name for algorithm in results.diverged] == ["FedAvg"]
+    assert results["ISFedAvg, memory"].msd.size == 40
+    assert (tmp_path / "runs" / "mine" / "msd.png").exists()
+
+
+def test_a_run_too_short_to_have_settled_says_so(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SMALL.replace("repetitions = 2", "repetitions = 8"))
+    code, text = run("run", "mine.toml")
+    assert code == 0, text
+    assert "Not settled (*)" in text
+    assert "use more --rounds" in " ".join(text.split())
+    assert "* │" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--backend", "lokey"], ["backend='lokey'", "'loky'", "threading, ray, dask"]),
+        (["--backend", "loky", "--jobs", "0"], ["jobs=0"]),
+        (["--jobs", "2"], ["jobs=2 needs a backend", "loky"]),
+    ],
+)
+def test_workers_that_cannot_be(run, tmp_path, options, words):
+    (tmp_path / "mine.toml").write_text(SMALL)
+    code, text = run("run", "mine.toml", *options)
+    assert code == 2
+    for word in words:
+        assert word in " ".join(text.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("backend", "module"), [("ray", "ray"), ("dask", "distributed")])
+def test_a_missing_extra_says_what_to_install(run, tmp_path, monkeypatch, backend, module):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == module else real(name)
+    )
+    (tmp_path / "mine.toml").write_text(SMALL)
+    code, text = run("run", "mine.toml", "--backend", backend)
+    assert code == 2
+    assert f"pip install 'isfed[{backend}]'" in " ".join(text.split())

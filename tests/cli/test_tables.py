@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import isfed
-
 
 @pytest.fixture
 def tumours(tmp_path) -> Path:
@@ -154,29 +152,29 @@ def test_an_earlier_comparison_stays_unless_asked(run, tmp_path):
 
 
 def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
-    from isfed.experiments import comparison
+    from isfed.experiments import contest
 
     rows = ["site,x,y", *(f"s{i % 4},{i % 7},{i % 5}" for i in range(40))]
     (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
     words = ["compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT]
-
-    def raising(error: BaseException):
-        def simulate(*_, **__):
-            raise error
-
-        return simulate
-
-    diverged = isfed.DivergenceError.__new__(isfed.DivergenceError)
-    monkeypatch.setattr(comparison, "simulate", raising(diverged))
-    code, text = run(*words)
+    with monkeypatch.context() as patch:
+        patch.setattr(contest, "FIRST_POWERS", range(500, 502))
+        code, text = run(*words, "--out", "far")
     assert code == 1
     assert "diverged at every step size" in text
-    monkeypatch.setattr(comparison, "simulate", raising(KeyboardInterrupt()))
-    code, text = run(*words)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contest._Contest, "_run", stop)
+        code, text = run(*words)
     assert code == 130
-    assert "nothing was written" in text
-    assert "--resume" not in text
-    assert not (tmp_path / "runs").exists()
+    assert "--resume" in text
+    assert run(*words, "--resume")[0] == 0
+    assert run(*words, "--out", "whole")[0] == 0
+    files = [tmp_path / folder / "measures.parquet" for folder in ("runs/compare-mine", "whole")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_diagnose_answers_for_a_named_problem(run, tmp_path):
@@ -184,11 +182,11 @@ def test_diagnose_answers_for_a_named_problem(run, tmp_path):
     assert code == 0, text
     assert "importance sampling of both" in text
     assert "by importance" in text or "would not help" in text
-    content = json.loads((tmp_path / "runs/diagnose-breast-cancer/diagnosis.json").read_text())
+    content = json.loads((tmp_path / "runs/diagnose-breast-cancer/summary.json").read_text())
     assert content["setting"]["num_agents"] == 20
     code, text = run("diagnose", "breast-cancer")
     assert code == 1
-    assert "already holds a diagnosis; --overwrite" in text
+    assert "--overwrite" in text
     code, text = run("diagnose", "breast-cancer", "--overwrite", "--active", "5")
     assert code == 0, text
 

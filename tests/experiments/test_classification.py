@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from isfed.experiments.cells import Finished
 from isfed.experiments.classification import Ijcnn1Source, paper_classification
-from isfed.experiments.runner import Finished
 from isfed.experiments.tuned import passage, run_tuned
 from isfed.simulate import History
 
@@ -27,7 +27,7 @@ def measured(errors: list[float]) -> Finished:
         params=params, agent_prob=none, example_prob=none, gradients=none, uploads=none,
         measured_rounds=10 * np.arange(len(errors)), measured={"test_error": np.array([errors])},
     )  # fmt: skip
-    return Finished(history, 0.0)
+    return Finished(history, None, 0.0)
 
 
 def test_the_passage_is_the_one_after_the_peak_and_the_last_for_good():
@@ -73,9 +73,9 @@ def test_a_short_run_end_to_end(tmp_path):
         paper_classification(Ijcnn1Source(every=10)),
         rounds=25, repetitions=2, grid=(1.0, 2.0), grid_rounds=20, grid_repetitions=1,
     )  # fmt: skip
-    summary = run_tuned(tuned, tmp_path / "run")
-    assert len(summary["algorithms"]) == 8
-    assert 0.0 < summary["algorithms"][0]["final"]["test_error"]["mean"] < 1.0
+    results = run_tuned(tuned, tmp_path / "run")
+    assert len(results.algorithms) == 8
+    assert 0.0 < results.algorithms[0].measures["test_error"].mean[-1] < 1.0
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
     known = written["landmarks"]
     assert known["majority_test_error"] == pytest.approx(8_712 / 91_701)

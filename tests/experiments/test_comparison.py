@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from isfed import OUTLIERS, Columns, FederatedData, LeastSquares, Problem, Softmax, read_table
-from isfed.experiments.comparison import Budget, Comparison, Curve, compare, problem_of
+from isfed.experiments import compare
+from isfed.experiments.comparison import Budget, Comparison, Curve, problem_of
 
 BUDGET = Budget(num_active=4, rounds=300, repetitions=8, records=30)
 

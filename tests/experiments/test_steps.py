@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
-from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression
+from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression, simulate
+from isfed.experiments.cells import Shelf
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
-from isfed.experiments.steps import NoStepError, choose_step_size
+from isfed.experiments.sources import Given
+from isfed.experiments.steps import NoStepError, Search, search_step_size
+from isfed.experiments.workers import Crew, Workers
 
 
 def test_errors_are_counted_by_hand():
@@ -47,17 +53,55 @@ def test_held_out_loss_is_the_weighted_mean():
     assert found == pytest.approx((3 * values[0] + values[1]) / 4)
 
 
+@dataclass(frozen=True, eq=False)
+class Measured(Given):
+    """A problem whose runs are measured by their own loss."""
+
+    def measure(self, problem: Problem) -> HeldOutLoss:
+        data = problem.data
+        weights = data.row_weights()
+        return HeldOutLoss(LeastSquares(), data.features, data.targets, weights, every=20)
+
+
+def search(problem, grid, **options):
+    crew = Crew(Workers(), 1, Shelf())
+    common = {"rounds": 200, "repetitions": 2, "seed": 0, "share": 0.25}
+    asked = Search(source=Measured(problem), grid=grid, **(common | options))
+    algorithm = FedAvg(step_size=1.0, num_active=problem.num_agents // 2)
+    return search_step_size(crew, "FedAvg", algorithm, asked)
+
+
+PROBLEM = Regression(num_agents=10, num_examples=20).make()
+
+
 def test_the_best_step_of_a_grid_is_found_and_divergence_is_never_best():
-    problem = Regression(num_agents=10, num_examples=20).make()
-    data = problem.data
-    measure = HeldOutLoss(LeastSquares(), data.features, data.targets, data.row_weights(), every=20)
-    choice = choose_step_size(
-        problem, FedAvg(step_size=1.0, num_active=5), measure, (1e-5, 1e-2, 50.0),
-        rounds=200, repetitions=2,
-    )  # fmt: skip
+    choice = search(PROBLEM, (1e-5, 1e-2, 50.0))
     assert choice.best == 1e-2
     assert choice.losses[50.0] == np.inf
     assert not choice.at_edge
+
+
+def test_the_loss_is_the_mean_of_the_last_measurements():
+    choice = search(PROBLEM, (1e-3,))
+    history = simulate(
+        PROBLEM, FedAvg(step_size=1e-3, num_active=5), rounds=200, repetitions=2,
+        measure=Measured(PROBLEM).measure(PROBLEM),
+    )  # fmt: skip
+    assert (
+        choice.losses[1e-3] == history.measured["loss"][:, -3:].mean()
+    )  # 11 records: 3 are a quarter
+
+
+@pytest.mark.parametrize("first", [1e-7, 10.0])
+def test_the_grid_grows_while_the_best_is_at_its_edge(first):
+    wide = search(PROBLEM, (first, 2 * first), widen=40)
+    assert not wide.at_edge
+    steps = sorted(wide.losses)
+    assert all(b == 2 * a for a, b in itertools.pairwise(steps))
+
+
+def test_the_grid_grows_no_further_than_it_may():
+    assert sorted(search(PROBLEM, (1e-7, 2e-7), widen=1).losses) == [1e-7, 2e-7, 4e-7]
 
 
 def test_a_grid_that_diverges_everywhere_is_an_error():
@@ -65,10 +109,5 @@ def test_a_grid_that_diverges_everywhere_is_an_error():
     data = FederatedData(
         rng.standard_normal((20, 2)), rng.standard_normal(20), np.array([0, 10, 20])
     )
-    problem = Problem(data, LeastSquares())
-    measure = HeldOutLoss(problem.loss, data.features, data.targets, np.ones(20), every=10)
-    with pytest.raises(NoStepError, match="diverged at every step size"):
-        choose_step_size(
-            problem, FedAvg(step_size=1.0, num_active=1), measure, (1e3, 1e4),
-            rounds=100, repetitions=1,
-        )  # fmt: skip
+    with pytest.raises(NoStepError, match="diverged at every step size from 1e"):
+        search(Problem(data, LeastSquares()), (1e3, 1e4), rounds=100)

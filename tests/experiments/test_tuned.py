@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from isfed import FedAvg, FederatedData, ISFedAvg, Logistic, Memory, Problem, Running
-from isfed.experiments import StoreError, steps, tuned
-from isfed.experiments.config import algorithm_table, make_experiment
+from isfed.experiments import StoreError, make_experiment, tuned, workers
+from isfed.experiments.cells import run_cell
+from isfed.experiments.folder import CONFIG, MEASURES, SUMMARY
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
-from isfed.experiments.store import CONFIG, MEASURES, STEPS, SUMMARY
+from isfed.experiments.registry import write_algorithm
 from isfed.experiments.tuned import Tuned, run_tuned
 
 
@@ -44,7 +45,7 @@ class Small:
         return HeldOutLoss(problem.loss, *self._rows(3), np.ones(50), every=self.every)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "small", "every": self.every}
+        return {"data": "small", "every": self.every}
 
 
 METHODS = {
@@ -58,14 +59,15 @@ TUNED = Tuned(
 
 
 def test_the_folder_holds_everything(tmp_path):
-    summary = run_tuned(TUNED, tmp_path / "run")
+    results = run_tuned(TUNED, tmp_path / "run")
     written = json.loads((tmp_path / "run" / SUMMARY).read_text())
-    assert written["landmarks"] == summary["landmarks"]
+    assert written == results.summary
     assert written["landmarks"]["majority_test_error"] == 0.5
     assert 0.0 < written["landmarks"]["optimum_test_error"] < 0.5
     assert written["common_step_size"] == 0.1
     assert [row["name"] for row in written["algorithms"]][:2] == ["FedAvg", "memory"]
-    assert json.loads((tmp_path / "run" / STEPS).read_text()).keys() == METHODS.keys()
+    assert results.searches.keys() == METHODS.keys()
+    assert list(results.searches["FedAvg"].losses) == [0.1, 0.5]
     assert not list(tmp_path.glob("*.json"))  # nothing beside the folder
 
 
@@ -93,7 +95,7 @@ def test_the_configuration_says_what_the_methods_are(tmp_path):
     ],
 )
 def test_an_algorithm_s_table_makes_it_again(algorithm):
-    made = make_experiment({"algorithm": [algorithm_table("a", algorithm)]}).algorithms["a"]
+    made = make_experiment({"algorithm": [write_algorithm("a", algorithm)]}).algorithms["a"]
     assert replace(made, label="") == replace(algorithm, label="")
 
 
@@ -111,37 +113,25 @@ def test_a_refused_folder_costs_nothing(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("step sizes were chosen for a folder that is refused")
 
-    monkeypatch.setattr(tuned, "choose_step_size", never)
+    monkeypatch.setattr(tuned, "search_step_size", never)
     with pytest.raises(StoreError, match="not results"):
         run_tuned(TUNED, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.tex"]
 
 
 def test_steps_are_chosen_once(tmp_path, monkeypatch):
-    first = run_tuned(TUNED, tmp_path / "run")
-    monkeypatch.setattr(tuned, "choose_step_size", None)
-    assert run_tuned(TUNED, tmp_path / "run", resume=True) == first
-
-
-@pytest.mark.parametrize("text", ["[1, 2]", "{", '{"FedAvg": 3}', '{"FedAvg": [[1.0, 2.0]]}'])
-def test_a_damaged_file_of_steps_is_an_error(tmp_path, text):
-    run_tuned(TUNED, tmp_path / "run")
-    (tmp_path / "run" / STEPS).write_text(text)
-    with pytest.raises(StoreError, match=r"steps\.json is damaged"):
-        run_tuned(TUNED, tmp_path / "run", resume=True)
-
-
-def test_a_checkpoint_of_another_step_size_is_refused(tmp_path):
-    run_tuned(TUNED, tmp_path / "run")
-    path = tmp_path / "run" / STEPS
-    kept = json.loads(path.read_text())
-    kept["FedAvg"] = [[step, -loss] for step, loss in kept["FedAvg"]]  # the other is best now
-    path.write_text(json.dumps(kept))
-    with pytest.raises(StoreError, match="ran at step_size"):
-        run_tuned(TUNED, tmp_path / "run", resume=True)
-
-
-def test_infinity_is_null_in_the_file():
-    choice = steps.StepChoice.of({0.1: 2.0, 1.0: np.inf})
-    assert choice.best == 0.1
-    assert choice.pairs == [[0.1, 2.0], [1.0, None]]
+    """Stopped after the step sizes were tried: they are not tried again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned, "run_algorithms", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_tuned(TUNED, tmp_path / "run")
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("steps-*.npz")}
+    assert len(kept) == 4
+    ran = []
+    monkeypatch.setattr(
+        workers, "run_cell", lambda cell, *rest: ran.append(cell.file) or run_cell(cell, *rest)
+    )
+    results = run_tuned(TUNED, tmp_path / "run", resume=True)
+    assert len(ran) == 4
+    assert not any(name.startswith("steps") for name in ran)
+    assert results.summary == run_tuned(TUNED, tmp_path / "other").summary

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from isfed.report.figures import _crossings, _smooth, heterogeneity_figure
+from isfed.experiments.results import Results
+from isfed.report.figures import _crossings, _smooth, heterogeneity_figure, save_figure
 
 
 def test_smoothing_keeps_a_line_and_the_length():
@@ -25,6 +27,17 @@ def test_heterogeneity_figure(tmp_path):
         for share in (0.01, 0.1)
         for ratio, gain in ((1.0, 7.0), (30.0, 15.0), (100.0, 28.0))
     ]
-    paths = heterogeneity_figure(tmp_path, {"points": points})
+    results = Results(tmp_path, "heterogeneity", "h", "", {}, (), {}, {}, {"points": points})
+    paths = heterogeneity_figure(results)
     assert [path.suffix for path in paths] == [".png", ".svg"]
     assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_the_same_figure_makes_the_same_files(tmp_path):
+    contents = []
+    for _ in range(2):
+        figure, axes = plt.subplots()
+        axes.plot([1, 2], [3, 4], label="a")
+        axes.legend()
+        contents.append([path.read_bytes() for path in save_figure(figure, tmp_path, "x")])
+    assert contents[0] == contents[1]

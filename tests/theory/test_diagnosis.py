@@ -18,13 +18,6 @@ from isfed import (
     diagnose,
     simulate,
 )
-from isfed.report.diagnosis import (
-    constant_lines,
-    diagnosis_table,
-    dominant_lines,
-    inclusion_figure,
-    write_diagnosis,
-)
 from isfed.theory import gradient_variance
 from isfed.theory.diagnosis import effective_size
 from isfed.theory.stability import step_limits
@@ -121,18 +114,6 @@ def test_a_problem_without_constants_is_diagnosed_and_says_what_is_missing():
     found = diagnose(Problem(data, LeastSquares(0.0)), num_active=1)
     assert not found.weighted
     assert "not strongly convex" in str(found.constants["nu"])
-    assert any("nu: none" in line for line in constant_lines(found))
-
-
-def test_the_files_hold_it(tmp_path):
-    problem = PAPER.replace(num_agents=20, num_examples=10).make()
-    found = diagnose(problem, num_active=3)
-    content = json.loads(write_diagnosis(tmp_path, found).read_text())
-    assert content["recommendation"] == found.recommendation()
-    assert [o["sampling"] for o in content["options"]] == ["uniform", "agents", "examples", "both"]
-    assert all(path.stat().st_size > 1000 for path in inclusion_figure(tmp_path, problem, found))
-    assert diagnosis_table(found).row_count == 4
-    assert len(dominant_lines(found)) == 2
 
 
 def test_more_agents_than_there_are_is_refused():

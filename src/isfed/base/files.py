@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -50,11 +53,22 @@ def hold(path: Path) -> TextIO:
     return lock
 
 
-def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays that only the owner can read."""
+def clear_parts(folder: Path) -> None:
+    """Remove what a killed process was writing beside its place."""
+    for path in folder.glob(f".*{PART}"):
+        path.unlink(missing_ok=True)
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Arrays as the content of a file; equal arrays make equal bytes."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    write_whole(path, buffer.getvalue(), mode=OWNER_ONLY)
+    return buffer.getvalue()
+
+
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays that only the owner can read."""
+    write_whole(path, pack_arrays(arrays), mode=OWNER_ONLY)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -85,3 +99,50 @@ def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *,
             )
         if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(found).all():
             raise ValueError(f"{what} holds {name} with numbers that are not finite")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people to read; null stands for what JSON has no word for, such as nan."""
+    text = json.dumps(_finite(value), indent=2, allow_nan=False)
+    write_whole(path, f"{text}\n".encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; a ValueError with the file's name if it holds none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged (a {type(found).__name__} instead of an object)")
+    return found
+
+
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write a Parquet file of columns of equal length."""
+    import pyarrow as pa  # here, because an import of PyArrow takes a while
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table(dict(columns)), sink)
+    write_whole(path, sink.getvalue())
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a Parquet file; a ValueError with its name if it is no such thing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
+    return {name: table.column(name).to_numpy() for name in table.column_names}

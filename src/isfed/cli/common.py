@@ -11,11 +11,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from isfed.experiments import Results
 
 RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -26,6 +29,19 @@ errors = Console(stderr=True)
 
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results (default: a folder below runs/).")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        help="Run parts side by side: loky (processes), threading, ray or dask (default: one after "
+        "the other in this process, on all threads)."
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="Parts that run side by side (default: one per core).")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in the folder.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use (default: all).")]
@@ -39,14 +55,14 @@ class RunOptions:
     """The options of every command that trains: where to write, how long to run, on what."""
 
     out: Out = None
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
-    ] = False
+    resume: Resume = False
     overwrite: Overwrite = False
     rounds: Annotated[int | None, typer.Option(help="Rounds of every repetition.")] = None
     repetitions: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None
     threads: Threads = None
+    backend: Backend = None
+    jobs: Jobs = None
 
     @property
     def given(self) -> dict[str, int]:
@@ -57,7 +73,10 @@ class RunOptions:
     @property
     def running(self) -> dict[str, Any]:
         """What `run_experiment` and its like take."""
-        return {"resume": self.resume, "overwrite": self.overwrite, "threads": self.threads}
+        from isfed.experiments import Workers
+
+        workers = Workers(backend=self.backend, jobs=self.jobs, threads=self.threads)
+        return {"resume": self.resume, "overwrite": self.overwrite, "workers": workers}
 
 
 def with_options(command: Callable) -> Callable:
@@ -123,6 +142,13 @@ def one_line_errors(stopped: str = "--resume continues from here") -> Iterator[N
         fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
     except KeyboardInterrupt:
         fail(f"stopped; {stopped}", INTERRUPTED)
+
+
+def end_if_diverged(results: Results) -> None:
+    """Exit with a code and a line for every algorithm that diverged."""
+    if results.diverged:
+        lines = [str(algorithm.summary["diverged"]) for algorithm in results.diverged]
+        fail("; ".join(lines), RUN_FAILED)
 
 
 def fail(message: str, code: int) -> None:

@@ -9,7 +9,7 @@ def designs() -> None:
     """List the designs: how n of N units are drawn, and what each guarantees."""
     from rich.table import Table
 
-    from isfed.experiments.config import DESIGNS
+    from isfed.experiments.registry import DESIGNS
     from isfed.sampling.designs import ALL_DESIGNS
 
     names = {make: name for name, make in DESIGNS.items()}

@@ -12,6 +12,7 @@ from isfed.cli.common import (
     DataDir,
     RunOptions,
     console,
+    end_if_diverged,
     one_line_errors,
     print_line,
     with_options,
@@ -19,6 +20,7 @@ from isfed.cli.common import (
 from isfed.cli.run import run_and_report
 
 if TYPE_CHECKING:
+    from isfed.experiments import Results
     from isfed.experiments.tuned import Tuned
 
 app = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
@@ -48,12 +50,13 @@ def regression(
         from isfed.experiments import paper_regression
         from isfed.report.tables import paper_verdict
 
-        folder, summary = run_and_report(paper_regression(**options.given), options)
+        results = run_and_report(paper_regression(**options.given), options)
         if heterogeneity:
-            _heterogeneity(folder, options)
-        for line in paper_verdict(summary):
+            _heterogeneity(results.path / "heterogeneity", options)
+        for line in paper_verdict(results):
             print_line(f"- {line}")
-        print_line(f"Results are in {folder}")
+        print_line(f"Results are in {results.path}")
+        end_if_diverged(results)
 
 
 def _on_flower(options: RunOptions) -> None:
@@ -82,8 +85,7 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
 
     grid = replace(Grid(), **options.given)
     with RunProgress(console) as progress:
-        study = run_grid(grid, folder, threads=options.threads, progress=progress)
-    heterogeneity_figure(folder, study)
+        heterogeneity_figure(run_grid(grid, folder, progress=progress, **options.running))
 
 
 @app.command("classification")
@@ -106,10 +108,11 @@ def classification(
 
     with one_line_errors():
         source = Ijcnn1Source(partition=partition, data_dir=data_dir)
-        summary, folder = _run_tuned(paper_classification(source), options)
-        for line in classification_verdict(summary):
+        results = _run_tuned(paper_classification(source), options)
+        for line in classification_verdict(results):
             print_line(f"- {line}")
-        print_line(f"Results are in {folder}")
+        print_line(f"Results are in {results.path}")
+        end_if_diverged(results)
 
 
 @app.command("writers")
@@ -120,16 +123,17 @@ def writers(options: RunOptions, data_dir: DataDir = None) -> None:
     from isfed.experiments.classification import writers as paper_writers
 
     with one_line_errors():
-        _, folder = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
-        print_line(f"Results are in {folder}")
+        results = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
+        print_line(f"Results are in {results.path}")
+        end_if_diverged(results)
 
 
-def _run_tuned(tuned: Tuned, options: RunOptions) -> tuple[dict, Path]:
+def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     """Choose the step sizes, run, draw, print."""
     from isfed.experiments.tuned import run_tuned
     from isfed.report.figures import measures_figure
     from isfed.report.progress import RunProgress
-    from isfed.report.tables import measures_table, step_lines
+    from isfed.report.tables import measures_table, settling_lines, step_lines
 
     _check_numbers(options)
     tuned = replace(tuned, **options.given)
@@ -137,9 +141,9 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> tuple[dict, Path]:
         tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
     folder = options.out or Path("runs") / tuned.name
     with RunProgress(console) as progress:
-        summary = run_tuned(tuned, folder, progress=progress, **options.running)
-    measures_figure(folder, summary)
-    console.print(measures_table(summary))
-    for line in step_lines(summary):
+        results = run_tuned(tuned, folder, progress=progress, **options.running)
+    measures_figure(results)
+    console.print(measures_table(results))
+    for line in (*step_lines(results), *settling_lines(results)):
         print_line(f"- {line}")
-    return summary, folder
+    return results

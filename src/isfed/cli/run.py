@@ -7,25 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isfed.cli.common import RunOptions, console, one_line_errors, print_line, with_options
+from isfed.cli.common import (
+    RunOptions,
+    console,
+    end_if_diverged,
+    one_line_errors,
+    print_line,
+    with_options,
+)
 
 if TYPE_CHECKING:
-    from isfed.experiments import Experiment
+    from isfed.experiments import Experiment, Results
 
 
-def run_and_report(experiment: Experiment, options: RunOptions) -> tuple[Path, dict]:
+def run_and_report(experiment: Experiment, options: RunOptions) -> Results:
     """Run into the folder, draw the figure, print the table."""
     from isfed.experiments import run_experiment
     from isfed.report.figures import msd_figure
     from isfed.report.progress import RunProgress
-    from isfed.report.tables import print_summary
+    from isfed.report.tables import summary_table
 
     folder = options.out or Path("runs") / experiment.name
     with RunProgress(console) as progress:
-        summary = run_experiment(experiment, folder, progress=progress, **options.running)
-    msd_figure(folder)
-    print_summary(summary, console)
-    return folder, summary
+        results = run_experiment(experiment, folder, progress=progress, **options.running)
+    msd_figure(results)
+    console.print(summary_table(results))
+    return results
 
 
 @with_options
@@ -38,7 +45,11 @@ def run(
     docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
     """
     from isfed.experiments import read_experiment
+    from isfed.report.tables import settling_lines
 
     with one_line_errors():
-        folder, _ = run_and_report(read_experiment(file, **options.given), options)
-        print_line(f"Results are in {folder}")
+        results = run_and_report(read_experiment(file, **options.given), options)
+        for line in settling_lines(results):
+            print_line(f"- {line}")
+        print_line(f"Results are in {results.path}")
+        end_if_diverged(results)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isfed.cli.common import (
+    Backend,
     DataDir,
+    Jobs,
     Out,
     Overwrite,
+    Resume,
     Threads,
     console,
     one_line_errors,
     print_line,
 )
+
+if TYPE_CHECKING:
+    from isfed.experiments.sources import FileSource
 
 RIDGE = 1e-3
 Task = Annotated[str, typer.Option(help="regression (a measured target) or classification.")]
@@ -46,61 +52,66 @@ def compare(
     threads: Threads = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    resume: Resume = False,
+    backend: Backend = None,
+    jobs: Jobs = None,
 ) -> None:
     """Would importance sampling help on your own data, and by how much?
 
     FedAvg against ISFedAvg on your table, each at its own best step size: how many rounds, uploads
     and gradient evaluations each needs to reach the loss that FedAvg ends with.
     """
-    from isfed.experiments.comparison import Budget, problem_of
-    from isfed.experiments.comparison import compare as run_comparison
-    from isfed.report.comparison import comparison_table, save_comparison
-    from isfed.report.folders import check_free
+    from isfed.experiments import Budget, Workers
+    from isfed.experiments.cells import problem_of
+    from isfed.experiments.contest import Rivalry, run_comparison
+    from isfed.experiments.folder import Folder
+    from isfed.report.comparison import comparison_figure, comparison_table
     from isfed.report.progress import RunProgress
+    from isfed.report.tables import settling_lines
 
-    with one_line_errors(stopped="nothing was written"):
+    with one_line_errors():
         folder = out or Path("runs") / f"compare-{file.stem}"
-        check_free(folder, "comparison", overwrite=overwrite)
-        table = _read_own_table(file, agent, target, task, drop or [], missing)
-        problem = problem_of(table, ridge=ridge, batch_size=batch_size)
+        workers = Workers(backend=backend, jobs=jobs, threads=threads)
+        source = _own_file(file, agent, target, task, drop or [], missing)
+        source = replace(source, ridge=ridge, batch_size=batch_size)
+        problem, _ = problem_of(source)
         budget = Budget(
             num_active=max(1, problem.num_agents // 10) if active is None else active,
-            rounds=rounds, repetitions=repetitions, seed=seed, threads=threads,
+            rounds=rounds, repetitions=repetitions, seed=seed,
         )  # fmt: skip
-        console.print(
+        rivalry = Rivalry(file.stem, source, budget)
+        Folder(folder, rivalry).check(resume=resume, overwrite=overwrite)
+        print_line(
             f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
-            f"{problem.data.num_features} features, {type(problem.loss).__name__}",
-            highlight=False,
+            f"{problem.data.num_features} features, {type(problem.loss).__name__}"
         )
         with RunProgress(console) as progress:
-            found = run_comparison(problem, budget, progress=progress)
-        save_comparison(folder, found, overwrite=overwrite)
-        console.print(comparison_table(found))
-        print_line(found.verdict())
+            results = run_comparison(
+                rivalry, folder, resume=resume, overwrite=overwrite, workers=workers,
+                progress=progress,
+            )  # fmt: skip
+        comparison_figure(results)
+        console.print(comparison_table(results))
+        print_line(results.summary["verdict"])
+        for line in settling_lines(results):
+            print_line(line)
         print_line(f"Results are in {folder}")
 
 
-def _read_own_table(
+def _own_file(
     file: Path, agent: str, target: str, task: Any, drop: list[str], missing: str
-) -> Any:
-    """The user's table, without the columns that are no features."""
-    from isfed.datasets.sources import open_source
-    from isfed.datasets.tables import Columns, read_table
+) -> FileSource:
+    """The user's table with its columns."""
+    from isfed.datasets.tables import Columns
     from isfed.experiments import ConfigError
+    from isfed.experiments.sources import FileSource
 
-    if not file.is_file():
-        raise ConfigError(f"{file} {'is a folder' if file.exists() else 'does not exist'}")
-    source = open_source(file)
-    names = source.table.column_names
-    for name in (agent, target, *drop):
-        source.column(name)  # an error that lists the columns if it is not there
-    features = [name for name in names if name not in (agent, target, *drop)]
     try:
         filling: Any = missing if missing in ("error", "mean") else float(missing)
     except ValueError:
         raise ConfigError(f"missing={missing!r} must be error, mean or a number") from None
-    columns = Columns(agent=agent, target=target, features=features, task=task, missing=filling)
-    return read_table(source, columns)
+    columns = Columns(agent=agent, target=target, task=task, missing=filling)
+    return FileSource(file=file, columns=columns, drop=tuple(drop))
 
 
 def diagnose(
@@ -138,36 +149,37 @@ def diagnose(
     WHAT is a table (Parquet, CSV or LIBSVM; say --agent and --target), or a name: paper, equal,
     outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits, breast-cancer.
     """
+    from isfed.experiments.diagnosing import check_folder, write_diagnosis
     from isfed.report.diagnosis import (
         constant_lines,
         diagnosis_table,
         dominant_lines,
-        save_diagnosis,
+        inclusion_figure,
         setting_line,
         settling_line,
     )
-    from isfed.report.folders import check_free
     from isfed.theory import diagnose as find
 
     with one_line_errors(stopped="nothing was written"):
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
-        check_free(folder, "diagnosis", overwrite=overwrite)
+        check_folder(folder, overwrite=overwrite)
         columns = (agent, target, task, drop or [], missing)
         problem, usual, names = _problem_of(what, columns, ridge, data_dir)
         problem = _with_work(problem, batch_size, local_steps)
         found = find(problem, num_active=usual if active is None else active)
-        save_diagnosis(folder, problem, found, overwrite=overwrite)
-        print_line(setting_line(found))
-        console.print(diagnosis_table(found))
-        print_line(found.recommendation())
-        print_line(settling_line(found))
-        for line in dominant_lines(found, names):
+        results = write_diagnosis(folder, problem, found, names=names, overwrite=overwrite)
+        inclusion_figure(results)
+        print_line(setting_line(results))
+        console.print(diagnosis_table(results))
+        print_line(results.summary["recommendation"])
+        print_line(settling_line(results))
+        for line in dominant_lines(results):
             print_line(f"- {line}")
         print_line(
             "Constants of the paper's lemmas and theorem; their limits are bounds, far more "
             "careful than what is stable (docs/theory.md):"
         )
-        for line in constant_lines(found):
+        for line in constant_lines(results):
             print_line(f"  {line}")
         print_line(f"Results are in {folder}")
 
@@ -177,7 +189,6 @@ def _problem_of(
 ) -> tuple[Any, int, Any]:
     """The problem of a table or of a name, the usual number of agents a round, and their names."""
     from isfed.experiments import ConfigError
-    from isfed.experiments.comparison import problem_of
     from isfed.experiments.named import NAMED
 
     agent, target, _, drop, _ = columns
@@ -191,9 +202,10 @@ def _problem_of(
         raise ConfigError(f"{what} is no file and no name; the names are {', '.join(NAMED)}")
     if agent is None or target is None:
         raise ConfigError(f"{what} is a table: say --agent COLUMN and --target COLUMN")
-    table = _read_own_table(Path(what), *columns)
-    problem = problem_of(table, ridge=RIDGE if ridge is None else ridge)
-    return replace(problem, name=Path(what).name), max(1, problem.num_agents // 10), table.agents
+    source = replace(_own_file(Path(what), *columns), ridge=RIDGE if ridge is None else ridge)
+    table = source.table()
+    problem = source.problem_of(table)
+    return problem, max(1, problem.num_agents // 10), table.agents
 
 
 def _with_work(problem: Any, batch_size: int | None, local_steps: int | None) -> Any:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
-from isfed.base.files import write_whole
-from isfed.experiments.runner import Progress
-from isfed.experiments.store import StoreError, locked, read_json
+from isfed.experiments.cells import Cell, Finished, cells_of, merged
+from isfed.experiments.folder import Configured
+from isfed.experiments.keys import write_table
+from isfed.experiments.results import Results
+from isfed.experiments.runner import Outcome, run_study
+from isfed.experiments.sources import RegressionSource
+from isfed.experiments.summary import summarise, tables_of, times_of
+from isfed.experiments.workers import Crew
 from isfed.problems import OUTLIERS
 from isfed.sampling.policies import Memory, Oracle
-from isfed.simulate.run import simulate
 
-FILE = "heterogeneity.json"
+NAME = "heterogeneity"
+SHARE = 0.5  # of the rounds, the last ones, whose mean is the level
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Configured):
     """Which problems to run, and how long."""
 
     noisy_shares: Sequence[float] = (0.01, 0.03, 0.1, 0.3)
@@ -34,73 +37,98 @@ class Grid:
     step_size: float = 0.01
     num_active: int = 6
     seed: int = 0  # of all draws; the data have seeds of their own
+    kind: ClassVar[str] = NAME
 
     @property
-    def digest(self) -> str:
-        """A fingerprint of the grid."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+    def points(self) -> list[tuple[float, float]]:
+        """(share, ratio) of every point."""
+        return [(share, ratio) for share in self.noisy_shares for ratio in self.noise_ratios]
+
+    @property
+    def algorithms(self) -> dict[str, ISFedAvg]:
+        """What is compared at every point."""
+        common = {"step_size": self.step_size, "num_active": self.num_active}
+        return {
+            "fedavg": FedAvg(**common),
+            "oracle": ISFedAvg(**common, agents=Oracle(), examples=Oracle()),
+            "memory": ISFedAvg(**common, agents=Memory(), examples=Memory()),
+        }
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The configuration."""
+        return write_table({f.name: getattr(self, f.name) for f in fields(self)})
 
 
-def run_grid(
-    grid: Grid, folder: Path, *, threads: int | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Run the points that heterogeneity.json does not hold yet; it is written after every one."""
-    with locked(folder):
-        return _run_grid(grid, folder / FILE, threads, progress)
+def run_grid(grid: Grid, folder: Path, **options: Any) -> Results:
+    """Run all points of a grid; `options` are those of `run_study`."""
 
-
-def _run_grid(
-    grid: Grid, path: Path, threads: int | None, progress: Progress | None
-) -> dict[str, Any]:
-    study: dict[str, Any] = {"digest": grid.digest, "points": []}
-    found = read_json(path)
-    if found is not None and found.get("digest") == grid.digest:
-        study = found
-    try:
-        known = {(p["noisy_share"], p["noise_ratio"]) for p in study["points"]}
-    except (KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged ({error!r}); delete it to start again") from error
-    wanted = [(s, r) for s in grid.noisy_shares for r in grid.noise_ratios]
-    if progress is not None:
-        each = 3 * grid.data_seeds * grid.rounds  # three algorithms
-        progress.begin(
-            "gain over heterogeneity", each * len(wanted), each * len(known),
-            repetitions=grid.repetitions,
+    def study(crew: Crew) -> Outcome:
+        groups = _groups(grid, crew)
+        found = crew.run(groups, "gain over heterogeneity")
+        points = [_point(grid, share, ratio, found) for share, ratio in grid.points]
+        together = _over_data_seeds(grid, found)
+        summary = summarise(
+            NAME, _source(*grid.points[0], 0), together,
+            rounds=grid.rounds, repetitions=grid.repetitions,
         )  # fmt: skip
-    for share, ratio in wanted:
-        if (share, ratio) in known:
-            continue
-        study["points"].append(_point(grid, share, ratio, threads))
-        write_whole(path, (json.dumps(study, indent=2) + "\n").encode())
-        if progress is not None:
-            progress.advance(3 * grid.data_seeds * grid.rounds)
-    study["points"].sort(key=lambda p: (p["noisy_share"], p["noise_ratio"]))
-    return study
+        for row, found_at in zip(summary["algorithms"], together, strict=True):
+            first = found_at.rpartition(", ")[0]  # gains are over FedAvg at the same point
+            level = next(r for r in summary["algorithms"] if r["name"] == f"{first}, fedavg")
+            row["gain_db"] = level["msd_db"] - row["msd_db"]
+            errors = level["msd_stderr_db"], row["msd_stderr_db"]
+            row["gain_stderr_db"] = float(np.hypot(*errors))
+        return Outcome(tables_of(together), summary | {"points": points}, times_of(together))
+
+    return run_study(grid, folder, study, **options)
 
 
-def _point(grid: Grid, share: float, ratio: float, threads: int | None) -> dict[str, Any]:
+def _source(share: float, ratio: float, data_seed: int) -> RegressionSource:
+    return RegressionSource(OUTLIERS.replace(noisy_share=share, noise_ratio=ratio), data_seed)
+
+
+def _place(share: float, ratio: float) -> str:
+    return f"{100 * share:g}% noisy, ratio {ratio:g}"
+
+
+def _groups(grid: Grid, crew: Crew) -> dict[str, list[Cell]]:
+    """One group for every algorithm at every point and data seed."""
+    groups = {}
+    count = len(grid.points) * grid.data_seeds * len(grid.algorithms)
+    block = crew.block(grid.repetitions, count)
+    for share, ratio in grid.points:
+        for data_seed in range(grid.data_seeds):
+            source = _source(share, ratio, data_seed)
+            for name, algorithm in grid.algorithms.items():
+                title = f"{_place(share, ratio)}, {name}, data {data_seed}"
+                groups[title] = cells_of(
+                    title, f"{share!r} {ratio!r} {data_seed} {name}", grid.repetitions, crew.shelf,
+                    block, source=source, algorithm=algorithm, rounds=grid.rounds, seed=grid.seed,
+                    details=False,
+                )  # fmt: skip
+    return groups
+
+
+def _over_data_seeds(grid: Grid, found: dict[str, Finished]) -> dict[str, Finished]:
+    """Every algorithm at every point, with the repetitions of all data seeds."""
+    together = {}
+    for share, ratio in grid.points:
+        for name in grid.algorithms:
+            title = f"{_place(share, ratio)}, {name}"
+            parts = [found[f"{title}, data {seed}"] for seed in range(grid.data_seeds)]
+            together[title] = merged(parts, rows=1)
+    return together
+
+
+def _point(grid: Grid, share: float, ratio: float, found: dict[str, Finished]) -> dict[str, Any]:
     """The gain over FedAvg at one point: mean and standard error over problems of other seeds."""
-    recipe = OUTLIERS.replace(noisy_share=share, noise_ratio=ratio)
-    common = {"step_size": grid.step_size, "num_active": grid.num_active}
-    algorithms = {
-        "fedavg": FedAvg(**common),
-        "oracle": ISFedAvg(**common, agents=Oracle(), examples=Oracle()),
-        "memory": ISFedAvg(**common, agents=Memory(), examples=Memory()),
-    }
-    levels: dict[str, list[float]] = {name: [] for name in algorithms}
-    for data_seed in range(grid.data_seeds):
-        problem = recipe.make(seed=data_seed)
-        for name, algorithm in algorithms.items():
-            history = simulate(
-                problem,
-                algorithm,
-                rounds=grid.rounds,
-                repetitions=grid.repetitions,
-                seed=grid.seed,
-                threads=threads,
-            )
-            levels[name].append(history.steady(share=0.5).db)
-    db = {name: np.array(values) for name, values in levels.items()}
+    db = {}
+    for name in grid.algorithms:
+        parts = [
+            found[f"{_place(share, ratio)}, {name}, data {seed}"] for seed in range(grid.data_seeds)
+        ]
+        levels = [np.nan if p.diverged else p.history.steady(share=SHARE).db for p in parts]
+        db[name] = np.array(levels)
     gain, memory_gain = db["fedavg"] - db["oracle"], db["fedavg"] - db["memory"]
     root = np.sqrt(max(grid.data_seeds, 1))
     return {

@@ -1,81 +1,78 @@
-"""Every method at its own best step size, chosen on rows that are neither trained nor tested on."""
+"""The one search for a step size: over a grid, which may grow while the best is at its edge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
+from isfed.experiments.cells import cells_of
+from isfed.experiments.results import StepSearch
+from isfed.experiments.sources import ProblemSource
+from isfed.experiments.workers import Crew
 
-from isfed.algorithms import ISFedAvg
-from isfed.problems import Problem
-from isfed.simulate import DivergenceError, Measure, simulate
-
-LAST_SHARE = 0.25  # of the measurements, whose mean decides
+FACTOR = 2.0  # between a step size beyond the edge and the edge
 
 
 class NoStepError(RuntimeError):
     """An algorithm diverged at every step size that was tried."""
 
 
-@dataclass(frozen=True)
-class StepChoice:
-    """The best step size of a grid, and the held-out loss at every one (inf: it diverged)."""
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How step sizes are tried.
 
-    best: float
-    losses: dict[float, float]
+    source: of the problem; the first thing it measures is the loss that decides.
+    grid: step sizes, in rising order.
+    share: of the measurements, the last ones, whose mean is the loss.
+    widen: how often the grid may grow by one step size at each end.
+    """
 
-    @classmethod
-    def of(cls, losses: dict[float, float]) -> StepChoice:
-        """The choice that the losses suggest."""
-        return cls(min(losses, key=lambda step: losses[step]), losses)
-
-    @property
-    def pairs(self) -> list[list[float | None]]:
-        """(step size, loss), for a JSON file, which has no word for infinity."""
-        return [[s, loss if np.isfinite(loss) else None] for s, loss in self.losses.items()]
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the best is the first or the last of the grid: then the grid is too narrow."""
-        finite = [step for step, loss in self.losses.items() if np.isfinite(loss)]
-        return self.best in (min(finite), max(self.losses))
+    source: ProblemSource
+    grid: Sequence[float]
+    rounds: int
+    repetitions: int
+    seed: int
+    share: float
+    widen: int = 0
 
 
-def choose_step_size(
-    problem: Problem,
-    algorithm: ISFedAvg,
-    measure: Measure,
-    grid: Sequence[float],
-    *,
-    rounds: int,
-    repetitions: int,
-    seed: int = 0,
-    threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> StepChoice:
-    """Run every step size of the grid and keep the one of least held-out loss at the end."""
-    losses: dict[float, float] = {}
-    for step_size in grid:
-        try:
-            history = simulate(
-                problem,
-                replace(algorithm, step_size=step_size),
-                rounds=rounds,
-                repetitions=repetitions,
-                seed=seed,
-                threads=threads,
-                measure=measure,
-            )
-        except DivergenceError:
-            losses[step_size] = np.inf
-        else:
-            values = history.measured[measure.names[0]]
-            last = max(1, round(LAST_SHARE * values.shape[1]))
-            losses[step_size] = float(values[:, -last:].mean())
-        if progress is not None:
-            progress(rounds)
-    choice = StepChoice.of(losses)
-    if not np.isfinite(losses[choice.best]):
-        raise NoStepError(f"{algorithm.name} diverged at every step size of {list(grid)}")
-    return choice
+def search_step_size(crew: Crew, name: str, algorithm: Any, search: Search) -> StepSearch:
+    """Run every step size of the grid and keep the one of least loss at the end."""
+    losses = _try(crew, name, algorithm, search, search.grid)
+    for grow, edge in ((1.0 / FACTOR, min(losses)), (FACTOR, max(losses))):
+        for _ in range(search.widen):
+            if StepSearch.of(losses).best != edge:
+                break
+            edge *= grow
+            losses |= _try(crew, name, algorithm, search, [edge])
+    found = StepSearch.of(losses)
+    if not math.isfinite(losses[found.best]):
+        raise NoStepError(
+            f"{name} diverged at every step size from {min(losses):.2g} to {max(losses):.2g}; are "
+            "the features standardised?"
+        )
+    return found
+
+
+def _try(
+    crew: Crew, name: str, algorithm: Any, search: Search, steps: Sequence[float]
+) -> dict[float, float]:
+    """The loss at every step size; inf where it diverged."""
+    block = crew.block(search.repetitions, len(steps))
+    groups = {
+        f"{name}, step {step!r}": cells_of(
+            name, f"steps {name} {step!r}", search.repetitions, crew.shelf, block,
+            source=search.source, algorithm=replace(algorithm, step_size=step),
+            rounds=search.rounds, seed=search.seed, details=False,
+        )
+        for step in steps
+    }  # fmt: skip
+    found = crew.run(groups, f"{name}, step sizes", warn=False)
+    losses = {}
+    for step, result in zip(steps, found.values(), strict=True):
+        values = next(iter(result.history.measured.values()))
+        last = max(1, round(search.share * values.shape[1]))
+        losses[step] = math.inf if result.diverged else float(values[:, -last:].mean())
+    return losses

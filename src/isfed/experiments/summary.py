@@ -1,71 +1,154 @@
-"""From histories to the numbers that a paper quotes."""
+"""From what cells found to the numbers that a paper quotes, and to the tables of a folder."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from isfed.experiments.config import Experiment
-from isfed.problems import Problem
+from isfed.experiments.cells import Finished, example_apart, optimal_probabilities, problem_of
+from isfed.experiments.folder import HISTORY, MEASURES, REPETITIONS
+from isfed.experiments.settling import settling
+from isfed.experiments.sources import ProblemSource
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
-from isfed.simulate.history import History, stderr_of_mean
-
-if TYPE_CHECKING:
-    from isfed.experiments.runner import Finished
+from isfed.simulate.history import History, Steady, stderr_of_mean
 
 STEADY_SHARE = 0.25  # of the rounds, the last ones
+Found = Mapping[str, Finished]  # by algorithm
 
 
-def history_columns(results: dict[str, Finished]) -> dict[str, Any]:
+def tables_of(found: Found) -> dict[str, dict[str, Any]]:
+    """The Parquet files of a folder."""
+    tables = {HISTORY: history_columns(found), REPETITIONS: repetition_columns(found)}
+    if any(result.history.measured for result in found.values()):
+        tables[MEASURES] = measure_columns(found)
+    return tables
+
+
+def history_columns(found: Found) -> dict[str, Any]:
     """The msd of every round as columns, all algorithms below one another."""
-    names, rounds, means, stderrs, lows, highs, watched = [], [], [], [], [], [], []
-    for name, result in results.items():
-        msd = result.history.msd
-        names.extend([name] * msd.shape[1])
-        rounds.append(np.arange(1, msd.shape[1] + 1))
-        means.append(result.history.mean)
-        stderrs.append(result.history.stderr)
-        lows.append(np.quantile(msd, 0.1, axis=0))
-        highs.append(np.quantile(msd, 0.9, axis=0))
-        watched.append(result.history.telemetry.mean(axis=0))
-    return {
-        "algorithm": names,
-        "round": np.concatenate(rounds),
-        "msd": np.concatenate(means),
-        "msd_stderr": np.concatenate(stderrs),
-        "msd_q10": np.concatenate(lows),
-        "msd_q90": np.concatenate(highs),
-        **dict(zip(COLUMNS, np.concatenate(watched).T, strict=True)),
-    }
+    names: list[str] = []
+    parts: list[dict[str, np.ndarray]] = []
+    for name, result in found.items():
+        history = result.history
+        rounds = history.rounds
+        names += [name] * rounds
+        msd = history.msd if history.no_msd is None else np.full_like(history.msd, np.nan)
+        part = {
+            "round": np.arange(1, rounds + 1),
+            "msd": msd.mean(axis=0),
+            "msd_stderr": stderr_of_mean(msd),
+            "msd_q10": np.quantile(msd, 0.1, axis=0),
+            "msd_q90": np.quantile(msd, 0.9, axis=0),
+        }
+        if history.telemetry.size:
+            part |= dict(zip(COLUMNS, history.telemetry.mean(axis=0).T, strict=True))
+        parts.append(part)
+    shared = [key for key in parts[0] if all(key in part for part in parts)]
+    columns = {key: np.concatenate([part[key] for part in parts]) for key in shared}
+    return {"algorithm": names, **columns}
 
 
-def measure_columns(results: dict[str, Finished]) -> dict[str, Any]:
+def measure_columns(found: Found) -> dict[str, Any]:
     """What was measured, as columns: mean and standard error over the repetitions."""
-    columns: dict[str, list] = {
-        "algorithm": [],
-        "round": [],
-        "measure": [],
-        "mean": [],
-        "stderr": [],
-    }
-    for name, result in results.items():
-        for measure, values in result.history.measured.items():
-            points = values.shape[1]
+    keys = ("algorithm", "round", "measure", "mean", "stderr")
+    columns: dict[str, list] = {key: [] for key in keys}
+    for name, result in found.items():
+        history = result.history
+        for measure, values in history.measured.items():
+            seen = np.isfinite(values).all(axis=0)  # a run that diverged was not measured after
+            points = int(seen.sum())
             columns["algorithm"] += [name] * points
             columns["measure"] += [measure] * points
-            columns["round"] += result.history.measured_rounds.tolist()
-            columns["mean"] += values.mean(axis=0).tolist()
-            columns["stderr"] += stderr_of_mean(values).tolist()
+            columns["round"] += history.measured_rounds[seen].tolist()
+            columns["mean"] += values[:, seen].mean(axis=0).tolist()
+            columns["stderr"] += stderr_of_mean(values[:, seen]).tolist()
     return columns
 
 
-def _telemetry(history: History) -> dict[str, float]:
+def repetition_columns(found: Found) -> dict[str, Any]:
+    """One row for every repetition: its steady msd, what it cost, its last measurements."""
+    names: list[str] = []
+    parts: list[dict[str, np.ndarray]] = []
+    for name, result in found.items():
+        history = result.history
+        names += [name] * history.repetitions
+        last = max(1, round(STEADY_SHARE * history.rounds))
+        known = history.no_msd is None and history.rounds and not result.diverged
+        nothing = np.full(history.repetitions, np.nan)
+        part = {
+            "repetition": np.arange(history.repetitions),
+            "steady_msd": history.msd[:, -last:].mean(axis=1) if known else nothing,
+            "gradients": history.gradients,
+            "uploads": history.uploads,
+        }
+        finals = {f"final_{measure}": v[:, -1] for measure, v in history.measured.items()}
+        parts.append(part | finals)
+    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    return {"algorithm": names, **columns}
+
+
+def algorithm_rows(source: ProblemSource, found: Found) -> list[dict[str, Any]]:
+    """What summary.json says of every algorithm; gains are over the first."""
+    first = next(iter(found.values()))
+    return [_row(name, source, result, _steady(first)) for name, result in found.items()]
+
+
+def _steady(result: Finished) -> Steady:
+    """The steady level; nan where there is none."""
+    if result.diverged or result.history.no_msd is not None:
+        return Steady(math.nan, math.nan, 0)
+    return result.history.steady(share=STEADY_SHARE)
+
+
+def _row(name: str, source: ProblemSource, result: Finished, reference: Steady) -> dict[str, Any]:
+    history = result.history
+    steady = _steady(result)
+    rounds = max(1, history.rounds)
+    found = settling(history.msd) if steady.rounds else None
+    return {
+        "name": name,
+        "step_size": history.step_size,
+        "msd_db": steady.db,
+        "msd_stderr_db": steady.stderr_db,
+        "gain_db": reference.db - steady.db,
+        "gain_stderr_db": float(np.hypot(reference.stderr_db, steady.stderr_db)),
+        "settled": None if found is None else found.settled,
+        "change_db": None if found is None else found.change_db,
+        "change_stderr_db": None if found is None else found.stderr_db,
+        "agent_distance": _agent_distance(source, history),
+        "example_distance": _mean(result.example_apart),
+        "gradients_per_round": float(history.gradients.mean() / rounds),
+        "uploads_per_round": float(history.uploads.mean() / rounds),
+        "telemetry": None if result.diverged else _telemetry(history),
+        "final": {} if result.diverged else _final(history),
+        "diverged_round": history.rounds if result.diverged else None,
+        "diverged": result.diverged or None,
+    }
+
+
+def _mean(values: np.ndarray | None) -> float | None:
+    return None if values is None else float(values.mean())
+
+
+def _agent_distance(source: ProblemSource, history: History) -> float | None:
+    """The mean over repetitions of |p_k - p_k^o|."""
+    optimal = optimal_probabilities(source)
+    if optimal is None or history.agent_prob.shape[1:] != optimal[0].shape:
+        return None
+    return float(np.linalg.norm(history.agent_prob - optimal[0], axis=1).mean())
+
+
+def _telemetry(history: History) -> dict[str, float] | None:
     """How the sampling went over the last rounds, see `isfed.sampling.telemetry`."""
     last = max(1, round(STEADY_SHARE * history.rounds))
+    if not history.telemetry[:, -last:].size or np.isnan(history.telemetry[0, -1, 0]):
+        return None
     means = history.telemetry[:, -last:].mean(axis=(0, 1), dtype=np.float64)
     found = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
     found["largest_weight"] = float(history.watched("largest_weight")[:, -last:].max())
@@ -84,62 +167,40 @@ def _final(history: History) -> dict[str, dict[str, float]]:
     }
 
 
-def _example_distance(prob: np.ndarray, optimal: np.ndarray, offsets: np.ndarray) -> float:
-    """1/K sum_k |p_n^(k) - p_n^(k),o|, the mean over repetitions."""
-    square = np.add.reduceat((prob - optimal) ** 2, offsets[:-1], axis=1)
-    return float(np.sqrt(square).mean())
-
-
 def summarise(
-    experiment: Experiment, problem: Problem, results: dict[str, Finished], optimal: History
+    name: str, source: ProblemSource, found: Found, *, rounds: int, repetitions: int
 ) -> dict[str, Any]:
-    """Everything that the table prints, and what it was computed with."""
-    offsets = problem.data.offsets
-    num_agents = problem.num_agents
-    agent_optimal, example_optimal = optimal.agent_prob[0], optimal.example_prob[0]
+    """What summary.json says, whatever the study."""
+    problem, _ = problem_of(source)
+    optimal = optimal_probabilities(source)
     sizes = problem.data.num_examples
     uniform = np.repeat(1.0 / sizes, sizes)[None]
-    reference = next(iter(results.values())).history.steady(share=STEADY_SHARE)
-    rows = []
-    for name, result in results.items():
-        history = result.history
-        steady = history.steady(share=STEADY_SHARE)
-        distances = np.linalg.norm(history.agent_prob - agent_optimal, axis=1)
-        rows.append(
-            {
-                "name": name,
-                "step_size": history.step_size,
-                "msd_db": steady.db,
-                "msd_stderr_db": steady.stderr_db,
-                "gain_db": reference.db - steady.db,
-                "gain_stderr_db": float(np.hypot(reference.stderr_db, steady.stderr_db)),
-                "agent_distance": float(distances.mean()),
-                "example_distance": _example_distance(
-                    history.example_prob, example_optimal, offsets
-                ),
-                "gradients_per_round": float(history.gradients.mean() / history.rounds),
-                "uploads_per_round": float(history.uploads.mean() / history.rounds),
-                "telemetry": _telemetry(history),
-                "final": _final(history),
-                "seconds": result.seconds,
-                "rounds_per_second": history.msd.size / max(result.seconds, 1e-9),
-            }
-        )
+    num_agents = problem.num_agents
+    distance = None if optimal is None else float(np.linalg.norm(1.0 / num_agents - optimal[0]))
     return {
-        "experiment": experiment.name,
-        "digest": experiment.digest,
-        "rounds": experiment.rounds,
-        "repetitions": experiment.repetitions,
-        "steady_rounds": reference.rounds,
-        "uniform_agent_distance": float(np.linalg.norm(1.0 / num_agents - agent_optimal)),
-        "uniform_example_distance": _example_distance(uniform, example_optimal, offsets),
-        "algorithms": rows,
-        "made_with": {
-            "isfed": version("isfed"),
-            "numpy": np.__version__,
-            "numba": version("numba"),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        },
+        "experiment": name,
+        "rounds": rounds,
+        "repetitions": repetitions,
+        "steady_rounds": max(1, round(STEADY_SHARE * rounds)),
+        "no_msd": next(iter(found.values())).history.no_msd,
+        "uniform_agent_distance": distance,
+        "uniform_example_distance": _mean(example_apart(source, uniform)),
+        "algorithms": algorithm_rows(source, found),
+        "made_with": made_with(),
     }
+
+
+def made_with() -> dict[str, Any]:
+    """Versions of isfed and of what decides about the numbers."""
+    return {
+        "isfed": version("isfed"),
+        "numpy": np.__version__,
+        "numba": version("numba"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def times_of(found: Found) -> dict[str, Any]:
+    """What times.json says: the one file in which two runs of a configuration may differ."""
+    return {"cores": os.cpu_count(), "seconds": {name: r.seconds for name, r in found.items()}}

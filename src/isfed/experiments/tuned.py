@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import tomli_w
 
-from isfed.algorithms import ISFedAvg
-from isfed.base.files import write_whole
-from isfed.experiments.config import Experiment, algorithm_table, fingerprint
+from isfed.experiments.cells import Finished, problem_of
+from isfed.experiments.config import Experiment
+from isfed.experiments.folder import Configured
 from isfed.experiments.measures import ErrorRates
+from isfed.experiments.registry import write_algorithm
+from isfed.experiments.results import Results, StepSearch
 from isfed.experiments.runner import (
-    Finished,
-    Progress,
+    Outcome,
     checked_problem,
-    run_all,
-    write_results,
+    outcome_of,
+    run_algorithms,
+    run_study,
 )
-from isfed.experiments.steps import StepChoice, choose_step_size
-from isfed.experiments.store import STEPS, Store, StoreError, read_json
+from isfed.experiments.steps import Search, search_step_size
+from isfed.experiments.workers import Crew
 from isfed.problems import Problem
 from isfed.simulate import Measure
+
+LAST_SHARE = 0.25  # of the measurements, whose mean decides on a step size
 
 
 class HoldingSource(Protocol):
@@ -54,12 +56,36 @@ class HoldingSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Tuned:
+class HeldOut:
+    """The same source with rows held out, and the loss on them."""
+
+    source: Any  # a HoldingSource
+
+    @property
+    def holding(self) -> Any:
+        """The source that holds rows out."""
+        return replace(self.source, held_out=True)
+
+    def make(self) -> Problem:
+        """The problem without the rows held out."""
+        return self.holding.make()
+
+    def measure(self, problem: Problem) -> Measure:
+        """The loss on the rows held out."""
+        return self.holding.held_out_loss(problem)
+
+    def describe(self) -> dict[str, Any]:
+        """As that of the source."""
+        return {**self.source.describe(), "held_out": True}
+
+
+@dataclass(frozen=True)
+class Tuned(Configured):
     """Methods at one common step size, and each again at its own best one from a grid."""
 
     name: str
     source: HoldingSource
-    methods: dict[str, ISFedAvg]  # at the common step size; the first is the reference
+    methods: dict[str, Any]  # at the common step size; the first is the reference
     grid: Sequence[float]
     rounds: int = 3000
     repetitions: int = 20
@@ -67,6 +93,7 @@ class Tuned:
     grid_rounds: int = 1500
     grid_repetitions: int = 4
     paper: Mapping[str, float] = field(default_factory=dict)  # its test error, by method
+    kind: ClassVar[str] = "tuned"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -82,19 +109,10 @@ class Tuned:
                 "rounds": self.grid_rounds,
                 "repetitions": self.grid_repetitions,
             },
-            "algorithm": [algorithm_table(name, a) for name, a in self.methods.items()],
+            "algorithm": [write_algorithm(name, a) for name, a in self.methods.items()],
         }
 
-    @property
-    def digest(self) -> str:
-        """A fingerprint of the configuration."""
-        return fingerprint(self.resolved)
-
-    def to_toml(self) -> str:
-        """The configuration."""
-        return tomli_w.dumps(self.resolved)
-
-    def experiment(self, choices: Mapping[str, StepChoice]) -> Experiment:
+    def experiment(self, choices: Mapping[str, StepSearch]) -> Experiment:
         """All methods at the common step size, then all at their best."""
         algorithms = dict(self.methods)
         for name, choice in choices.items():
@@ -106,84 +124,45 @@ class Tuned:
         )  # fmt: skip
 
 
-def run_tuned(
-    tuned: Tuned,
-    folder: Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Choose the step sizes and run; returns the summary, which is also in the folder."""
-    problem = checked_problem(tuned.experiment({}))
-    measure = tuned.source.measure(problem)
-    store = Store(folder, tuned)
-    with store.opened(resume=resume, overwrite=overwrite):
-        choices = choose_steps(tuned, folder / STEPS, threads=threads, progress=progress)
-        if progress is not None:
-            progress.begin("the minimiser w^o", 1, 0, repetitions=1)
-        known = landmarks(problem, measure)
-        if progress is not None:
-            progress.advance(1)
+def run_tuned(tuned: Tuned, folder: Path, **options: Any) -> Results:
+    """Choose the step sizes and run; `options` are those of `run_study`."""
+    checked_problem(tuned.experiment({}))
+
+    def study(crew: Crew) -> Outcome:
+        choices = {name: _choose(tuned, crew, name) for name in tuned.methods}
         experiment = tuned.experiment(choices)
-        results = run_all(experiment, store, problem, measure, threads=threads, progress=progress)
-        more: dict[str, Any] = {
+        known = _landmarks_with_progress(tuned, crew)
+        found = run_algorithms(experiment, crew)
+        for name in tuned.methods.keys() & tuned.paper.keys():
+            first, for_good = passage(found[name], tuned.paper[name])
+            known |= {"passage_round": first, "below_for_good_round": for_good}
+        more = {
             "common_step_size": next(iter(tuned.methods.values())).step_size,
             "landmarks": known | {"paper_test_error": dict(tuned.paper)},
-            "step_sizes": {
-                name: {"best": choice.best, "at_edge": choice.at_edge, "losses": choice.pairs}
-                for name, choice in choices.items()
-            },
+            "step_sizes": {name: choice.as_dict() for name, choice in choices.items()},
         }
-        for name in tuned.methods.keys() & tuned.paper.keys():
-            first, for_good = passage(results[name], tuned.paper[name])
-            more["landmarks"] |= {"passage_round": first, "below_for_good_round": for_good}
-        return write_results(experiment, store, problem, results, more)
+        return outcome_of(experiment, found, more)
+
+    return run_study(tuned, folder, study, **options)
 
 
-def choose_steps(
-    tuned: Tuned, path: Path, *, threads: int | None = None, progress: Progress | None = None
-) -> dict[str, StepChoice]:
-    """The best step of every method; each is kept in the file as soon as it is known."""
-    choices = _known_choices(tuned, path)
-    unknown = [name for name in tuned.methods if name not in choices]
-    if not unknown:
-        return choices
-    source: Any = replace(tuned.source, held_out=True)  # pyright: ignore[reportArgumentType]
-    problem = source.make()
-    measure = source.held_out_loss(problem)
-    for name in unknown:
-        if progress is not None:
-            rounds = len(tuned.grid) * tuned.grid_rounds
-            progress.begin(f"step sizes, {name}", rounds, 0, repetitions=tuned.grid_repetitions)
-        choices[name] = choose_step_size(
-            problem, tuned.methods[name], measure, tuned.grid,
-            rounds=tuned.grid_rounds, repetitions=tuned.grid_repetitions, seed=tuned.seed,
-            threads=threads, progress=None if progress is None else progress.advance,
-        )  # fmt: skip
-        kept = {name: choice.pairs for name, choice in choices.items()}
-        write_whole(path, (json.dumps(kept, indent=2) + "\n").encode())
-    return {name: choices[name] for name in tuned.methods}
+def _choose(tuned: Tuned, crew: Crew, name: str) -> StepSearch:
+    search = Search(
+        source=HeldOut(tuned.source), grid=tuned.grid, rounds=tuned.grid_rounds,
+        repetitions=tuned.grid_repetitions, seed=tuned.seed, share=LAST_SHARE,
+    )  # fmt: skip
+    return search_step_size(crew, name, tuned.methods[name], search)
 
 
-def _known_choices(tuned: Tuned, path: Path) -> dict[str, StepChoice]:
-    """What the file holds already."""
-    try:
-        found = read_json(path) or {}
-        choices = {
-            name: StepChoice.of(
-                {float(step): np.inf if loss is None else float(loss) for step, loss in found[name]}
-            )
-            for name in tuned.methods
-            if name in found
-        }
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged ({error}); delete it to choose again") from error
-    for name, choice in choices.items():
-        if list(choice.losses) != list(tuned.grid):
-            raise StoreError(f"{path} is damaged (the grid of {name}); delete it to choose again")
-    return choices
+def _landmarks_with_progress(tuned: Tuned, crew: Crew) -> dict[str, Any]:
+    """Finding w^o may take a while: somebody waits for it."""
+    if crew.progress is not None:
+        crew.progress.begin("the minimiser w^o", 1, 0)
+    problem, measure = problem_of(tuned.source)
+    known = landmarks(problem, measure)  # type: ignore[arg-type]  (a HoldingSource has one)
+    if crew.progress is not None:
+        crew.progress.advance(1)
+    return known
 
 
 def landmarks(problem: Problem, measure: ErrorRates) -> dict[str, Any]:

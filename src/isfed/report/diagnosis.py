@@ -1,21 +1,16 @@
-"""What a diagnosis leaves behind: a table, a figure, a file."""
+"""What a diagnosis shows: a table, a figure, some lines."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from rich.table import Table
 
-from isfed.base.files import write_whole
-from isfed.experiments.store import locked
-from isfed.problems import Problem
+from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
-from isfed.report.folders import check_free
-from isfed.theory.diagnosis import Diagnosis
 
 NAMES = {
     "uniform": "uniform sampling",
@@ -25,29 +20,31 @@ NAMES = {
 }
 
 
-def diagnosis_table(found: Diagnosis) -> Table:
+def diagnosis_table(results: Results) -> Table:
     """The four ways to sample, side by side."""
-    table = Table(title=f"{found.problem}: predicted at {found.at}", title_justify="left")
+    found = results.summary
+    table = Table(title=f"{found['problem']}: predicted at {found['at']}", title_justify="left")
     table.add_column("")
     for heading in (
         "variance", "from agents", "ratio", "gain, dB", "stable step", "agents", "examples",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
-    num_active = found.setting["num_active"]
-    batch = found.options["uniform"].examples_size  # equal chances: the batch itself
-    for name, option in found.options.items():
-        limit = "unknown" if option.step_limit is None else f"{option.step_limit:.3g}"
+    num_active = found["setting"]["num_active"]
+    batch = found["options"][0]["examples_size"]  # equal chances: the batch itself
+    for option in found["options"]:
+        limit = option["step_limit"]
         table.add_row(
-            NAMES[name],
-            f"{option.variance:.3g}",
-            f"{100 * option.agents_share:.0f}%",
-            f"{option.variance_ratio:.3g}",
-            f"{option.gain_db:.2f}",
-            limit,
-            f"{option.agents_size / num_active:.0%}",
-            f"{option.examples_size / batch:.0%}",
+            NAMES[option["sampling"]],
+            f"{_finite(option['variance']):.3g}",
+            f"{100 * option['agents_share']:.0f}%",
+            f"{_finite(option['variance_ratio']):.3g}",
+            f"{_finite(option['gain_db']):.2f}",
+            "unknown" if limit is None else f"{limit:.3g}",
+            f"{option['agents_size'] / num_active:.0%}",
+            f"{option['examples_size'] / batch:.0%}",
         )
-    kind = "the mean squared distance to w^o" if found.weighted else "the gradient's variance"
+    weighted = found["weighted_by_curvature"]
+    kind = "the mean squared distance to w^o" if weighted else "the gradient's variance"
     table.caption = (
         "variance of a round's gradient estimate, how many times smaller it is (ratio); gain in "
         f"{kind} that remains; largest stable step size of ISFedAvg so sampled (FedAvg, without "
@@ -57,9 +54,13 @@ def diagnosis_table(found: Diagnosis) -> Table:
     return table
 
 
-def setting_line(found: Diagnosis) -> str:
+def _finite(value: float | None) -> float:
+    return math.inf if value is None else value  # JSON has no infinity
+
+
+def setting_line(results: Results) -> str:
     """What was looked at, in words."""
-    said = found.setting
+    said = results.summary["setting"]
     spans = [
         str(value) if isinstance(value, int) else f"{value[0]} to {value[1]}"
         for value in (said["batch_size"], said["local_steps"])
@@ -71,9 +72,9 @@ def setting_line(found: Diagnosis) -> str:
     )
 
 
-def settling_line(found: Diagnosis) -> str:
+def settling_line(results: Results) -> str:
     """When the gain counts."""
-    rounds = found.settling_rounds
+    rounds = results.summary["settling_rounds"]
     when = "" if rounds is None else f" (about {rounds:.2g} rounds at a quarter of the stable step)"
     return (
         f"This is the error that remains when the model has settled{when}; until then, at one step "
@@ -81,12 +82,17 @@ def settling_line(found: Diagnosis) -> str:
     )
 
 
-def dominant_lines(found: Diagnosis, names: Sequence | None = None) -> list[str]:
-    """Which agents and examples would be drawn most, in words; `names` are those of the agents."""
-    called = range(int(found.setting["num_agents"])) if names is None else names
-    agents = ", ".join(f"{called[k]} ({times:.3g} times)" for k, times in found.top_agents)
+def dominant_lines(results: Results) -> list[str]:
+    """Which agents and examples would be drawn most, in words."""
+    found = results.summary
+
+    def times(row: dict[str, Any]) -> str:
+        return f"({row['times_uniform']:.3g} times)"
+
+    agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
     examples = ", ".join(
-        f"row {n} of agent {called[k]} ({times:.3g} times)" for k, n, times in found.top_examples
+        f"row {row['example']} of agent {row['agent_name']} {times(row)}"
+        for row in found["top_examples"]
     )
     return [
         f"agents drawn most, against uniform: {agents}",
@@ -94,43 +100,26 @@ def dominant_lines(found: Diagnosis, names: Sequence | None = None) -> list[str]
     ]
 
 
-def constant_lines(found: Diagnosis) -> list[str]:
+def constant_lines(results: Results) -> list[str]:
     """The paper's constants, or why one does not exist."""
     return [
-        f"{name}: {value:.3g}" if isinstance(value, float) else f"{name}: none; {value}"
-        for name, value in found.constants.items()
+        f"{name}: none; {value}" if isinstance(value, str) else f"{name}: {_finite(value):.3g}"
+        for name, value in results.summary["constants"].items()
     ]
 
 
-def save_diagnosis(folder: Path, problem: Problem, found: Diagnosis, *, overwrite: bool) -> None:
-    """Write all there is of a diagnosis."""
-    with locked(folder):
-        check_free(folder, "diagnosis", overwrite=overwrite)
-        inclusion_figure(folder, problem, found)
-        write_diagnosis(folder, found)
-
-
-def write_diagnosis(folder: Path, found: Diagnosis) -> Path:
-    """diagnosis.json."""
-    path = folder / "diagnosis.json"
-    write_whole(path, (json.dumps(found.as_dict(), indent=2) + "\n").encode())
-    return path
-
-
-def inclusion_figure(folder: Path, problem: Problem, found: Diagnosis) -> list[Path]:
+def inclusion_figure(results: Results) -> list[Path]:
     """The inclusion probabilities of agents and of examples, sorted, beside the uniform ones."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.8))
-    agents = np.sort(found.choices.agents)[::-1]
-    left.plot(np.arange(1, agents.size + 1), agents, color="black", label="importance sampling")
+    table = results.inclusion
+    of_agents, of_examples = (table["unit"] == unit for unit in ("agent", "example"))
+    agents, times = table["inclusion"][of_agents], table["over_uniform"][of_examples]
+    left.plot(table["rank"][of_agents], agents, color="black", label="importance sampling")
     level = agents.sum() / agents.size
     left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
     left.set_xlabel("agent, by rank")
     left.set_ylabel("inclusion probability, L p_k")
-    sizes = problem.data.num_examples
-    times = np.sort(found.choices.examples * np.repeat(sizes / problem.batch_size, sizes))[::-1]
-    # A share of the rows, because a curve of a million points says no more than one of thousands.
-    place = np.unique(np.geomspace(1, times.size, 2000).astype(int)) - 1
-    right.plot((place + 1) / times.size, times[place], color="black", label="importance sampling")
+    right.plot(table["share"][of_examples], times, color="black", label="importance sampling")
     right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
     right.set_xscale("log")
     right.set_xlabel("example, by rank, share of all")
@@ -142,4 +131,4 @@ def inclusion_figure(folder: Path, problem: Problem, found: Diagnosis) -> list[P
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=9)
     figure.tight_layout()
-    return save_figure(figure, folder, "inclusion")
+    return save_figure(figure, results.path, "inclusion")

@@ -12,11 +12,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from isfed.base.files import write_whole
-from isfed.experiments.store import HISTORY, MEASURES
+from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.tables import PAPER_GAIN_DB
 
 # The paper's four colours, each with its own dashes so that they can be told apart in grey.
@@ -38,11 +37,12 @@ OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:ol
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG and close it."""
+    """Write a figure as PNG and SVG and close it; the same figure makes the same files."""
     paths = []
-    for kind in ("png", "svg"):
+    for kind, said in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=160, bbox_inches="tight")
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(buffer, format=kind, dpi=160, bbox_inches="tight", metadata=said)
         paths.append(folder / f"{name}.{kind}")
         write_whole(paths[-1], buffer.getvalue())
     plt.close(figure)
@@ -58,27 +58,45 @@ def _smooth(values: np.ndarray, width: int) -> np.ndarray:
     return np.array([values[begin:end].mean() for begin, end in ends])
 
 
-def msd_figure(folder: Path) -> list[Path]:
-    """msd in decibels against rounds, one curve per algorithm, from history.parquet."""
-    history = pq.read_table(folder / HISTORY).to_pydict()
-    names = np.array(history["algorithm"])
+def msd_figure(results: Results) -> list[Path]:
+    """msd in decibels against rounds, one curve per algorithm; measures where there is no msd."""
+    if results.summary["no_msd"] is not None:
+        return _curves_figure(results)
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
     others = cycle(OTHERS)
-    for name in dict.fromkeys(history["algorithm"]):
-        rows = names == name
-        rounds = np.array(history["round"])[rows]
-        msd = np.array(history["msd"])[rows]
-        colour, dashes = STYLES.get(name) or next(others)
-        width = max(1, rounds.size // 150)
-        axes.plot(
-            rounds, 10 * np.log10(_smooth(msd, width)), color=colour, linestyle=dashes, label=name
-        )
+    for algorithm in results.algorithms:
+        colour, dashes = STYLES.get(algorithm.name) or next(others)
+        width = max(1, algorithm.rounds.size // 150)
+        level = 10 * np.log10(_smooth(algorithm.msd, width))
+        axes.plot(algorithm.rounds, level, color=colour, linestyle=dashes, label=algorithm.name)
     axes.set_xlabel("round")
     axes.set_ylabel("mean-square deviation (dB)")
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
-    return save_figure(figure, folder, "msd")
+    return save_figure(figure, results.path, "msd")
+
+
+def _curves_figure(results: Results) -> list[Path]:
+    """Everything that was measured, one panel for each."""
+    names = list(results.algorithms[0].measures)
+    if not names:
+        return []
+    size = (7.0 * len(names), 4.4)
+    figure, panels = plt.subplots(1, len(names), figsize=size, squeeze=False)
+    for axes, measure in zip(panels[0], names, strict=True):
+        others = cycle(OTHERS)
+        for algorithm in results.algorithms:
+            colour, dashes = STYLES.get(algorithm.name) or next(others)
+            found = algorithm.measures[measure]
+            axes.plot(
+                found.rounds, found.mean, color=colour, linestyle=dashes, label=algorithm.name
+            )
+        axes.set_xlabel("round")
+        axes.set_ylabel(measure)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=9)
+    return save_figure(figure, results.path, "measures")
 
 
 BEST_STEP = ", best step "
@@ -89,12 +107,13 @@ MEASURE_LABELS = {
 }
 
 
-def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
+def measures_figure(results: Results) -> list[Path]:
     """Errors and distance against rounds: above all at one step size, below each at its best."""
-    curves = _Curves(folder)
-    best = [name for name in curves.names if BEST_STEP in name]
+    summary = results.summary
+    names = [algorithm.name for algorithm in results.algorithms]
+    best = [name for name in names if BEST_STEP in name]
     groups = {
-        f"all at step {summary['common_step_size']:g}": [n for n in curves.names if n not in best],
+        f"all at step {summary['common_step_size']:g}": [n for n in names if n not in best],
         "each at its own best step": best,
     }
     figure, grid = plt.subplots(
@@ -105,7 +124,7 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
         for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
             for name in names:
                 colour, dashes = LOOKS[name.partition(BEST_STEP)[0]]
-                x, y, error = curves.of(name, measure)
+                x, y, error = _curve(results[name], measure)
                 axes.plot(x, y, color=colour, linestyle=dashes, label=_label(name))
                 axes.fill_between(
                     x, y - 2 * error, y + 2 * error, color=colour, alpha=0.15, linewidth=0
@@ -116,7 +135,7 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
         panels[2].legend(frameon=False, fontsize=9)
     for column, measure in enumerate(("test_error", "balanced_error")):
         levels = _levels(summary["landmarks"], measure)
-        limits = curves.limits(measure, levels.values())
+        limits = _limits(results, measure, levels.values())
         grid[0, column].set_ylim(*limits)
         for axes in grid[:, column]:
             _draw_levels(axes, levels, limits)
@@ -126,7 +145,7 @@ def measures_figure(folder: Path, summary: dict[str, Any]) -> list[Path]:
     # Room for the names of the levels, to the right of where the curves end.
     grid[0, 0].set_xlim(-0.01 * rounds, 1.4 * rounds)
     grid[0, 0].set_xticks([t for t in grid[0, 0].get_xticks() if 0 <= t <= rounds])
-    return save_figure(figure, folder, "measures")
+    return save_figure(figure, results.path, "measures")
 
 
 def _label(name: str) -> str:
@@ -134,39 +153,24 @@ def _label(name: str) -> str:
     return name.replace(BEST_STEP, ", step ")
 
 
-class _Curves:
-    """What a results folder holds against rounds."""
-
-    def __init__(self, folder: Path) -> None:
-        self.found = _columns(folder / MEASURES)
-        self.history = _columns(folder / HISTORY)
-        self.names = list(dict.fromkeys(self.found["algorithm"].tolist()))
-
-    def of(self, name: str, measure: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rounds, values and standard errors, in the units of the axis."""
-        if measure == "msd":
-            rows = self.history["algorithm"] == name
-            rounds, msd = self.history["round"][rows], self.history["msd"][rows]
-            width = max(1, rounds.size // 150)
-            smooth = _smooth(msd, width)
-            error = 10.0 / np.log(10.0) * self.history["msd_stderr"][rows] / msd
-            return rounds, 10 * np.log10(smooth), error
-        rows = (self.found["algorithm"] == name) & (self.found["measure"] == measure)
-        mean, error = self.found["mean"][rows], self.found["stderr"][rows]
-        return self.found["round"][rows], 100 * mean, 100 * error
-
-    def limits(self, measure: str, levels: Any) -> tuple[float, float]:
-        """Around all errors once the first rounds are run, and the levels that are not above."""
-        rows = (self.found["measure"] == measure) & (self.found["round"] > 0)
-        errors = 100 * self.found["mean"][rows]
-        errors = np.append(errors, [level for level in levels if level <= errors.max()])
-        room = 0.12 * max(float(np.ptp(errors)), 1e-3)
-        return max(0.0, float(errors.min()) - room), float(errors.max()) + room
+def _curve(algorithm: AlgorithmResult, measure: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rounds, values and standard errors, in the units of the axis."""
+    if measure == "msd":
+        msd = algorithm.msd
+        smooth = _smooth(msd, max(1, msd.size // 150))
+        error = 10.0 / np.log(10.0) * algorithm.msd_stderr / msd
+        return algorithm.rounds, 10 * np.log10(smooth), error
+    found = algorithm.measures[measure]
+    return found.rounds, 100 * found.mean, 100 * found.stderr
 
 
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    table = pq.read_table(path)
-    return {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
+def _limits(results: Results, measure: str, levels: Any) -> tuple[float, float]:
+    """Around all errors once the first rounds are run, and the levels that are not above."""
+    seen = [algorithm.measures[measure] for algorithm in results.algorithms]
+    errors = 100 * np.concatenate([found.mean[found.rounds > 0] for found in seen])
+    errors = np.append(errors, [level for level in levels if level <= errors.max()])
+    room = 0.12 * max(float(np.ptp(errors)), 1e-3)
+    return max(0.0, float(errors.min()) - room), float(errors.max()) + room
 
 
 def _levels(landmarks: dict[str, Any], measure: str) -> dict[str, float]:
@@ -192,17 +196,18 @@ def _draw_levels(axes: Any, levels: dict[str, float], limits: tuple[float, float
         )  # fmt: skip
 
 
-def heterogeneity_figure(folder: Path, study: dict[str, Any]) -> list[Path]:
+def heterogeneity_figure(results: Results) -> list[Path]:
     """Gain of the oracle over FedAvg against the noise ratio, one curve per share of noisy agents.
 
     The crossings with the paper's 23.1 dB are marked.
     """
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
-    shares = sorted({point["noisy_share"] for point in study["points"]})
+    study = results.summary["points"]
+    shares = sorted({point["noisy_share"] for point in study})
     greys = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(shares)))
     crossings = []
     for colour, share, marker in zip(greys, shares, "osD^vP*", strict=False):
-        points = [p for p in study["points"] if p["noisy_share"] == share]
+        points = [p for p in study if p["noisy_share"] == share]
         ratios = np.array([p["noise_ratio"] for p in points])
         gains = np.array([p["gain_db"] for p in points])
         errors = np.array([p["gain_stderr_db"] for p in points])
@@ -226,7 +231,7 @@ def heterogeneity_figure(folder: Path, study: dict[str, Any]) -> list[Path]:
         frameon=False, fontsize=9, title="noisy (bars: 2 standard\nerrors over the data seeds)",
         title_fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0),
     )  # fmt: skip
-    return save_figure(figure, folder, "heterogeneity")
+    return save_figure(figure, results.path, "heterogeneity")
 
 
 def _crossings(ratios: np.ndarray, gains: np.ndarray, level: float) -> list[float]:

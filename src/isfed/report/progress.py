@@ -25,11 +25,10 @@ class _Speed(ProgressColumn):
 
 
 class RunProgress:
-    """Told what is done; a round counts for its repetitions in the speed."""
+    """Told what is done, in rounds, each counted once for every repetition."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.repetitions = 1
         self.bar = Progress(
             TextColumn("{task.description:28s}"),
             BarColumn(),
@@ -41,7 +40,7 @@ class RunProgress:
         )
         self.task = None
         self.name = ""
-        self.rounds = self.done = 0
+        self.work = self.done = self.first = 0
         self.began = self.spoke = time.monotonic()
         self.shown = False
 
@@ -57,30 +56,27 @@ class RunProgress:
         if self.shown:
             self.bar.stop()
 
-    def begin(self, name: str, rounds: int, done: int, *, repetitions: int) -> None:
-        """Work begins, with `done` of its rounds already there."""
-        self.name, self.rounds, self.done, self.repetitions = name, rounds, done, repetitions
+    def begin(self, name: str, work: int, done: int) -> None:
+        """Work begins, with `done` of it already there."""
+        self.name, self.work, self.done, self.first = name, work, done, done
         self.began = self.spoke = time.monotonic()
-        self.first = done
-        work = self.repetitions
-        self.task = self.bar.add_task(name, total=rounds * work, completed=done * work)
-        if not self.shown and not self.console.is_terminal:
-            return
-        if not self.shown:
+        self.task = self.bar.add_task(name, total=work, completed=done)
+        if not self.shown and self.console.is_terminal:
             self.bar.start()
             self.shown = True
 
-    def advance(self, rounds: int) -> None:
-        """That many more rounds of all repetitions are done."""
-        self.done += rounds
+    def advance(self, work: int) -> None:
+        """That much more is done."""
+        self.done += work
         if self.task is not None:
-            self.bar.advance(self.task, rounds * self.repetitions)
+            self.bar.advance(self.task, work)
         now = time.monotonic()
         if not self.console.is_terminal and now - self.spoke > LINE_SECONDS:
             self.spoke = now
-            speed = (self.done - self.first) * self.repetitions / (now - self.began)
-            left = (self.rounds - self.done) * self.repetitions / max(speed, 1e-9)
+            speed = (self.done - self.first) / (now - self.began)
+            left = (self.work - self.done) / max(speed, 1e-9)
             self.console.print(
-                f"{self.name}: round {self.done} of {self.rounds}, {speed:,.0f} rounds/s, "
-                f"{left:.0f} s left"
+                f"{self.name}: {100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds, "
+                f"{speed:,.0f} rounds/s, {left:.0f} s left",
+                highlight=False,
             )

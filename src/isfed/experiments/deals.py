@@ -1,0 +1,69 @@
+"""How the rows of a data set are dealt to agents, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from isfed.datasets import partition as deals
+from isfed.datasets.partition import Partition
+from isfed.experiments.registry import READERS, REGISTRIES, Registry
+
+
+class Deal(Protocol):
+    """How rows are dealt to agents."""
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """Rows dealt at random, equally many to every agent."""
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return deals.iid(len(labels), num_agents=num_agents, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Every class dealt in shares of its own; the smaller `concentration`, the more unequal."""
+
+    concentration: float = 0.5
+    least: int = 1
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return deals.dirichlet(
+            labels, num_agents=num_agents, concentration=self.concentration, least=self.least,
+            seed=seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneClass:
+    """Every agent holds rows of one class."""
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return deals.one_class(labels, num_agents=num_agents, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """Rows sorted by class and cut into shards, `per_agent` of them to every agent."""
+
+    per_agent: int = 2
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return deals.shards(labels, num_agents=num_agents, per_agent=self.per_agent, seed=seed)
+
+
+PARTITIONS = Registry("partition", iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards)
+REGISTRIES[Deal] = PARTITIONS
+READERS[Deal] = PARTITIONS.read

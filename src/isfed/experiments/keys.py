@@ -1,0 +1,222 @@
+"""From the keys of a TOML table to the arguments of a function, and back.
+
+A function's parameters, or a dataclass's fields, say which keys there are, what they may hold and
+what they are if they are not given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+REQUIRED = object()
+PLAIN = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+}
+
+
+class ConfigError(ValueError):
+    """Something in a configuration that cannot be used, said in one line."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One key: what it may hold, and what it is if it is not given."""
+
+    name: str
+    hint: Any
+    default: Any = REQUIRED
+
+
+def nearest(word: Any, known: Iterable[Any]) -> str:
+    """The end of a message about a word that is not known."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+
+
+def check_keys(given: Any, known: Iterable[str], *, where: str) -> None:
+    """Refuse what is no table, and a key that is not known."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of keys, got {given!r}")
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r} in {where}{nearest(key, known)}")
+
+
+def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Argument]:
+    """The keys that a function or a dataclass takes.
+
+    >>> from isfed import FedAvg
+    >>> list(arguments(FedAvg))
+    ['step_size', 'num_active', 'divide_by_steps']
+    """
+    hints = get_type_hints(factory)
+    found = {}
+    if isinstance(factory, type) and is_dataclass(factory):
+        for field in fields(factory):
+            default = REQUIRED if field.default is MISSING else field.default
+            if field.default_factory is not MISSING:
+                default = field.default_factory()
+            if field.init:
+                found[field.name] = Argument(field.name, hints[field.name], default)
+    else:
+        for name, parameter in inspect.signature(factory).parameters.items():
+            default = REQUIRED if parameter.default is parameter.empty else parameter.default
+            found[name] = Argument(name, hints.get(name, Any), default)
+    return {name: argument for name, argument in found.items() if name not in set(without)}
+
+
+Reader = Callable[[Any, str], Any]  # from what the file says, and where, to an object
+
+
+def read_arguments(
+    given: Mapping[str, Any],
+    known: Mapping[str, Argument],
+    *,
+    where: str,
+    readers: Mapping[Any, Reader] | None = None,
+) -> dict[str, Any]:
+    """Every argument as an object: what the table gives, else the default.
+
+    `readers` make the objects of some types, for instance of `Policy`, from their names.
+    """
+    check_keys(given, known, where=where)
+    values = {}
+    for name, argument in known.items():
+        if name in given:
+            values[name] = read_value(
+                given[name], argument.hint, where=f"{where}: {name}", readers=readers or {}
+            )
+        elif argument.default is REQUIRED:
+            raise ConfigError(f"{where} needs a key {name!r} ({expected(argument.hint)})")
+        else:
+            values[name] = argument.default
+    return values
+
+
+def read_value(value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reader]) -> Any:
+    """One value of a file as an object of a type; a ConfigError says what was expected."""
+    if hint is Any:
+        return value
+    if hint in readers:
+        return readers[hint](value, where)
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        for option in get_args(hint):
+            try:
+                return read_value(value, option, where=where, readers=readers)
+            except ConfigError as error:
+                if option in readers:  # it says more than a list of what could have been
+                    raise error from None
+    elif origin is Literal:
+        if value in get_args(hint) and not isinstance(value, bool):
+            return value
+        options = [option for option in get_args(hint) if isinstance(option, str)]
+        if isinstance(value, str) and difflib.get_close_matches(value, options, n=1):
+            raise ConfigError(f"{where}={value!r} is not known{nearest(value, options)}")
+    elif origin in (tuple, list, Sequence):
+        if isinstance(value, list | tuple):
+            return _sequence(value, hint, where=where, readers=readers)
+    elif isinstance(hint, type) and issubclass(hint, Enum):
+        names = {_kebab(member): member for member in hint}
+        if value in names:
+            return names[value]
+        raise ConfigError(f"{where}={value!r} is not known{nearest(value, names)}")
+    elif isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+        options = read_arguments(value, arguments(hint), where=where, readers=readers)
+        return make(hint, options, where=where)
+    elif hint in PLAIN:
+        found = _plain(value, hint)
+        if found is not None:
+            return found
+    raise ConfigError(f"{where}={value!r} must be {expected(hint)}")
+
+
+def _plain(value: Any, hint: type) -> Any:
+    if hint is bool:
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return None
+    if hint is int:
+        return value if isinstance(value, int) else None
+    if hint is float:
+        return float(value) if isinstance(value, int | float) else None
+    return hint(value) if isinstance(value, str) and value else None
+
+
+def _sequence(value: Sequence, hint: Any, *, where: str, readers: Mapping[Any, Reader]) -> tuple:
+    parts = get_args(hint) or (Any,)
+    variable = len(parts) == 1 or parts[-1] is Ellipsis
+    if not variable and len(parts) != len(value):
+        raise ConfigError(f"{where}={list(value)!r} must be {expected(hint)}")
+    wanted = [parts[0]] * len(value) if variable else parts
+    try:
+        return tuple(
+            read_value(part, kind, where=where, readers=readers)
+            for part, kind in zip(value, wanted, strict=True)
+        )
+    except ConfigError:
+        raise ConfigError(f"{where}={list(value)!r} must be {expected(hint)}") from None
+
+
+def expected(hint: Any) -> str:
+    """What a key may hold, in words."""
+    origin = get_origin(hint)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if origin in (Union, types.UnionType):
+        return " or ".join(expected(part) for part in get_args(hint) if part is not type(None))
+    if origin is Literal:
+        return " or ".join(repr(option) for option in get_args(hint))
+    if origin in (tuple, list, Sequence):
+        parts = get_args(hint) or (Any,)
+        if len(parts) == 1 or parts[-1] is Ellipsis:
+            return f"a list, each {expected(parts[0])}"
+        return f"a list of {len(parts)}, each {expected(parts[0])}"
+    if isinstance(hint, type) and is_dataclass(hint):
+        return f"a table of {', '.join(arguments(hint))}"
+    return f"a {getattr(hint, '__name__', str(hint))}".lower()
+
+
+def make(factory: Callable, options: Mapping[str, Any], *, where: str) -> Any:
+    """Call a function with what a file says; what it refuses is a mistake in the file."""
+    try:
+        return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _kebab(member: Enum) -> str:
+    return member.name.lower().replace("_", "-")
+
+
+def write_value(value: Any) -> Any:
+    """What a file says to give that value."""
+    if isinstance(value, Enum):
+        return _kebab(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [write_value(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return write_table({field.name: getattr(value, field.name) for field in fields(value)})
+    return str(value) if isinstance(value, Path) else value
+
+
+def write_table(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A table that gives those values; what is None is left out: TOML has no word for it."""
+    return {name: write_value(value) for name, value in values.items() if value is not None}

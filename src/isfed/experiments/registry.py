@@ -1,0 +1,173 @@
+"""What has a name in a configuration: methods, policies, designs, losses and data sets.
+
+    register("FedProx", FedProx)
+
+and `kind = "FedProx"` runs it; the keys of its [[algorithm]] are the fields of the dataclass, or
+the parameters of the function, with their types and defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
+
+from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+from isfed.experiments.keys import (
+    Argument,
+    ConfigError,
+    arguments,
+    check_keys,
+    make,
+    nearest,
+    read_arguments,
+    write_table,
+    write_value,
+)
+from isfed.problems import Huber, LeastSquares, Logistic, Softmax
+from isfed.problems.losses import LinearLoss
+from isfed.sampling.designs import (
+    Design,
+    Deville,
+    HartleyRao,
+    Poisson,
+    Sampford,
+    Systematic,
+    WithReplacement,
+)
+from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Uniform
+
+
+class Registry(Mapping[str, Callable]):
+    """Functions that make objects, by name; `word` is the key of a file that names one."""
+
+    def __init__(self, word: str, **known: Callable) -> None:
+        self.word = word
+        self._known: dict[str, Callable] = {}
+        for name, factory in known.items():
+            self.add(name.replace("_", "-"), factory)
+
+    def __getitem__(self, name: str) -> Callable:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, name: str, factory: Callable) -> None:
+        """Give a name to what `factory` makes; a name is given once."""
+        if self._known.get(name, factory) is not factory:
+            raise ValueError(f"the {self.word} {name!r} is registered already")
+        self._known[name] = factory
+
+    def find(self, name: Any, *, where: str) -> Callable:
+        """What has that name."""
+        if not isinstance(name, str) or name not in self._known:
+            raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
+        return self._known[name]
+
+    def read(self, given: Any, where: str) -> Any:
+        """An object from its name, or from a table with its name and its options."""
+        table = {self.word: given} if isinstance(given, str) else given
+        if isinstance(table, Mapping) and self.word not in table:
+            raise ConfigError(f"{where} needs a key {self.word!r}")
+        check_keys(table, [self.word, *_options(self._known)], where=where)
+        name = table[self.word]
+        factory = self.find(name, where=f"{where}.{self.word}")
+        options = {key: value for key, value in table.items() if key != self.word}
+        found = read_arguments(options, arguments(factory), where=f"{where} ({name})")
+        return make(factory, found, where=where)
+
+    def write(self, value: Any) -> Any:
+        """The table that makes an object again, or its name alone if it has no options."""
+        name = self.name_of(value)
+        if name is None:
+            return repr(value)
+        options = {key: getattr(value, key) for key in arguments(self._known[name])}
+        return {self.word: name, **write_table(options)} if options else name
+
+    def name_of(self, value: Any) -> str | None:
+        """The name of what made an object; None if nothing here did."""
+        for name, factory in self._known.items():
+            if factory is type(value):
+                return name
+        name = getattr(value, "name", None)  # a policy knows its name: a function made it
+        return name if name in self._known else None
+
+
+def _options(known: Mapping[str, Callable]) -> list[str]:
+    return list(dict.fromkeys(key for factory in known.values() for key in arguments(factory)))
+
+
+METHODS = Registry("kind")
+POLICIES = Registry(
+    "policy", uniform=Uniform, oracle=Oracle, current=Current, running=Running, memory=Memory
+)
+DESIGNS = Registry(
+    "design", systematic=Systematic, hartley_rao=HartleyRao, deville=Deville, sampford=Sampford,
+    poisson=Poisson, with_replacement=WithReplacement,
+)  # fmt: skip
+LOSSES = Registry(
+    "loss", least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
+)
+REGISTRIES: dict[Any, Registry] = {Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES}
+READERS = {kind: registry.read for kind, registry in REGISTRIES.items()}
+
+
+def register(name: str, factory: Callable) -> None:
+    """Let `kind = name` in an [[algorithm]] stand for what `factory` makes.
+
+    name: what the file says.
+    factory: a dataclass, or a function with annotated keyword parameters, that makes an algorithm.
+    """
+    METHODS.add(name, factory)
+
+
+register("FedAvg", FedAvg)
+register("DynamicFedAvg", DynamicFedAvg)
+register("ISFedAvg", ISFedAvg)
+NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
+
+
+def method_keys(kind: str) -> dict[str, Argument]:
+    """The keys of an [[algorithm]] of that kind, beside `name` and `kind`."""
+    return arguments(METHODS[kind], without=NOT_KEYS)
+
+
+def read_algorithm(given: Any, *, where: str) -> tuple[str, Any, dict[str, Any]]:
+    """From an [[algorithm]] to its name, the algorithm, and the table with every default."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of keys, got {given!r}")
+    kind = given.get("kind", "ISFedAvg")
+    factory = METHODS.find(kind, where=f"{where}: kind")
+    keys = method_keys(kind)
+    check_keys(given, ("name", "kind", *keys), where=where)
+    table = {key: value for key, value in given.items() if key in keys}
+    options = read_arguments(table, keys, where=where, readers=READERS)
+    algorithm = make(factory, options, where=where)
+    name = given.get("name", algorithm.name)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}: name={name!r} must be a text")
+    return name, algorithm, {"name": name, "kind": kind, **written(options, keys)}
+
+
+def write_algorithm(name: str, algorithm: Any) -> dict[str, Any]:
+    """The [[algorithm]] that makes an algorithm again, as far as it is of a kind with a name."""
+    kind = METHODS.name_of(algorithm)
+    if kind is None:
+        return {"name": name, "kind": type(algorithm).__qualname__, "record": repr(algorithm)}
+    keys = method_keys(kind)
+    options = {key: getattr(algorithm, key) for key in keys}
+    return {"name": name, "kind": kind, **written(options, keys)}
+
+
+def written(options: Mapping[str, Any], keys: Mapping[str, Argument]) -> dict[str, Any]:
+    """The table that gives those arguments; what is None is left out: TOML has no word for it."""
+    table = {}
+    for name, value in options.items():
+        kinds = (keys[name].hint, *get_args(keys[name].hint))
+        registry = next((REGISTRIES[kind] for kind in kinds if kind in REGISTRIES), None)
+        if value is not None:
+            table[name] = write_value(value) if registry is None else registry.write(value)
+    return table

@@ -1,0 +1,275 @@
+"""Where the problem of an experiment comes from: a recipe, a data set, or a file of the user's.
+
+A source is a small record that makes the problem wherever it is needed, so that a cell can run in
+another process or on another machine. Its table in the configuration makes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from isfed.datasets.sources import open_source
+from isfed.datasets.tables import Columns, FederatedTable, read_table
+from isfed.experiments.keys import (
+    ConfigError,
+    arguments,
+    check_keys,
+    make,
+    nearest,
+    read_arguments,
+    read_value,
+    write_table,
+)
+from isfed.experiments.registry import LOSSES, READERS, Registry, written
+from isfed.problems import PRESETS, Problem, Regression
+from isfed.problems.losses import LinearLoss
+from isfed.simulate import Measure
+
+
+class ProblemSource(Protocol):
+    """Where the problem of an experiment comes from."""
+
+    def make(self) -> Problem:
+        """Make or load the problem."""
+        ...
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """What to measure along the way beside the msd."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The [problem] that makes it again, with every default."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegressionSource:
+    """A generated regression."""
+
+    recipe: Regression
+    seed: int = 0
+
+    def make(self) -> Problem:
+        """Generate the problem."""
+        return self.recipe.make(seed=self.seed)
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """Nothing beside the msd."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """The recipe with every default."""
+        table = write_table({key: getattr(self.recipe, key) for key in RECIPE_KEYS})
+        return {"preset": self.recipe.name, "seed": self.seed, **table}
+
+
+RECIPE_KEYS = arguments(Regression, without=("name",))
+
+
+def _read_preset(given: Mapping[str, Any]) -> RegressionSource:
+    check_keys(given, ("preset", "seed", *RECIPE_KEYS), where="[problem]")
+    name = given.get("preset", "paper")
+    if name not in PRESETS:
+        raise ConfigError(f"[problem]: preset={name!r} is not known{nearest(name, PRESETS)}")
+    changes = {
+        key: read_value(value, RECIPE_KEYS[key].hint, where=f"[problem]: {key}", readers={})
+        for key, value in given.items()
+        if key in RECIPE_KEYS
+    }
+    recipe = make(PRESETS[name].replace, changes, where="[problem]")
+    return RegressionSource(recipe, _seed(given))
+
+
+def _seed(given: Mapping[str, Any]) -> int:
+    seed = given.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"[problem]: seed={seed!r} must be a whole number >= 0")
+    return seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set with a name; the fields of a subclass are its keys.
+
+    data_dir: the folder with the files; unless given, where `isfed.datasets.files` looks.
+    """
+
+    data_dir: Path | None = field(default=None, compare=False)
+    not_keys: ClassVar[tuple[str, ...]] = ()
+    usual_active: ClassVar[int] = 1  # agents a round, where nobody says how many
+
+    def make(self) -> Problem:
+        """Load the data and deal them to the agents."""
+        raise NotImplementedError
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """Nothing beside the msd."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """The name of the data set and every key."""
+        keys = arguments(type(self), without=self.not_keys)
+        options = {key: getattr(self, key) for key in keys}
+        return {"data": DATA.name_of(self), **written(options, keys)}
+
+
+DATA = Registry("data")
+
+
+def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
+    kind: Any = DATA.find(given["data"], where="[problem]: data")
+    options = {key: value for key, value in given.items() if key != "data"}
+    known = arguments(kind, without=kind.not_keys)
+    check_keys(given, ("data", *known), where="[problem]")
+    found = read_arguments(options, known, where="[problem]", readers=READERS)
+    if found.get("data_dir") is not None:
+        found["data_dir"] = folder / found["data_dir"]
+    return make(kind, found, where="[problem]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource:
+    """A table of the user's own.
+
+    file: Parquet, CSV or LIBSVM.
+    columns: which column is what.
+    drop: columns to leave out of the features.
+    loss: by name, or with its options; unless given, the one that fits the target.
+    ridge: weight of |params|^2, of the loss that fits the target.
+    batch_size, local_steps: of every agent, B_k no larger than the agent.
+    sha256: of the file; computed if it is not given, else the file must have it.
+    """
+
+    file: Path
+    columns: Columns
+    drop: Sequence[str] = ()
+    loss: LinearLoss | None = None
+    ridge: float = 1e-3
+    batch_size: int = 8
+    local_steps: int = 1
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.sha256:
+            object.__setattr__(self, "sha256", self._content())
+        self._check_content()
+
+    def _content(self) -> str:
+        if not self.file.is_file():
+            what = "is a folder" if self.file.exists() else "does not exist"
+            raise ValueError(f"file={str(self.file)!r} {what}")
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()
+
+    def _check_content(self) -> None:
+        if self._content() != self.sha256:
+            raise ValueError(
+                f"{self.file} is not the file that the configuration was written for (its sha256 "
+                "differs); remove the key sha256 to take the file as it is now"
+            )
+
+    def table(self) -> FederatedTable:
+        """The table as federated data."""
+        self._check_content()
+        source = open_source(self.file)
+        taken = (self.columns.agent, self.columns.target, *self.drop)
+        for name in taken:
+            source.column(name)  # an error that lists the columns if it is not there
+        columns = self.columns
+        if columns.features is None:
+            names = [name for name in source.table.column_names if name not in taken]
+            columns = replace(columns, features=tuple(names))
+        return read_table(source, columns)
+
+    def make(self) -> Problem:
+        """Read the table; the loss is the one that fits its target unless another is given."""
+        return self.problem_of(self.table())
+
+    def problem_of(self, table: FederatedTable) -> Problem:
+        """The problem of a table that was read."""
+        sizes = np.minimum(self.batch_size, table.data.num_examples)
+        loss = table.loss(ridge=self.ridge) if self.loss is None else self.loss
+        steps = self.local_steps
+        return Problem(table.data, loss, batch_size=sizes, local_steps=steps, name=self.file.name)
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """Nothing beside the msd."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """The file with its columns and every default."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "columns"}
+        given |= {"file": self.file.resolve(), "loss": None}
+        loss = {} if self.loss is None else {"loss": LOSSES.write(self.loss)}
+        return write_table(given) | loss | write_table(_columns_of(self.columns))
+
+
+def _columns_of(columns: Columns) -> dict[str, Any]:
+    return {f.name: getattr(columns, f.name) for f in fields(columns)}
+
+
+def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
+    mine = arguments(FileSource, without=("columns",))
+    theirs = arguments(Columns)
+    check_keys(given, (*mine, *theirs), where="[problem]")
+    parts = [
+        read_arguments(
+            {k: v for k, v in given.items() if k in known}, known, where="[problem]",
+            readers=READERS,
+        )
+        for known in (mine, theirs)
+    ]  # fmt: skip
+    for key in ("batch_size", "local_steps"):
+        if parts[0][key] < 1:
+            raise ConfigError(f"[problem]: {key}={parts[0][key]} must be at least 1")
+    columns = make(Columns, parts[1], where="[problem]")
+    options = parts[0] | {"file": folder / parts[0]["file"], "columns": columns}
+    return make(FileSource, options, where="[problem]")
+
+
+def read_problem(given: Any, folder: Path) -> Any:
+    """The source that a [problem] names; paths in it are relative to `folder`."""
+    kinds = ("preset", "data", "file")
+    check_keys(given, given if isinstance(given, Mapping) else (), where="[problem]")
+    named = [key for key in kinds if key in given]
+    if len(named) > 1:
+        raise ConfigError(
+            f"[problem] names a {named[0]} and a {named[1]}; it takes one of {', '.join(kinds)}"
+        )
+    if "data" in given:
+        return _read_data(given, folder)
+    return _read_file(given, folder) if "file" in given else _read_preset(given)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A problem that is there already."""
+
+    problem: Problem
+
+    def make(self) -> Problem:
+        """The problem itself."""
+        return self.problem
+
+    def measure(self, problem: Problem) -> Measure | None:
+        """Nothing beside the msd."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """A fingerprint of the data, and what is done with them."""
+        data = self.problem.data
+        parts = (data.features, data.targets, data.offsets, self.problem.local_steps,
+                 self.problem.batch_size)  # fmt: skip
+        content = hashlib.sha256()
+        for part in parts:
+            content.update(f"{part.dtype} {part.shape} ".encode())
+            content.update(np.ascontiguousarray(part).tobytes())
+        return {
+            "name": self.problem.name, "loss": repr(self.problem.loss),
+            "sha256": content.hexdigest(),
+        }  # fmt: skip

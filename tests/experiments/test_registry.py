@@ -1,0 +1,151 @@
+"""The registry: one line gives a method a name, and its record says what its keys are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from isfed import FedAvg, ISFedAvg, Memory, Method, Policy
+from isfed.experiments import ConfigError, make_experiment, register, run_experiment
+from isfed.experiments.keys import arguments, expected, read_value, write_value
+from isfed.experiments.registry import (
+    DESIGNS,
+    LOSSES,
+    METHODS,
+    POLICIES,
+    Registry,
+    read_algorithm,
+    write_algorithm,
+)
+from isfed.federation.agents import Turns
+from isfed.sampling.designs import ALL_DESIGNS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everybody(Method):
+    """Gradient descent with all agents: the smallest method of one's own."""
+
+    step_size: float
+    shrink: float = 1.0
+    mode: Literal["plain", "fancy"] = "plain"
+    weights: Sequence[float] = ()
+    nudge: Policy | None = None
+
+    def round(self, state, agents, round_index):
+        """All agents take their steps; the mean of their changes moves the model."""
+        import numpy as np
+
+        everybody = np.arange(agents.num_agents)
+        step = np.full(agents.num_agents, self.step_size)
+        uploads = agents.work(Turns(everybody, state.params, step), round_index)
+        return state._replace(params=state.params + self.shrink * uploads.changes.mean(axis=0))
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    known = dict(METHODS._known)
+    yield
+    METHODS._known = known
+
+
+def test_one_line_and_a_method_runs_from_a_file(small, tmp_path):
+    register("Everybody", Everybody)
+    small["algorithm"].append({"kind": "Everybody", "step_size": 0.01, "weights": [1, 2.5]})
+    experiment = make_experiment(small)
+    table = experiment.resolved["algorithm"][2]
+    assert table == {
+        "name": "Everybody", "kind": "Everybody", "step_size": 0.01, "shrink": 1.0,
+        "mode": "plain", "weights": [1.0, 2.5],
+    }  # fmt: skip
+    results = run_experiment(experiment, tmp_path / "run")
+    msd = results["Everybody"].msd
+    assert msd[-1] < msd[0]
+    assert results["Everybody"].summary["agent_distance"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ["needs a key 'step_size'", "a number"]),
+        ({"step_size": "fast"}, ["step_size='fast'", "a number"]),
+        ({"step_size": True}, ["step_size=True"]),
+        ({"step_size": 1, "shrnk": 2}, ["'shrnk'", "'shrink'"]),
+        ({"step_size": 1, "mode": "fanzy"}, ["mode='fanzy'", "'fancy'"]),
+        ({"step_size": 1, "mode": 7}, ["mode=7", "'plain' or 'fancy'"]),
+        ({"step_size": 1, "weights": 3}, ["weights=3", "a list, each a number"]),
+        ({"step_size": 1, "weights": ["a"]}, ["weights=['a']", "a list, each a number"]),
+        ({"step_size": 1, "nudge": "memori"}, ["nudge.policy='memori'", "'memory'"]),
+    ],
+)
+def test_mistakes_name_the_key_what_was_given_and_the_nearest(given, words):
+    register("Everybody", Everybody)
+    with pytest.raises(ConfigError) as caught:
+        read_algorithm({"kind": "Everybody", **given}, where="algorithm 3")
+    message = str(caught.value)
+    assert "algorithm 3" in message
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_a_name_is_given_once():
+    register("FedAvg", FedAvg)
+    with pytest.raises(ValueError, match="'FedAvg' is registered already"):
+        register("FedAvg", ISFedAvg)
+
+
+def test_everything_that_is_there_has_a_name():
+    assert set(DESIGNS.values()) == set(ALL_DESIGNS)
+    assert set(POLICIES) == {"uniform", "oracle", "current", "running", "memory"}
+    assert set(LOSSES) == {"least-squares", "huber", "logistic", "softmax"}
+
+
+@pytest.mark.parametrize("registry", [DESIGNS, POLICIES, LOSSES])
+def test_what_is_written_makes_it_again(registry: Registry):
+    for name in registry:
+        made = registry.read({registry.word: name} | _needed(registry, name), "here")
+        again = registry.read(registry.write(made), "here")
+        assert again == made
+
+
+def _needed(registry: Registry, name: str) -> dict[str, Any]:
+    return {"num_classes": 3} if name == "softmax" else {}
+
+
+def test_an_algorithm_without_a_name_is_described_all_the_same():
+    table = write_algorithm("mine", Everybody(step_size=0.5))
+    assert table["kind"] == "Everybody"
+    assert "step_size=0.5" in table["record"]
+    assert write_algorithm("x", ISFedAvg(step_size=0.1, num_active=2))["kind"] == "ISFedAvg"
+
+
+def test_the_keys_are_those_of_the_record():
+    assert list(arguments(Everybody)) == ["step_size", "shrink", "mode", "weights", "nudge"]
+    assert arguments(ISFedAvg)["agents"].default == Memory()
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "words"),
+    [
+        (3, tuple[int, int], "a list of 2, each a whole number"),
+        ([1], tuple[int, int], "a list of 2, each a whole number"),
+        ("", str, "a text"),
+        (1.5, int | None, "a whole number"),
+        (1, bool, "true or false"),
+        ({"a": 1}, Path, "a path"),
+    ],
+)
+def test_what_was_expected_is_said_in_words(value, hint, words):
+    assert expected(hint) == words
+    with pytest.raises(ConfigError, match=words):
+        read_value(value, hint, where="x", readers={})
+
+
+def test_numbers_are_of_the_type_that_the_record_wants():
+    value = read_value(1, float, where="x", readers={})
+    assert isinstance(value, float)
+    assert write_value((1, 2.0, Path("/a"))) == [1, 2.0, "/a"]

@@ -1,0 +1,140 @@
+"""The same files whoever does the work, and a worker that dies costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from isfed.experiments import ConfigError, StoreError, Workers, make_experiment, run_experiment
+from isfed.experiments import workers as workers_module
+from isfed.experiments.cells import _made
+from isfed.experiments.sources import RegressionSource
+from isfed.problems import Problem
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file of a results folder except the one with times."""
+    found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")}
+    return {n: content for n, content in found.items() if n not in ("times.json", ".lock")}
+
+
+@pytest.fixture
+def experiment(small):
+    return make_experiment({**small, "repetitions": 20})
+
+
+def test_the_same_files_whoever_does_the_work(experiment, tmp_path):
+    run_experiment(experiment, tmp_path / "here")
+    for backend in ("threading", "loky"):
+        told = Told()
+        workers = Workers(backend=backend, jobs=2)
+        run_experiment(experiment, tmp_path / backend, workers=workers, progress=told)
+        assert files(tmp_path / backend) == files(tmp_path / "here")
+        assert told.begun == [("8 cells", 2 * 20 * 60, 0)]
+        assert sum(told.advanced) == 2 * 20 * 60
+        assert len(told.advanced) == 8
+
+
+class Told:
+    """What a progress was told."""
+
+    def __init__(self) -> None:
+        self.begun, self.advanced = [], []
+
+    def begin(self, name: str, work: int, done: int) -> None:
+        self.begun.append((name, work, done))
+
+    def advance(self, work: int) -> None:
+        self.advanced.append(work)
+
+
+def test_finished_cells_are_not_run_again_by_others(experiment, tmp_path):
+    class Stop(Told):
+        def advance(self, work: int) -> None:
+            super().advance(work)
+            if len(self.advanced) == 3:
+                raise KeyboardInterrupt
+
+    threads = Workers(backend="threading", jobs=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "cut", workers=threads, progress=Stop())
+    done = [p for p in tmp_path.rglob("*.npz") if "checkpoint" not in p.name]
+    assert len(done) >= 3
+    told = Told()
+    run_experiment(experiment, tmp_path / "cut", resume=True, progress=told)
+    assert sum(done for _, _, done in told.begun) >= 3 * 5 * 60
+    run_experiment(experiment, tmp_path / "whole")
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+@dataclass(frozen=True)
+class Deadly(RegressionSource):
+    """A source that kills the process that makes it, unless this is where it was born."""
+
+    parent: int = 0
+    times: int = 1
+    place: str = ""
+
+    def make(self) -> Problem:
+        deaths = len(list(Path(self.place).glob("death-*")))
+        if os.getpid() != self.parent and deaths < self.times:
+            (Path(self.place) / f"death-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().make()
+
+
+def _deadly(experiment, place: Path, times: int):
+    source = experiment.source
+    deadly = Deadly(source.recipe, source.seed, os.getpid(), times, str(place))
+    object.__setattr__(experiment, "source", deadly)
+    return experiment
+
+
+def test_a_worker_that_dies_costs_no_result(experiment, small, tmp_path):
+    (tmp_path / "deaths").mkdir()
+    deadly = _deadly(experiment, tmp_path / "deaths", 1)
+    loky = Workers(backend="loky", jobs=2)
+    with pytest.warns(UserWarning, match="a worker died"):
+        run_experiment(deadly, tmp_path / "run", workers=loky)
+    assert len(list((tmp_path / "deaths").iterdir())) >= 1
+    run_experiment(make_experiment({**small, "repetitions": 20}), tmp_path / "well")
+    assert files(tmp_path / "run") == files(tmp_path / "well")
+
+
+def test_workers_that_die_again_and_again_are_given_up(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers_module, "MOST_DEATHS", 1)
+    (tmp_path / "deaths").mkdir()
+    deadly = _deadly(experiment, tmp_path / "deaths", 1000)
+    loky = Workers(backend="loky", jobs=2)
+    with (
+        pytest.warns(UserWarning, match="a worker died"),
+        pytest.raises(StoreError, match="workers die again and again"),
+    ):
+        run_experiment(deadly, tmp_path / "run", workers=loky)
+    _made.cache_clear()
+
+
+def test_blocks_are_as_many_as_the_workers_need():
+    loky = Workers(backend="loky")
+    assert Workers().block(100, 6, 1) is None
+    assert loky.block(100, 6, 2) == 50  # two blocks of each: 12 cells for two workers
+    assert loky.block(100, 1, 2) == 13
+    assert loky.block(100, 6, 64) == 5  # a smaller one would not be worth its start
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"backend": "multiprocessing"}, "loky, threading, ray, dask"),
+        ({"backend": "loky", "jobs": 0}, "jobs=0"),
+        ({"threads": 0}, "threads=0"),
+        ({"jobs": 3}, "needs a backend"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        Workers(**given)

@@ -1,0 +1,46 @@
+"""What a diagnosis shows, read from its folder."""
+
+import numpy as np
+import pytest
+
+from isfed import PAPER, FederatedData, LeastSquares, Problem, diagnose
+from isfed.experiments import StoreError, load_results
+from isfed.experiments.diagnosing import check_folder, write_diagnosis
+from isfed.report.diagnosis import (
+    constant_lines,
+    diagnosis_table,
+    dominant_lines,
+    inclusion_figure,
+)
+
+
+def test_the_folder_holds_it(tmp_path):
+    problem = PAPER.replace(num_agents=20, num_examples=10).make()
+    found = diagnose(problem, num_active=3)
+    names = [f"site {k}" for k in range(20)]
+    write_diagnosis(tmp_path / "run", problem, found, names=names)
+    results = load_results(tmp_path / "run")
+    assert results.kind == "diagnosis"
+    assert results.summary["recommendation"] == found.recommendation()
+    options = [option["sampling"] for option in results.summary["options"]]
+    assert options == ["uniform", "agents", "examples", "both"]
+    assert all(path.stat().st_size > 1000 for path in inclusion_figure(results))
+    assert diagnosis_table(results).row_count == 4
+    agents, examples = dominant_lines(results)
+    assert f"site {found.top_agents[0][0]} (" in agents
+    assert f"of agent site {found.top_examples[0][0]} (" in examples
+    table = results.inclusion
+    of_agents = table["inclusion"][table["unit"] == "agent"]
+    np.testing.assert_array_equal(of_agents, np.sort(found.choices.agents)[::-1])
+    with pytest.raises(StoreError, match="--overwrite"):
+        check_folder(tmp_path / "run", overwrite=False)
+    check_folder(tmp_path / "run", overwrite=True)
+
+
+def test_constants_that_do_not_exist(tmp_path):
+    data = FederatedData.from_agents(
+        [(np.ones((3, 2)), np.arange(3.0)), (np.ones((3, 2)), np.ones(3))]
+    )
+    problem = Problem(data, LeastSquares(0.0))
+    results = write_diagnosis(tmp_path / "run", problem, diagnose(problem, num_active=1))
+    assert any("nu: none" in line for line in constant_lines(results))
