@@ -1,0 +1,312 @@
+"""A results folder as a page."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from isfed.experiments.results import AlgorithmResult, Results
+from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
+from isfed.report.quantities import (
+    Quantity,
+    level_cell,
+    number_cell,
+    quantities,
+    series_of,
+    units_of,
+)
+
+CONFIG = "config.toml"
+COMMAND = "command.txt"  # what was typed, if a command made the folder
+MEANING = {
+    "experiment": "An experiment",
+    "tuned": "Methods at one step size, and each again at its own best one",
+    "comparison": "FedAvg against importance sampling, each at its own best step size",
+    "heterogeneity": "The gain of importance sampling over the heterogeneity of the agents",
+    "diagnosis": "What importance sampling would do, predicted without training",
+}
+NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
+SAMPLING = {
+    "uniform": "uniform sampling",
+    "agents": "importance sampling of agents",
+    "examples": "importance sampling of examples",
+    "both": "importance sampling of both",
+}
+
+
+def page_data(results: Results) -> PageData:
+    """The page of one folder."""
+    tables = [found for found in (_steps(results), _points(results)) if found]
+    figures = tuple(_figure(results, quantity) for quantity in quantities(results))
+    if results.inclusion:
+        figures += tuple(_inclusion(results))
+    return PageData(
+        title=results.name,
+        summary=summary_line(results),
+        verdict=verdict(results),
+        figures=figures,
+        tables=tuple(tables),
+        warnings=tuple(warnings(results)),
+        data=tuple(data_account(results)),
+        configurations={CONFIG: configuration(results)},
+        versions={key: str(value) for key, value in results.made_with.items()},
+        commands=commands(results),
+    )
+
+
+def configuration(results: Results) -> str:
+    """The configuration as it is in the folder."""
+    return (results.path / CONFIG).read_text(encoding="utf-8")
+
+
+def commands(results: Results) -> tuple[str, ...]:
+    """What to type to run it again; nothing if it was not a command that made the folder."""
+    recorded = results.path / COMMAND
+    if recorded.exists():
+        return (recorded.read_text(encoding="utf-8").strip(),)
+    if results.kind != "experiment":
+        return ()  # only an experiment can be run from its configuration alone
+    again = results.path.with_name(f"{results.path.name}-again")
+    return (shlex.join(["isfed", "run", str(results.path / CONFIG), "--out", str(again)]),)
+
+
+def summary_line(results: Results) -> str:
+    """What was run."""
+    found = results.summary
+    said = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} algorithms"
+    if results.kind == "diagnosis":
+        setting = found["setting"]
+        said = f"{MEANING['diagnosis']}: {setting['num_agents']:,} agents, {setting['rows']:,} rows"
+    if "rounds" in found:
+        said += f", {found['rounds']:,} rounds, {found['repetitions']:,} repetitions"
+    seconds = [a.seconds for a in results.algorithms if math.isfinite(a.seconds)]
+    took = f" It took {sum(seconds):,.0f} seconds of computing." if seconds else ""
+    return f"{said}.{took}"
+
+
+def verdict(results: Results) -> str:
+    """The answer in one sentence: that of the folder, or who is lowest by how much."""
+    for key in ("verdict", "recommendation"):
+        if results.summary.get(key):
+            return str(results.summary[key])
+    rows = [a for a in results.algorithms if math.isfinite(a.number("gain_db"))]
+    if len(rows) < 2:
+        return "There is nothing to compare: fewer than two algorithms ended with a known level."
+    best = max(rows, key=lambda a: a.number("gain_db"))
+    first, gain, error = (
+        results.algorithms[0],
+        best.number("gain_db"),
+        best.number("gain_stderr_db"),
+    )
+    against = "FedAvg at the same point" if results.kind == "heterogeneity" else first.name
+    if math.isnan(error):
+        return (
+            f"{best.name} ends {gain:.1f} dB below {against}; with one repetition there is no "
+            "standard error, so chance may have made the difference."
+        )
+    if best is first or gain <= 2.0 * error:
+        return f"No algorithm ends below {against} by more than two standard errors."
+    return f"{best.name} ends lowest: {gain:.1f} ± {error:.1f} dB below {against}."
+
+
+def warnings(results: Results) -> Iterator[str]:
+    """What to know before trusting the numbers."""
+    for algorithm in results.diverged:
+        yield (
+            f"{algorithm.name} diverged in round {algorithm.diverged_round:,}; use a smaller step "
+            f"size than {algorithm.step_size:.3g}."
+        )
+    moving = [a.name for a in results.algorithms if a.settled is False]
+    if moving:
+        yield (
+            f"Not settled at the end: {'; '.join(moving)}. A gain then says who is faster, not who "
+            "ends lower: use more rounds."
+        )
+    if results.summary.get("no_msd"):
+        yield f"The distance to the optimum is not known: {results.summary['no_msd']}"
+    for name, search in results.searches.items():
+        if search.at_edge:
+            yield (
+                f"The best step size of {name} ({search.best:.3g}) is at the edge of those tried; "
+                "a better one may lie beyond."
+            )
+
+
+def data_account(results: Results) -> Iterator[tuple[str, str]]:
+    """What became of the data: the folder's own account, or what the configuration says."""
+    account = results.summary.get("data")
+    if isinstance(account, Mapping):
+        yield from ((str(key), _words(value)) for key, value in account.items())
+        return
+    if isinstance(account, list):
+        for number, line in enumerate(account, start=1):
+            yield (f"{number}.", _words(line))
+        return
+    said = results.summary.get("setting") or results.config.get("problem") or {}
+    for key, value in flat(said):
+        yield key.replace("_", " "), _words(value)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a configuration; a table in a list goes by its name.
+
+    >>> list(flat({"a": {"b": 1}, "algorithm": [{"name": "x", "step": 2}], "c": [1, 2]}))
+    [('a.b', 1), ('algorithm.x.step', 2), ('c', [1, 2])]
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from flat(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+        for number, part in enumerate(value, start=1):
+            rest = {key: v for key, v in part.items() if key != "name"}
+            yield from flat(rest, f"{path}.{part.get('name', number)}")
+    else:
+        yield path, value
+
+
+def bands(results: Results) -> str:
+    """What the bands are; nothing for a single repetition."""
+    repetitions = int(results.summary.get("repetitions", 1))
+    return "" if repetitions < 2 else f"2 standard errors over {repetitions:,} repetitions"
+
+
+def _figure(results: Results, quantity: Quantity) -> Figure:
+    axes = units_of(results.algorithms)
+    found = (series_of(quantity, a, axes, a.name, i) for i, a in enumerate(results.algorithms))
+    series = tuple(one for one in found if one is not None)
+    table = _levels(results, quantity)
+    return Figure(
+        quantity.title, quantity.label, axes, series, table, band=bands(results),
+        logarithmic=True if quantity.key in ("msd", "excess") else None,
+    )  # fmt: skip
+
+
+def _levels(results: Results, quantity: Quantity) -> PageTable:
+    """Every algorithm: where it ended, how far below the first, what it cost."""
+    first = results.algorithms[0]
+    level, level_error = quantity.level(first)
+    needed = quantity.key == "excess" and "rounds" in first.summary
+    columns = ["algorithm", "step size", quantity.level_name, f"below {first.name}", "settled"]
+    columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
+    columns += ["uploads per round", "gradients per round", "seconds"]
+    rows = []
+    for algorithm in results.algorithms:
+        value, error = quantity.level(algorithm)
+        below = level_cell(level - value, math.hypot(level_error, error), quantity.unit)
+        if quantity.key == "msd":  # over FedAvg at the same point, in a study of many problems
+            number = algorithm.number
+            below = level_cell(number("gain_db"), number("gain_stderr_db"), "dB")
+        cells = [
+            Cell(algorithm.name),
+            number_cell(algorithm.step_size, ".3g"),
+            _level(algorithm, value, error, quantity.unit),
+            Cell("") if algorithm is first else below,
+            Cell({True: "yes", False: "no", None: "unknown"}[algorithm.settled]),
+        ]
+        cells += [_reached(algorithm.summary.get(key)) for key in NEEDED] if needed else []
+        cells += [number_cell(algorithm.number(f"{k}_per_round")) for k in NEEDED[1:]]
+        rows.append((*cells, number_cell(algorithm.seconds, ".3g")))
+    return PageTable(f"{quantity.title}, with standard errors", tuple(columns), tuple(rows))
+
+
+def _level(algorithm: AlgorithmResult, value: float, error: float, unit: str) -> Cell:
+    if algorithm.diverged_round is not None:
+        return Cell(f"diverged in round {algorithm.diverged_round:,}")
+    return level_cell(value, error, unit)
+
+
+def _reached(value: float | None) -> Cell:
+    return Cell("never") if value is None else number_cell(float(value), ",.0f")
+
+
+def _steps(results: Results) -> PageTable | None:
+    """The step sizes that were tried."""
+    if not results.searches:
+        return None
+    rows = tuple(
+        (
+            Cell(name),
+            number_cell(step, ".3g"),
+            number_cell(loss, ".4g") if math.isfinite(loss) else Cell("diverged"),
+            Cell("best" if step == search.best else ""),
+        )
+        for name, search in results.searches.items()
+        for step, loss in search.losses.items()
+    )
+    columns = ("algorithm", "step size", "loss", "choice")
+    return PageTable("Step sizes that were tried", columns, rows)
+
+
+def _points(results: Results) -> PageTable | None:
+    """The points of a study of heterogeneity, or the options of a diagnosis."""
+    points = results.summary.get("points")
+    if points:
+        rows = tuple(
+            (
+                Cell(f"{100 * p['noisy_share']:g}% of the agents noisy"),
+                number_cell(p["noise_ratio"], "g"),
+                level_cell(p["gain_db"], p.get("gain_stderr_db") or math.nan, "dB"),
+                level_cell(p.get("memory_gain_db") or math.nan, math.nan, "dB"),
+            )
+            for p in points
+        )
+        columns = ("agents", "noise ratio", "gain of the oracle", "gain of memory")
+        return PageTable("Gain over FedAvg", columns, rows)
+    options = results.summary.get("options")
+    if not options:
+        return None
+    rows = tuple(
+        (
+            Cell(SAMPLING.get(str(o["sampling"]), str(o["sampling"]))),
+            number_cell(o["variance"], ".3g"),
+            number_cell(o["variance_ratio"], ".3g"),
+            number_cell(o["gain_db"], ".2f"),
+            number_cell(o["step_limit"], ".3g"),
+        )
+        for o in options
+    )
+    columns = ("sampling", "variance", "times smaller", "gain (dB)", "largest stable step")
+    return PageTable("The ways to sample", columns, rows)
+
+
+def _inclusion(results: Results) -> Iterator[Figure]:
+    """Of a diagnosis: how often every agent and every example is drawn, by rank."""
+    table = results.inclusion
+    for unit in ("agent", "example"):
+        here = table["unit"] == unit
+        times = table["over_uniform"][here]
+        if not times.size:
+            continue
+        rank = table["rank"][here].astype(np.float64)  # of many, only some are kept
+        axes = {"rank": f"{unit}, by rank"}
+        ones = np.ones(times.size)
+        series = (
+            Series("importance sampling", rank, times, times, times, units={"rank": 1.0}),
+            Series("uniform", rank, ones, ones, ones, units={"rank": 1.0}),
+        )
+        rows = tuple(
+            (Cell(words), number_cell(float(np.interp(at, rank, times)), ".3g"))
+            for words, at in (
+                ("most drawn", rank[0]),
+                ("in the middle", 0.5 * (rank[0] + rank[-1])),
+                ("least drawn", rank[-1]),
+            )
+        )
+        yield Figure(
+            f"How often every {unit} is drawn", "inclusion probability over the uniform one", axes,
+            series, PageTable(f"Every {unit} against uniform", (unit, "times uniform"), rows),
+        )  # fmt: skip

@@ -1,0 +1,254 @@
+"""From results folders to pages: what is said of one folder and of two."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from isfed.cli.app import app
+from isfed.cli.report import finish
+from isfed.experiments import load_results
+from isfed.report.from_results import page_data, verdict, warnings
+from isfed.report.page import page
+from isfed.report.pair import differences, pair_data
+
+ROUNDS = 500
+
+
+def save(
+    path: Path, kind: str, config: dict[str, Any], summary: dict[str, Any], **tables: Any
+) -> Path:
+    """The files of a results folder."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(tomli_w.dumps(config))
+    heading = {"format": 1, "kind": kind, "digest": "0123456789abcdef"}
+    (path / "summary.json").write_text(json.dumps(heading | summary))
+    names = [algorithm["name"] for algorithm in summary["algorithms"]]
+    times = {"cores": 2, "seconds": dict.fromkeys(names, 1.5)}
+    (path / "times.json").write_text(json.dumps(times))
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), path / f"{name}.parquet")
+    return path
+
+
+def row(name: str, level: float, gain: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "step_size": 0.01, "msd_db": level, "msd_stderr_db": 0.3, "gain_db": gain,
+        "gain_stderr_db": 0.4, "settled": True, "diverged_round": None,
+        "gradients_per_round": 30682.0, "uploads_per_round": 6.0, "final": {}, **more,
+    }  # fmt: skip
+
+
+def write(
+    path: Path, rows: list[dict[str, Any]], *, kind: str = "experiment", seed: int = 0, **more: Any
+) -> Path:
+    """A results folder with a curve and a measure for every algorithm."""
+    config = {
+        "name": "sample", "rounds": ROUNDS, "seed": seed, "problem": {"num_agents": 300},
+        "algorithm": [{"name": r["name"], "step_size": 0.01} for r in rows],
+    }  # fmt: skip
+    names = [r["name"] for r in rows]
+    x = np.arange(1, ROUNDS + 1)
+    msd = np.concatenate([np.exp(-x / 50.0) + 10 ** (r["msd_db"] / 10) for r in rows])
+    history = {
+        "algorithm": np.repeat(names, ROUNDS).tolist(), "round": np.tile(x, len(rows)),
+        "msd": msd, "msd_stderr": 0.1 * msd, "msd_q10": msd, "msd_q90": msd,
+    }  # fmt: skip
+    measured = {
+        "algorithm": np.repeat(names, 5).tolist(), "measure": ["test_error"] * 5 * len(rows),
+        "round": np.tile(x[99::100], len(rows)), "mean": np.linspace(0.5, 0.1, 5 * len(rows)),
+        "stderr": np.full(5 * len(rows), 0.01),
+    }  # fmt: skip
+    summary = {
+        "experiment": "sample", "rounds": ROUNDS, "repetitions": 20, "steady_rounds": 125,
+        "no_msd": None, "algorithms": rows, "made_with": {"isfed": "0.1.0"}, **more,
+    }  # fmt: skip
+    return save(path, kind, config, summary, history=history, measures=measured)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    rows = [row("FedAvg", -30.0, 0.0), row("ISFedAvg, <memory>", -38.0, 8.0, settled=False)]
+    return write(tmp_path / "first", rows)
+
+
+def test_one_folder_as_a_page(folder):
+    data = page_data(load_results(folder))
+    assert data.verdict == "ISFedAvg, <memory> ends lowest: 8.0 ± 0.4 dB below FedAvg."
+    assert [figure.title for figure in data.figures] == ["Distance to the optimum", "Test error"]
+    first, second = data.figures
+    assert list(first.axes) == ["rounds", "uploads", "gradients"]
+    curve = first.series[1]
+    assert curve.units == {"rounds": 1.0, "uploads": 6.0, "gradients": 30682.0}
+    assert curve.high == pytest.approx(1.2 * curve.mean)  # 2 standard errors of a tenth
+    assert first.band == "2 standard errors over 20 repetitions"
+    texts = [cell.text for cell in first.table.rows[1]]
+    assert texts[1:5] == ["0.01", "−38.00 ± 0.30 dB", "8.00 ± 0.40 dB", "no"]
+    assert texts[5:] == ["6", "30,682", "1.5"]
+    assert second.table.rows[0][2].text == "0.322 ± 0.01"
+    assert data.data == (("num agents", "300"),)
+    assert data.configurations["config.toml"] == (folder / "config.toml").read_text()
+    assert f"isfed run {folder}/config.toml" in data.commands[0]
+    assert "ISFedAvg, &lt;memory&gt;" in page(data)
+
+
+def test_the_command_that_made_the_folder_is_quoted(folder):
+    (folder / "command.txt").write_text("isfed reproduce regression --seed 3\n")
+    assert page_data(load_results(folder)).commands == ("isfed reproduce regression --seed 3",)
+
+
+def test_only_an_experiment_can_be_run_from_its_configuration(tmp_path):
+    results = load_results(write(tmp_path / "a", [row("a", -30.0, 0.0)], kind="tuned"))
+    assert page_data(results).commands == ()
+
+
+def test_a_diagnosis_as_a_page(tmp_path):
+    rank = np.array([1, 2, 4, 8, 16, 31])  # not every one is kept
+    table = {
+        "unit": ["example"] * 6, "rank": rank, "inclusion": 0.01 * rank,
+        "over_uniform": 32.0 - rank,
+    }  # fmt: skip
+    option = {"sampling": "both", "variance": 1e-3, "variance_ratio": None, "gain_db": 3.5}
+    summary = {
+        "experiment": "d", "algorithms": [], "made_with": {}, "recommendation": "Sample.",
+        "setting": {"num_agents": 4, "rows": 31}, "options": [option | {"step_limit": 0.9}],
+    }  # fmt: skip
+    folder = save(tmp_path / "d", "diagnosis", {"name": "d"}, summary, inclusion=table)
+    data = page_data(load_results(folder))
+    assert data.verdict == "Sample."
+    (figure,) = data.figures
+    assert [cells[1].text for cells in figure.table.rows] == ["31", "16", "1"]
+    shown = [cell.text for cell in data.tables[0].rows[0]]
+    assert shown == ["importance sampling of both", "0.001", "unknown", "3.50", "0.9"]
+    assert "4 agents, 31 rows" in data.summary
+    assert "How often every example is drawn" in page(data)
+
+
+def test_the_account_of_the_data_is_shown(tmp_path):
+    rows = [row("FedAvg", -30.0, 0.0)]
+    data = {"rows": 20_000, "dropped": ["a", "b"], "share": 0.25, "intercept": True}
+    results = load_results(write(tmp_path / "a", rows, data=data))
+    assert page_data(results).data == (
+        ("rows", "20,000"), ("dropped", "a, b"), ("share", "0.25"), ("intercept", "yes"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (row("b", -30.5, 0.5), "No algorithm ends below a by more than two standard errors."),
+        (row("b", -38.0, 8.0, gain_stderr_db=None), "b ends 8.0 dB below a; with one repetition"),
+        (row("b", -38.0, None, diverged_round=7), "There is nothing to compare"),
+    ],
+)
+def test_the_verdict_says_no_more_than_the_numbers(tmp_path, second, said):
+    results = load_results(write(tmp_path / "a", [row("a", -30.0, 0.0), second]))
+    assert verdict(results).startswith(said)
+
+
+def test_the_verdict_of_a_comparison_is_its_own(tmp_path):
+    found = load_results(write(tmp_path / "a", [row("a", -30.0, 0.0)], verdict="Keep FedAvg."))
+    assert verdict(found) == "Keep FedAvg."
+
+
+def test_warnings(tmp_path):
+    rows = [row("a", -30.0, 0.0, diverged_round=77), row("b", -31.0, 1.0, settled=False)]
+    steps = {"b": {"best": 0.5, "losses": [[0.25, 2.0], [0.5, 1.0]]}}
+    results = load_results(write(tmp_path / "a", rows, step_sizes=steps, no_msd="no optimum."))
+    diverged, moving, unknown, edge = warnings(results)
+    assert diverged == "a diverged in round 77; use a smaller step size than 0.01."
+    assert moving.startswith("Not settled at the end: b.")
+    assert unknown.endswith("no optimum.")
+    assert edge.startswith("The best step size of b (0.5) is at the edge")
+    tried = page_data(results).tables[0]
+    assert [[cell.text for cell in cells] for cells in tried.rows] == [
+        ["b", "0.25", "2", ""], ["b", "0.5", "1", "best"],
+    ]  # fmt: skip
+
+
+def test_two_folders_as_a_page(folder, tmp_path):
+    rows = [row("FedAvg", -30.1, 0.0), row("FedProx", -33.0, 3.0)]
+    other = write(tmp_path / "second", rows, seed=5)
+    data = pair_data(load_results(folder), load_results(other))
+    assert data.title == "first and second"
+    assert [cells[0].text for cells in data.differences[0].rows] == [
+        "seed", "algorithm.ISFedAvg, <memory>.step_size", "algorithm.FedProx.step_size",
+    ]  # fmt: skip
+    assert [cell.text for cell in data.differences[0].rows[2]][1:] == ["not set", "0.01"]
+    figure = data.figures[0]
+    names = ["FedAvg · first", "ISFedAvg, <memory> · first", "FedAvg · second", "FedProx · second"]
+    assert [series.name for series in figure.series] == names
+    assert [series.colour for series in figure.series] == [0, 1, 0, 2]
+    shown = {cells[0].text: [cell.text for cell in cells[1:]] for cells in figure.table.rows}
+    assert shown["FedAvg"] == ["−30.00 ± 0.30 dB", "−30.10 ± 0.30 dB", "−0.10 ± 0.42 dB"]
+    assert shown["FedProx"] == ["none", "−33.00 ± 0.30 dB", "none"]
+    assert data.verdict.startswith("3 settings differ (seed, ")
+    assert data.verdict.endswith("no algorithm ends elsewhere by more than two standard errors.")
+
+
+def test_the_verdict_on_two_folders_names_the_largest_change(folder, tmp_path):
+    rows = [row("FedAvg", -35.0, 0.0), row("ISFedAvg, <memory>", -38.1, 8.0)]
+    one, other = load_results(folder), load_results(write(tmp_path / "second", rows))
+    assert pair_data(one, other).verdict == (
+        "Both folders hold the same configuration; 1 of 2 algorithms end elsewhere, most of all "
+        "FedAvg: 5.00 ± 0.42 dB below in second."
+    )
+
+
+def test_folders_of_one_name_go_by_their_paths(tmp_path):
+    paths = [write(tmp_path / part / "run", [row("a", -30.0, 0.0)]) for part in ("x", "y")]
+    data = pair_data(*(load_results(path) for path in paths))
+    assert data.title == f"{paths[0]} and {paths[1]}"
+
+
+def test_differences_of_nothing():
+    assert list(differences({"a": [1, 2]}, {"a": [1, 2]})) == []
+
+
+def test_curves_that_are_not_there(folder):
+    results = load_results(folder)
+    nothing = np.full(ROUNDS, math.nan)
+    blank = tuple(replace(a, msd=nothing, measures={}) for a in results.algorithms)
+    assert page_data(replace(results, algorithms=blank)).figures == ()
+
+
+def call(*words: str) -> tuple[int, str]:
+    found = CliRunner().invoke(app, ["report", *words], env={"COLUMNS": "400"})
+    return found.exit_code, found.output
+
+
+def test_the_command(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("first")[0] == 0
+    assert "ends lowest: 8.0" in (folder / "report.html").read_text()
+    write(tmp_path / "second", [row("FedAvg", -30.1, 0.0)])
+    assert call("first", "second") == (0, "The report is in report-first-second.html\n")
+    assert call("first", "--out", "deep/page.html")[0] == 0
+    assert (tmp_path / "deep" / "page.html").exists()
+
+
+def test_a_command_leaves_its_page_and_its_words(folder, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["isfed", "run", "my file.toml", "--resume", "--seed", "3"])
+    finish(load_results(folder))
+    assert (folder / "command.txt").read_text() == "isfed run 'my file.toml' --seed 3\n"
+    assert "isfed run &#x27;my file.toml&#x27; --seed 3" in (folder / "report.html").read_text()
+
+
+def test_the_command_refuses_what_is_no_results_folder(folder, tmp_path):
+    code, text = call(str(tmp_path / "nowhere"))
+    assert code == 1
+    assert "not there" in text
+    code, text = call(str(folder), str(tmp_path))
+    assert code == 1
+    assert "is not a results folder" in text
+    assert not (folder / "report.html").exists()
