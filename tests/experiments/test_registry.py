@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+import tomli_w
 
+import isfed
 from isfed import FedAvg, ISFedAvg, Memory, Method, Policy
 from isfed.experiments import ConfigError, make_experiment, register, run_experiment
+from isfed.experiments.folder import fingerprint
 from isfed.experiments.keys import arguments, expected, read_value, write_value
 from isfed.experiments.registry import (
     DESIGNS,
@@ -18,6 +23,7 @@ from isfed.experiments.registry import (
     METHODS,
     POLICIES,
     Registry,
+    method_keys,
     read_algorithm,
     write_algorithm,
 )
@@ -96,6 +102,82 @@ def test_a_name_is_given_once():
     register("FedAvg", FedAvg)
     with pytest.raises(ValueError, match="'FedAvg' is registered already"):
         register("FedAvg", ISFedAvg)
+
+
+# What each method must be told beside a step size of 0.01 and 3 agents a round.
+NEEDED: dict[str, dict[str, Any]] = {
+    "KAVG": {"steps": 2}, "PeriodicAveraging": {"steps": 2},
+    "StichSGD": {"strong": 5.0, "shift": 100.0},
+    "HierFAVG": {"edges": 3}, "FedCS": {"deadline": 30.0},
+}  # fmt: skip
+MORE = [
+    {"kind": "CooperativeSGD", "name": "a ring", "mixing": "ring"},
+    {"kind": "CooperativeSGD", "name": "an anchor", "auxiliary": 1,
+     "mixing": {"matrix": "elastic", "pull": 0.05}},
+    {"kind": "HierFAVG", "name": "groups", "edges": [[*range(5)], [*range(5, 20)]]},
+    {"kind": "LocalGD", "name": "unequal", "steps": [1, 2] * 10},
+    {"kind": "ISFedAvg", "name": "corrected", "correction": {"kind": "difference"}},
+]  # fmt: skip
+
+
+def _table(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    usual = {"step_size": 0.01, "num_active": 3}
+    return {"kind": kind, **{k: v for k, v in usual.items() if k in method_keys(kind)}, **given}
+
+
+def test_every_method_that_is_exported_has_a_name():
+    homes = [home for home in isfed._NAMES if home.startswith("algorithms")]
+    exported = {name for home in homes for name in isfed._NAMES[home]}
+    assert exported - {"Algorithm", "Method", "ModelState"} == set(METHODS)
+
+
+def test_every_method_runs_from_a_file_and_its_table_makes_it_again(small, tmp_path):
+    tables = [_table(kind, NEEDED.get(kind, {})) for kind in METHODS]
+    tables += [_table(given["kind"], given) for given in MORE]
+    small |= {"algorithm": tables, "rounds": 3, "repetitions": 2}
+    experiment = make_experiment(small)
+    again = make_experiment(tomllib.loads(experiment.to_toml()))
+    assert again.resolved == experiment.resolved
+    assert again.algorithms == experiment.algorithms
+    assert again.digest == experiment.digest
+    results = run_experiment(experiment, tmp_path / "run")
+    assert len(results.algorithms) == len(tables)
+    assert len({fingerprint("x", table) for table in experiment.resolved["algorithm"]}) == len(
+        tables
+    )
+    for algorithm in results.algorithms:
+        assert np.isfinite(algorithm.msd).all(), algorithm.name
+        assert algorithm.summary["gradients_per_round"] > 0
+    for name, algorithm in experiment.algorithms.items():  # also one that no file made
+        assert tomli_w.dumps(write_algorithm(name, algorithm))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "FedCS", "deadline": 0.001}, ["FedCS", "deadline=0.001", "nobody meets it"]),
+        ({"kind": "HierFAVG", "edges": 30}, ["HierFAVG", "edges=30 exceeds num_agents=20"]),
+        ({"kind": "LocalSGD", "steps": [1, 2]}, ["LocalSGD", "2 numbers for num_agents=20"]),
+        (
+            {"kind": "DecentralisedSGD", "mixing": {"matrix": "graph", "rows": [[1.0]]}},
+            ["DecentralisedSGD", "shape (1, 1)"],
+        ),
+        (
+            {"kind": "DecentralisedSGD", "mixing": {"matrix": "graph", "rows": [[1, 0], [1]]}},
+            ["algorithm 1", "row 1 of the mixing matrix has 1 numbers"],
+        ),
+        ({"kind": "DecentralisedSGD", "mixing": "rng"}, ["mixing.matrix='rng'", "'ring'"]),
+    ],
+)
+def test_what_a_method_cannot_do_on_a_problem_is_said_before_the_folder_is_made(
+    small, tmp_path, given, words
+):
+    small["algorithm"] = [_table(given["kind"], given)]
+    with pytest.raises(ConfigError) as caught:
+        run_experiment(make_experiment(small), tmp_path / "run")
+    for word in words:
+        assert word in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_everything_that_is_there_has_a_name():

@@ -12,7 +12,7 @@ columns, and it moves by -eta (sum of the gradients) / (m + v) whatever W is. Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,6 +70,54 @@ def check_mixing(matrix: np.ndarray, size: int) -> np.ndarray:
             f"({j}, {i}) is {matrix[j, i]:g}"
         )
     return matrix
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Everybody averages with its two neighbours on a ring."""
+
+    def __call__(self, num_workers: int) -> np.ndarray:
+        """(K, K) W."""
+        return ring_matrix(num_workers)
+
+
+RING = Ring()
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Elastic averaging, which needs one auxiliary model.
+
+    pull: alpha; 2 / (K + 2) unless given.
+    """
+
+    pull: float | None = None
+
+    def __call__(self, num_workers: int) -> np.ndarray:
+        """(K + 1, K + 1) W."""
+        return elastic_matrix(num_workers, pull=self.pull)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """W itself.
+
+    rows: K + v rows of as many numbers, symmetric, every row with sum one.
+    """
+
+    rows: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        for place, row in enumerate(self.rows):
+            if len(row) != len(self.rows):
+                raise ValueError(
+                    f"row {place} of the mixing matrix has {len(row)} numbers, and there are "
+                    f"{len(self.rows)} rows; it must be square"
+                )
+
+    def __call__(self, num_workers: int) -> np.ndarray:
+        """(K + v, K + v) W."""
+        return np.array(self.rows, np.float64)
 
 
 class CooperativeState(NamedTuple):
@@ -143,7 +191,7 @@ def PeriodicAveraging(  # noqa: N802
 
 
 def DecentralisedSGD(  # noqa: N802
-    *, step_size: float, mixing: Mixing = ring_matrix, full_batch: bool = False
+    *, step_size: float, mixing: Mixing = RING, full_batch: bool = False
 ) -> CooperativeSGD:
     """A(1, W, 0): every agent talks to its neighbours alone."""
     return CooperativeSGD(
@@ -160,7 +208,7 @@ def ElasticAveraging(  # noqa: N802
     return CooperativeSGD(
         step_size=step_size,
         steps=steps,
-        mixing=lambda num_workers: elastic_matrix(num_workers, pull=pull),
+        mixing=Elastic(pull),
         auxiliary=1,
         full_batch=full_batch,
         label="ElasticAveraging",

@@ -9,7 +9,7 @@ so on data that differ from agent to agent the fixed point is not w^o for H > 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +28,11 @@ class LocalSGD(Everybody):
     """
 
 
-def KAVG(  # noqa: N802 (reads as a type)
-    *, step_size: float, steps: int, client_weights: ClientWeights = "uniform"
-) -> LocalSGD:
+@dataclass(frozen=True, kw_only=True)
+class KAVG(LocalSGD):
     """K-AVG: `steps` local steps of a constant size, then the average; that is local SGD."""
-    return LocalSGD(step_size=step_size, steps=steps, client_weights=client_weights)
+
+    steps: int = field()  # to be given
 
 
 class StichState(NamedTuple):

@@ -12,6 +12,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
+from isfed.algorithms.adaptive_tau import AdaptiveTau
+from isfed.algorithms.agnostic import AgnosticFL
+from isfed.algorithms.cooperative import (
+    CooperativeSGD,
+    DecentralisedSGD,
+    Elastic,
+    ElasticAveraging,
+    FullySynchronousSGD,
+    Graph,
+    Mixing,
+    PeriodicAveraging,
+    Ring,
+)
+from isfed.algorithms.fedasync import FedAsync
+from isfed.algorithms.fedavg_schemes import FedAvgScheme
+from isfed.algorithms.fedcs import FedCS
+from isfed.algorithms.fedprox import FedProx
+from isfed.algorithms.folb import FOLB
+from isfed.algorithms.hierfavg import HierFAVG
+from isfed.algorithms.hybrid_fl import HybridFL
+from isfed.algorithms.local_gd import LocalGD
+from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
+from isfed.algorithms.mocha import Mocha
+from isfed.algorithms.momentum import MomentumSGD
+from isfed.algorithms.qffl import QFedAvg, QFedSGD
+from isfed.algorithms.restarted import RestartedSGD
 from isfed.experiments.keys import (
     Argument,
     ConfigError,
@@ -111,7 +137,10 @@ DESIGNS = Registry(
 LOSSES = Registry(
     "loss", least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
 )
-REGISTRIES: dict[Any, Registry] = {Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES}
+MIXINGS = Registry("matrix", ring=Ring, elastic=Elastic, graph=Graph)
+REGISTRIES: dict[Any, Registry] = {
+    Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES, Mixing: MIXINGS,
+}  # fmt: skip
 READERS = {kind: registry.read for kind, registry in REGISTRIES.items()}
 
 
@@ -124,9 +153,14 @@ def register(name: str, factory: Callable) -> None:
     METHODS.add(name, factory)
 
 
-register("FedAvg", FedAvg)
-register("DynamicFedAvg", DynamicFedAvg)
-register("ISFedAvg", ISFedAvg)
+for _method in (
+    FedAvg, DynamicFedAvg, ISFedAvg,
+    LocalGD, LocalSGD, KAVG, StichSGD, RestartedSGD, MomentumSGD, AdaptiveTau,
+    CooperativeSGD, FullySynchronousSGD, PeriodicAveraging, DecentralisedSGD, ElasticAveraging,
+    FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
+    FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
+):  # fmt: skip
+    register(_method.__name__, _method)
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
 
 

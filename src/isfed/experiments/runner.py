@@ -14,7 +14,7 @@ from isfed.experiments.results import Results, load_results
 from isfed.experiments.summary import summarise, tables_of, times_of
 from isfed.experiments.workers import Crew, Progress, Workers
 from isfed.problems import Problem
-from isfed.simulate.run import check_run, choose_engine
+from isfed.simulate.run import check_run, choose_engine, make_run
 
 
 class Outcome(NamedTuple):
@@ -97,7 +97,9 @@ def checked_problem(experiment: Experiment) -> Problem:
     for name, algorithm in experiment.algorithms.items():
         try:
             check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
-            choose_engine(problem, algorithm, experiment.engine)
+            engine = choose_engine(problem, algorithm, experiment.engine)
+            if engine != "kernel":  # a method has its own say on the problem when it starts
+                make_run(problem, algorithm, seed=experiment.seed, engine=engine)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{name}: {error}") from error
     return problem
