@@ -41,7 +41,7 @@ run: install  ## the main job: reproduce the paper's regression experiment
 
 test: dev  ## run the tests and the examples in docstrings
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapter, with real processes on loopback
 	@echo "==> pytest tests/flower tests/network"

@@ -1,6 +1,10 @@
 """Settings that every test shares."""
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tables keep their width
 
 # Derandomised: a run is green or red whoever runs it and however often. Compilation makes the
 # first example slow, hence no deadline. To look for new counterexamples:
