@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.adaptive_tau import AdaptiveTau
     from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
+    from isfed.algorithms.clustered import ClusteredSampling
     from isfed.algorithms.cooperative import (
         CooperativeSGD,
         DecentralisedSGD,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.fedavg_schemes import FedAvgScheme
     from isfed.algorithms.fedcs import FedCS
     from isfed.algorithms.fedprox import FedProx
+    from isfed.algorithms.fedvarp import FedVARP
     from isfed.algorithms.folb import FOLB
     from isfed.algorithms.hierfavg import HierFAVG
     from isfed.algorithms.hybrid_fl import HybridFL
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.momentum import MomentumSGD
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
+    from isfed.algorithms.scaffold import SCAFFOLD
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.experiments.results import Results, load_results
@@ -81,6 +84,7 @@ _NAMES = {
     "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
     "algorithms.adaptive_tau": ("AdaptiveTau",),
     "algorithms.agnostic": ("AgnosticFL",),
+    "algorithms.clustered": ("ClusteredSampling",),
     "algorithms.cooperative": (
         "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
         "PeriodicAveraging",
@@ -89,6 +93,7 @@ _NAMES = {
     "algorithms.fedavg_schemes": ("FedAvgScheme",),
     "algorithms.fedcs": ("FedCS",),
     "algorithms.fedprox": ("FedProx",),
+    "algorithms.fedvarp": ("FedVARP",),
     "algorithms.folb": ("FOLB",),
     "algorithms.hierfavg": ("HierFAVG",),
     "algorithms.hybrid_fl": ("HybridFL",),
@@ -102,6 +107,7 @@ _NAMES = {
         "QFedAvg", "QFedSGD",
     ),
     "algorithms.restarted": ("RestartedSGD",),
+    "algorithms.scaffold": ("SCAFFOLD",),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "experiments.results": ("Results", "load_results"),
@@ -156,6 +162,7 @@ __all__ = [
     "KAVG",
     "OUTLIERS",
     "PAPER",
+    "SCAFFOLD",
     "AdaptiveTau",
     "Agent",
     "Agents",
@@ -163,6 +170,7 @@ __all__ = [
     "Algorithm",
     "Clock",
     "Cloud",
+    "ClusteredSampling",
     "Columns",
     "CooperativeSGD",
     "Correction",
@@ -178,6 +186,7 @@ __all__ = [
     "FedAvgScheme",
     "FedCS",
     "FedProx",
+    "FedVARP",
     "FederatedData",
     "FullySynchronousSGD",
     "HartleyRao",

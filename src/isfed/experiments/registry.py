@@ -14,6 +14,7 @@ from typing import Any, get_args
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
+from isfed.algorithms.clustered import ClusteredSampling
 from isfed.algorithms.cooperative import (
     CooperativeSGD,
     DecentralisedSGD,
@@ -29,6 +30,7 @@ from isfed.algorithms.fedasync import FedAsync
 from isfed.algorithms.fedavg_schemes import FedAvgScheme
 from isfed.algorithms.fedcs import FedCS
 from isfed.algorithms.fedprox import FedProx
+from isfed.algorithms.fedvarp import FedVARP
 from isfed.algorithms.folb import FOLB
 from isfed.algorithms.hierfavg import HierFAVG
 from isfed.algorithms.hybrid_fl import HybridFL
@@ -38,6 +40,7 @@ from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.momentum import MomentumSGD
 from isfed.algorithms.qffl import QFedAvg, QFedSGD
 from isfed.algorithms.restarted import RestartedSGD
+from isfed.algorithms.scaffold import SCAFFOLD
 from isfed.experiments.keys import (
     Argument,
     ConfigError,
@@ -159,6 +162,7 @@ for _method in (
     CooperativeSGD, FullySynchronousSGD, PeriodicAveraging, DecentralisedSGD, ElasticAveraging,
     FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
     FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
+    FedVARP, SCAFFOLD, ClusteredSampling,
 ):  # fmt: skip
     register(_method.__name__, _method)
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
