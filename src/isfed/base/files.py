@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy as np
 
 OWNER_ONLY = 0o600
 PART = ".part"  # the end of the name of a file that is not whole yet
+WINDOWS = os.name == "nt"
+PATIENCE = (0.01, 0.05, 0.2, 0.5)  # seconds between two tries to rename, on Windows
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -28,29 +31,50 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())  # a rename may reach the disk before the data does
         os.chmod(name, mode)
-        os.replace(name, path)
+        _put_in_place(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def hold(path: Path) -> TextIO:
-    """Lock a file for as long as what is returned stays open; BlockingIOError if another does.
+def _put_in_place(name: str, path: Path) -> None:
+    """Rename over `path`; on Windows that fails while somebody reads `path`, so try again."""
+    for pause in PATIENCE if WINDOWS else ():
+        try:
+            return os.replace(name, path)
+        except PermissionError:
+            time.sleep(pause)
+    os.replace(name, path)
 
-    The system lets go of the lock when a process dies.
+
+def hold(path: Path) -> TextIO:
+    """Lock a file until the returned file is closed; BlockingIOError if it is locked already.
+
+    The system releases the lock when a process dies.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(path, "w")  # noqa: SIM115 (open is what holds it)
+    lock = open(path, "a", encoding="utf-8")  # noqa: SIM115 (the open file is what holds the lock)
     try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there two runs are the user's care
-        return lock
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except OSError:
         lock.close()
         raise
     return lock
+
+
+def _lock(file: TextIO) -> None:
+    if not WINDOWS:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    file.seek(0)  # a lock is on bytes from the present position; all have to take the same one
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]
+    except OSError as error:  # "Permission denied" when another process holds it
+        raise BlockingIOError(error.errno, f"{file.name} is locked") from error
 
 
 def clear_parts(folder: Path) -> None:

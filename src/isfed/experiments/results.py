@@ -152,7 +152,7 @@ def load_results(folder: str | Path) -> Results:
     path = Path(folder)
     summary = _summary(path)
     try:
-        config = tomllib.loads((path / CONFIG).read_text())
+        config = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         tables = {
             name: read_columns(path / name)
             for name in (HISTORY, MEASURES, REPETITIONS, INCLUSION)

@@ -35,7 +35,8 @@ def terminable() -> Iterator[None]:
     def interrupt(number: int, _: Any) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
@@ -66,7 +67,7 @@ def remove_leftovers() -> list[Path]:
             with files.hold(folder / LOCK_FILE):  # the system lets go of it when a process dies
                 mark = folder / MARK_FILE
                 if mark.exists():
-                    end_marked(mark.read_text())
+                    end_marked(mark.read_text(encoding="utf-8"))
                 shutil.rmtree(folder)
         except (BlockingIOError, FileNotFoundError, NotADirectoryError):
             continue  # in use, or another start was faster
@@ -99,13 +100,13 @@ class Watch:
     def rounds(self) -> list[dict[str, Any]]:
         """The rounds written so far; the last line may be half a line."""
         path = self.results / "rounds.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def server(self) -> int | None:
         """The id of the server app's process, dead or alive; None before it began."""
         try:
-            return int((self.results / "server.pid").read_text())
+            return int((self.results / "server.pid").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
 
@@ -138,6 +139,11 @@ class Watch:
 def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> float:
     """Run the demo; returns the largest difference from the in-process simulation."""
     require_flwr()
+    if not hasattr(os, "killpg"):
+        raise FederationError(
+            "the demo starts and stops processes in a way that Windows does not have; run it under "
+            "the Windows Subsystem for Linux, on Linux or on macOS"
+        )
     from isfed.flower.demo_app import DEFAULTS, write_app
 
     config = {**DEFAULTS, "agents": agents, "rounds": rounds, "active": active, "seed": seed}
@@ -151,7 +157,7 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
         write_app(folder / "app")
         say(f"starting a SuperLink and {agents} SuperNodes on loopback, with TLS and node keys")
         with LocalFederation(folder, agents=agents) as federation:
-            (folder / MARK_FILE).write_text(federation.mark)
+            (folder / MARK_FILE).write_text(federation.mark, encoding="utf-8")
             federation.start()
             federation.submit(folder / "app", config)
             try:
@@ -159,7 +165,7 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
             except FederationError as error:
                 tail = "\n".join(federation.log("superlink").splitlines()[-8:])
                 raise FederationError(f"{error}\n{tail}") from error
-            say((folder / "results" / "done").read_text())
+            say((folder / "results" / "done").read_text(encoding="utf-8"))
             say("stopping every process")
     return worst
 

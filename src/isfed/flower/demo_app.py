@@ -78,7 +78,7 @@ def main(grid: Grid, context: Context) -> None:
 
     def on_round(report: RoundReport, params: np.ndarray) -> None:
         line = json.dumps({**vars(report), "params": params.tolist()})
-        with open(results / "rounds.jsonl", "a") as file:
+        with open(results / "rounds.jsonl", "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     strategy = Strategy(
@@ -98,10 +98,10 @@ def main(grid: Grid, context: Context) -> None:
         on_round=on_round,
         fraction_evaluate=0.0,
     )
-    (results / "server.pid").write_text(str(os.getpid()))
+    (results / "server.pid").write_text(str(os.getpid()), encoding="utf-8")
     initial = ArrayRecord({"params": Array(np.zeros(problem.num_params))})
     strategy.start(grid, initial, num_rounds=int(config["rounds"]))
-    (results / "done").write_text(strategy_summary(strategy))
+    (results / "done").write_text(strategy_summary(strategy), encoding="utf-8")
 
 
 def strategy_summary(strategy: Strategy) -> str:
@@ -115,10 +115,11 @@ def write_app(
     """Write the Flower app: two modules that import from `module`, and a description."""
     package = folder / "isfed_demo"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("", encoding="utf-8")
     for part in ("client", "server"):
         # An assignment, not `import as`: Flower looks for one before it imports anything.
-        (package / f"{part}.py").write_text(f"from {module} import {part}\n\napp = {part}\n")
+        source = f"from {module} import {part}\n\napp = {part}\n"
+        (package / f"{part}.py").write_text(source, encoding="utf-8")
     values = {**DEFAULTS, **(defaults or {})}
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
     (folder / "pyproject.toml").write_text(
@@ -129,5 +130,6 @@ def write_app(
         '[tool.flwr.app]\npublisher = "isfed"\n\n'
         '[tool.flwr.app.components]\nserverapp = "isfed_demo.server:app"\n'
         'clientapp = "isfed_demo.client:app"\n\n'
-        f"[tool.flwr.app.config]\n{lines}\n"
+        f"[tool.flwr.app.config]\n{lines}\n",
+        encoding="utf-8",
     )

@@ -32,6 +32,8 @@ def private_folder(path: Path) -> Path:
         return path
     except FileExistsError:
         pass
+    if not hasattr(os, "getuid"):  # Windows: rights come from the parent folder, not from a mode
+        return path
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
@@ -146,7 +148,7 @@ class Discretion:
         path = self.folder / "reports.json"
         with _held(self.folder / "reports.lock"):
             today = datetime.now(UTC).date().isoformat()
-            found = json.loads(path.read_text()) if path.exists() else {}
+            found = json.loads(path.read_bytes()) if path.exists() else {}
             count = found.get(today, 0)
             if count >= self.reports_per_day:
                 return False

@@ -46,7 +46,7 @@ def is_running(pid: int) -> bool:
     if not Path("/proc/self/stat").exists():
         return True
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False  # gone since
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
@@ -116,7 +116,8 @@ class LocalFederation:
         make_keys(self.keys, hosts=["localhost", HOST], agents=self.names)
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
-            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n'
+            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n',
+            encoding="utf-8",
         )
         return self
 
@@ -131,7 +132,7 @@ class LocalFederation:
     def log(self, name: str) -> str:
         """What a process has written."""
         path = self.folder / "logs" / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen:
         """Start a process in a session of its own, so that Ctrl-C reaches us alone."""

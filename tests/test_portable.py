@@ -1,0 +1,169 @@
+"""Systems other than Linux: what they lack is simulated, and text files state their encoding."""
+
+import ast
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import isfed
+from isfed.base import files
+from isfed.simulate.kernel_run import num_cores
+
+SOURCES = sorted(Path(isfed.__file__).parent.rglob("*.py"))
+TEXT = {"read_text": 0, "write_text": 1}  # and how many positional arguments come before encoding
+
+
+def lacks_encoding(call: ast.Call) -> bool:
+    """Whether a call opens text in the encoding of the system, which differs on Windows."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", None))
+    if any(word.arg == "encoding" for word in call.keywords):
+        return False
+    if name in TEXT:
+        return len(call.args) <= TEXT[name]
+    if name != "open" or not isinstance(call.func, ast.Name):
+        return False
+    mode = call.args[1] if len(call.args) > 1 else ast.Constant("r")
+    return isinstance(mode, ast.Constant) and "b" not in str(mode.value)
+
+
+def test_the_scan_sees_what_it_should():
+    found = ast.parse("p.read_text(); p.write_text('x'); open('x'); open('x', 'a')")
+    fine = ast.parse("p.read_text(encoding='utf-8'); open('x', 'rb'); zip.open('x')")
+    calls = [[n for n in ast.walk(tree) if isinstance(n, ast.Call)] for tree in (found, fine)]
+    assert [sum(map(lacks_encoding, group)) for group in calls] == [4, 0]
+
+
+def test_text_files_state_their_encoding():
+    wrong = [
+        f"{path.name}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call) and lacks_encoding(node)
+    ]
+    assert wrong == []
+
+
+def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS and Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert num_cores() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert num_cores() == 1
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    """The locks of Windows, kept in a dictionary; `fcntl` cannot be imported."""
+    locked: dict[int, int] = {}  # inode to descriptor
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        node = os.fstat(descriptor).st_ino
+        assert mode == 2
+        assert count == 1
+        assert os.lseek(descriptor, 0, os.SEEK_CUR) == 0
+        try:
+            holder = locked.get(node, descriptor)
+            alive = holder != descriptor and os.fstat(holder).st_ino == node
+        except OSError:
+            alive = False  # closed meanwhile, which releases the lock
+        if alive:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        locked[node] = descriptor
+
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    monkeypatch.setattr(files, "WINDOWS", True)
+    monkeypatch.setattr(files, "PATIENCE", (0.0, 0.0))
+
+
+def hold_twice(path: Path) -> None:
+    with files.hold(path), pytest.raises(BlockingIOError):
+        files.hold(path)
+    files.hold(path).close()  # free again
+
+
+def test_a_lock_is_exclusive(tmp_path):
+    hold_twice(tmp_path / "folder" / "lock")
+
+
+def test_a_lock_is_exclusive_on_windows(tmp_path, windows):
+    hold_twice(tmp_path / "folder" / "lock")
+
+
+def test_two_runs_do_not_share_a_folder_on_windows(tmp_path, windows):
+    from isfed.experiments.folder import StoreError, locked
+
+    busy = pytest.raises(StoreError, match="another run is writing")
+    with locked(tmp_path), busy, locked(tmp_path):
+        pass
+
+
+def busy(times: int, monkeypatch) -> list[str]:
+    """os.replace refuses that often, as Windows does while somebody reads the file."""
+    real, tries = os.replace, []
+
+    def replace(old, new):
+        tries.append(str(new))
+        if len(tries) <= times:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    return tries
+
+
+def test_a_file_that_is_being_read_is_replaced_later_on_windows(tmp_path, monkeypatch, windows):
+    tries = busy(2, monkeypatch)
+    files.write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert len(tries) == 3
+
+
+def test_a_file_that_stays_busy_is_an_error_and_leaves_nothing_behind(
+    tmp_path, monkeypatch, windows
+):
+    (tmp_path / "a").write_bytes(b"old")
+    busy(99, monkeypatch)
+    with pytest.raises(PermissionError):
+        files.write_whole(tmp_path / "a", b"new")
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
+
+
+def test_elsewhere_a_refusal_is_final(tmp_path, monkeypatch):
+    tries = busy(1, monkeypatch)
+    with pytest.raises(PermissionError):
+        files.write_whole(tmp_path / "a", b"new")
+    assert len(tries) == 1
+
+
+def test_an_agent_keeps_its_files_where_there_are_no_users_and_modes(tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    from isfed.flower.memory import private_folder
+
+    monkeypatch.delattr(os, "getuid", raising=False)
+    tmp_path.chmod(0o755)
+    (tmp_path / "diary.txt").write_text("", encoding="utf-8")
+    assert private_folder(tmp_path) == tmp_path
+
+
+def test_the_demo_says_that_it_does_not_run_on_windows(monkeypatch):
+    pytest.importorskip("flwr")
+    from isfed.flower import demo
+
+    monkeypatch.delattr(os, "killpg", raising=False)
+    with pytest.raises(demo.FederationError, match="Windows Subsystem for Linux"):
+        demo.run_demo(agents=2, rounds=1, active=1, seed=0, say=print)
+
+
+def test_signals_that_are_missing_are_left_out(monkeypatch):
+    pytest.importorskip("flwr")
+    from isfed.flower.demo import terminable
+
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    with terminable(), pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        signal.raise_signal(signal.SIGTERM)
