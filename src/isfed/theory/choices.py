@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.base.checks import check_active
+from isfed.base.progress import say
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.sampling.designs import Design, WithReplacement, inclusion_probabilities
@@ -60,6 +61,7 @@ def example_gradients(loss: Any, params: np.ndarray, x: np.ndarray, y: np.ndarra
 def gradients_of_agents(problem: Problem, params: np.ndarray) -> Iterator[np.ndarray]:
     """Agent after agent, the gradients of its examples."""
     for agent in range(problem.num_agents):
+        say("computing the gradients of all examples")
         yield example_gradients(problem.loss, params, *problem.data.agent(agent))
 
 
@@ -83,18 +85,39 @@ def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None 
     Those of `oracle` at w^o and of `current` at the current model; what `running` and `memory`
     learn comes near them as the model comes near w^o. Cap and floor are applied as in a draw.
     """
-    check_active(algorithm.num_active, problem.num_agents)
+    return all_choices_at(problem, [algorithm], params)[0]
+
+
+def all_choices_at(
+    problem: Problem, algorithms: Sequence[ISFedAvg], params: np.ndarray | None = None
+) -> list[Choices]:
+    """`choices_at` of several algorithms, in one pass over the data."""
+    for algorithm in algorithms:
+        check_active(algorithm.num_active, problem.num_agents)
     model = check_model(problem, params)
-    scores = np.empty(problem.num_agents)
-    examples = []
+    # Algorithms that draw examples alike share the scores and the probabilities of examples.
+    sides = [(algorithm.examples, algorithm.example_design) for algorithm in algorithms]
+    which = [sides.index(side) for side in sides]
+    scores = np.empty((len(sides), problem.num_agents))
+    examples: dict[int, list[np.ndarray]] = {side: [] for side in which}
     for agent, gradients in enumerate(gradients_of_agents(problem, model)):
         norms = np.linalg.norm(gradients, axis=1)
-        policy = algorithm.examples
         mean = gradients.mean(axis=0)
+        square = float(mean @ mean)
         steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
-        scores[agent] = score_of_norms(
-            norms, norms.size, float(mean @ mean), steps, batch, policy.floor, policy.equal
+        for side, found in examples.items():
+            policy, design = sides[side]
+            scores[side, agent] = score_of_norms(
+                norms, norms.size, square, steps, batch, policy.floor, policy.equal
+            )
+            found.append(_inclusion(norms, batch, policy, design))
+    joined = {side: np.concatenate(found) for side, found in examples.items()}
+    return [
+        Choices(
+            _inclusion(
+                scores[side], algorithm.num_active, algorithm.agents, algorithm.agent_design
+            ),
+            joined[side],
         )
-        examples.append(_inclusion(norms, batch, policy, algorithm.example_design))
-    agents = _inclusion(scores, algorithm.num_active, algorithm.agents, algorithm.agent_design)
-    return Choices(agents, np.concatenate(examples))
+        for side, algorithm in zip(which, algorithms, strict=True)
+    ]

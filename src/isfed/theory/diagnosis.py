@@ -7,7 +7,7 @@ looks at all data together.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,106 +17,20 @@ from isfed.base.checks import check_active
 from isfed.problems import Problem
 from isfed.sampling.policies import Memory, Policy, Uniform
 from isfed.theory.bound import TheoryError
-from isfed.theory.choices import Choices, check_model, choices_at
+from isfed.theory.choices import Choices, all_choices_at, check_model
 from isfed.theory.constants import Constants
-from isfed.theory.prediction import hessian
-from isfed.theory.stability import step_limits
-from isfed.theory.variance import gradient_variance
+from isfed.theory.curvature import hessian
+from isfed.theory.findings import ALIKE, Diagnosis, Option
+from isfed.theory.settling import settling
+from isfed.theory.stability import SHARE_OF_LIMIT, StableSteps
+from isfed.theory.variance import gradient_variances
+
+__all__ = ["Diagnosis", "Option", "diagnose", "effective_size"]
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
-LEAST_GAIN = 0.5  # dB; what is below is not worth a change
 MOST_LOCAL = 50_000  # agents x parameters up to which the agents' own minimisers are looked for
+SINGULAR = 1e-12  # of the largest curvature: below, rounding
 TOP = 5  # of the agents and examples that would dominate
-
-
-@dataclass(frozen=True)
-class Option:
-    """One way to sample, and what it would do."""
-
-    sampling: str  # uniform, agents, examples, both: where importance sampling is used
-    variance: float  # of the gradient estimate
-    agents_share: float  # of the variance
-    variance_ratio: float  # that of uniform sampling over this
-    gain_db: float  # of the error that remains at a small step size
-    step_limit: float | None  # the largest stable step size; None where it is not known
-    agents_size: float  # effective number of agents in a draw of L
-    examples_size: float  # effective number of examples in a step, on average over the agents
-
-
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
-    """What importance sampling would do for a problem, at one model."""
-
-    problem: str
-    setting: dict[str, Any]
-    at: str  # which model
-    weighted: bool  # whether the gain weighs directions by their curvature, as the msd does
-    options: dict[str, Option]
-    choices: Choices = field(repr=False)  # of importance sampling on both sides
-    top_agents: list[tuple[int, float]] = field(default_factory=list)  # (agent, K p_k)
-    top_examples: list[tuple[int, int, float]] = field(default_factory=list)  # ..., N_k p_n
-    constants: dict[str, float | str] = field(default_factory=dict)
-    slowest: float | None = None  # the smallest curvature of the risk, where it is known
-
-    @property
-    def settling_rounds(self) -> float | None:
-        """How many rounds the slowest direction takes at a quarter of the largest stable step."""
-        limit = self.best.step_limit
-        if limit is None or self.slowest is None:
-            return None
-        return 1.0 / (0.25 * limit * self.slowest)
-
-    @property
-    def best(self) -> Option:
-        """The simplest option that is within `LEAST_GAIN` of the best one."""
-        most = max(option.gain_db for option in self.options.values())
-        return next(o for o in self.options.values() if o.gain_db >= most - LEAST_GAIN)
-
-    @property
-    def helps(self) -> bool:
-        """Whether any importance sampling is worth it."""
-        return self.best.sampling != "uniform"
-
-    def recommendation(self) -> str:
-        """What to do, in one sentence."""
-        uniform, best = self.options["uniform"], self.best
-        if not self.helps:
-            most = max(option.gain_db for option in self.options.values())
-            return (
-                f"It would not help you: importance sampling would change the remaining error by "
-                f"{most:.1f} dB at most, so keep sampling uniformly."
-            )
-        if math.isinf(best.gain_db):
-            return f"Sample {best.sampling} by importance: at this model no noise would be left."
-        what = {"agents": "agents", "examples": "examples", "both": "agents and examples"}
-        sentence = (
-            f"Sample {what[best.sampling]} by importance: at the same small step size the "
-            f"remaining error falls by {best.gain_db:.1f} dB (to 1/{10 ** (best.gain_db / 10):.3g})"
-        )
-        if uniform.step_limit and best.step_limit and best.step_limit < 0.5 * uniform.step_limit:
-            ratio = uniform.step_limit / best.step_limit
-            sentence += f", but the largest stable step size is {ratio:.2g} times smaller"
-        return sentence + "."
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it but the probabilities, for JSON."""
-        return {
-            "problem": self.problem,
-            "setting": self.setting,
-            "at": self.at,
-            "weighted_by_curvature": self.weighted,
-            "recommendation": self.recommendation(),
-            "settling_rounds": self.settling_rounds,
-            "options": [
-                {name: _json(value) for name, value in vars(option).items()}
-                for option in self.options.values()
-            ],
-            "top_agents": [{"agent": k, "times_uniform": f} for k, f in self.top_agents],
-            "top_examples": [
-                {"agent": k, "example": n, "times_uniform": f} for k, n, f in self.top_examples
-            ],
-            "constants": self.constants,
-        }
 
 
 def effective_size(inclusion: np.ndarray) -> float:
@@ -131,11 +45,16 @@ def diagnose(
     num_active: int,
     importance: Policy | None = None,
     params: np.ndarray | None = None,
+    theory: bool = True,
 ) -> Diagnosis:
     """What importance sampling of agents, of examples and of both would do for a problem.
 
-    `importance` is the policy whose probabilities are used, `Memory()` unless given, as it would
-    have learned them at the model `params` (w^o unless given). No run is made.
+    problem: what is learned.
+    num_active: L, agents per round.
+    importance: the policy whose probabilities are used, as it would have learned them at the
+        model; `Memory()` unless given.
+    params: the model to look at; w^o unless given. No run is made.
+    theory: also compute the constants of the paper's lemmas.
 
     >>> from isfed import EQUAL
     >>> found = diagnose(EQUAL.make(), num_active=6)
@@ -145,48 +64,82 @@ def diagnose(
     check_active(num_active, problem.num_agents)
     model = check_model(problem, params)
     sides = (Uniform(), importance or Memory())
-    turn, weights = _directions(problem, model)
     plain = ISFedAvg(step_size=1.0, num_active=num_active)
+    ways = {
+        name: replace(plain, agents=sides[agents], examples=sides[examples])
+        for name, (agents, examples) in SIDES.items()
+    }
+    chosen = dict(zip(ways, all_choices_at(problem, list(ways.values()), model), strict=True))
+    curvature, basis = _directions(problem, model)
+    pairs = [(ways[name], chosen[name]) for name in ways]
+    noises = gradient_variances(problem, pairs, params=model, rotate=basis)
+    steps = _steps(problem, model)
     options: dict[str, Option] = {}
+    slow: dict[str, list[tuple[int, float]]] = {}
     base: tuple[float, float] | None = None  # of uniform sampling, which comes first
-    chosen = None
-    for name, (agents, examples) in SIDES.items():
-        algorithm = replace(plain, agents=sides[agents], examples=sides[examples])
-        chosen = choices_at(problem, algorithm, model)
-        found = gradient_variance(problem, algorithm, params=model, choices=chosen, rotate=turn)
-        error = float(weights @ (found.agents + found.examples))
+    for name, found in zip(ways, noises, strict=True):
+        noise = found.agents + found.examples
+        error = float(_weights(curvature, noise.size) @ noise)
         base = base or (found.total, error)
+        limit, careful = (None, None) if steps is None else steps(ways[name], chosen[name])
+        settled = None
+        if limit is not None and curvature is not None and basis is not None:
+            start = -model @ basis
+            settled = settling(curvature, basis, noise, start, SHARE_OF_LIMIT * limit)
+            slow[name] = settled.features(problem.data.num_features)
         options[name] = Option(
             sampling=name,
             variance=found.total,
             agents_share=found.agents_share,
             variance_ratio=_ratio(base[0], found.total),
             gain_db=_decibels(_ratio(base[1], error)),
-            step_limit=_limit(problem, algorithm, chosen),
-            agents_size=effective_size(chosen.agents),
-            examples_size=_examples_size(problem, chosen),
+            step_limit=limit,
+            careful_limit=careful,
+            settled_after=None if settled is None else settled.rounds,
+            agents_size=effective_size(chosen[name].agents),
+            examples_size=_examples_size(problem, chosen[name]),
         )
-    assert chosen is not None
-    both = replace(plain, agents=sides[1], examples=sides[1])
+    both = chosen["both"]
+    constants: dict[str, float | str] = {}
+    if theory:
+        constants = Constants(problem, ways["both"], both).report(
+            local=problem.num_agents * problem.num_params <= MOST_LOCAL
+        )
     return Diagnosis(
         problem=problem.name,
         setting=_setting(problem, num_active, sides[1]),
         at="w^o, the minimiser" if params is None else "the model given",
-        weighted=turn is not None,
-        slowest=None if turn is None else float(1.0 / weights.max()),
+        weighted=basis is not None,
         options=options,
-        choices=chosen,
-        top_agents=_top_agents(problem, chosen, num_active),
-        top_examples=_top_examples(problem, chosen),
-        constants=Constants(problem, both, chosen).report(
-            local=problem.num_agents * problem.num_params <= MOST_LOCAL
-        ),
+        choices=both,
+        top_agents=_top_agents(problem, both, num_active),
+        top_examples=_top_examples(problem, both),
+        constants=constants,
+        slow=slow,
+        remarks=_remarks(problem, num_active, options["uniform"]),
     )
 
 
-def _json(value: Any) -> Any:
-    """JSON has no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
+    """What is special about a problem, so that some of the answer is no surprise."""
+    found = []
+    data = problem.data
+    if problem.num_agents == 1:
+        found.append("There is only one agent: only its examples can be chosen.")
+    elif num_active == problem.num_agents:
+        found.append("All agents take part in every round: only examples can be chosen.")
+    if np.all(problem.batch_size == data.num_examples):
+        found.append("Every step uses all examples of its agent: only agents can be chosen.")
+    if data.targets.min() == data.targets.max():
+        found.append(f"The target is always {data.targets[0]:g}: there is nothing to learn.")
+    elif uniform.variance <= 1e-20 * float(np.mean(data.targets**2)):
+        found.append("The model fits every example: uniform sampling has no noise to reduce.")
+    elif 1 < num_active < problem.num_agents and uniform.agents_share < ALIKE:
+        found.append(
+            f"The agents are alike: only {100 * uniform.agents_share:.2g}% of the noise of uniform "
+            "sampling comes from the choice of agents."
+        )
+    return found
 
 
 def _ratio(over: float, under: float) -> float:
@@ -197,22 +150,37 @@ def _decibels(ratio: float) -> float:
     return 10.0 * math.log10(ratio) if ratio > 0.0 else -math.inf
 
 
-def _directions(problem: Problem, model: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """The eigenbasis of the Hessian and 1 / its eigenvalues: the msd's weights, if they exist."""
+def _directions(problem: Problem, model: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The eigenvalues and eigenvectors of the Hessian, if it can be had."""
     try:
         curvature, basis = np.linalg.eigh(hessian(problem, model))
     except TheoryError:
-        return None, np.ones(problem.num_params)
-    if not curvature[0] > 1e-12 * curvature[-1]:
-        return None, np.ones(problem.num_params)  # a direction that never settles
-    return basis, 1.0 / curvature
+        return None, None
+    # In a direction without curvature there is no noise either: it never moves.
+    return np.where(curvature > SINGULAR * curvature[-1], curvature, 0.0), basis
 
 
-def _limit(problem: Problem, algorithm: ISFedAvg, chosen: Choices) -> float | None:
+def _weights(curvature: np.ndarray | None, size: int) -> np.ndarray:
+    """1 / curvature, the msd's weights of the noise; equal ones if the curvature is not known."""
+    if curvature is None:
+        return np.ones(size)
+    return np.divide(1.0, curvature, out=np.zeros(size), where=curvature > 0.0)
+
+
+def _steps(problem: Problem, model: np.ndarray) -> Any:
+    """From an algorithm and its probabilities to its stable step sizes; None if not known."""
     try:
-        return step_limits(problem, algorithm, chosen).mean_square
+        stable = StableSteps(problem, model)
     except ValueError:
         return None
+
+    def steps(algorithm: ISFedAvg, choices: Choices) -> tuple[float | None, float | None]:
+        try:
+            return stable.limits(algorithm, choices)
+        except ValueError:
+            return None, None
+
+    return steps
 
 
 def _examples_size(problem: Problem, chosen: Choices) -> float:

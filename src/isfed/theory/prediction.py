@@ -14,13 +14,11 @@ from scipy import linalg
 
 from isfed.algorithms import ISFedAvg
 from isfed.problems import Problem, optimum
-from isfed.problems.losses import LinearLoss
 from isfed.theory.bound import TheoryError
 from isfed.theory.choices import Choices
+from isfed.theory.curvature import hessian
 from isfed.theory.stability import with_step_size
 from isfed.theory.variance import Variance, gradient_variance
-
-MOST_PARAMS = 2000  # beyond, the Hessian is not built: its eigenvectors would take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,28 +58,6 @@ class Prediction:
             variance = self.step_size**2 * self.noise * sums
             out[i] = np.sum((left * start + self.offset) ** 2 + variance)
         return out
-
-
-def hessian(problem: Problem, params: np.ndarray, *, weight: np.ndarray | None = None):
-    """The Hessian of the risk at a model (of other weights of the rows, if given), (M, M)."""
-    loss = problem.loss
-    if not isinstance(loss, LinearLoss):
-        raise TheoryError(f"{type(loss).__name__} has no Hessian that we know")
-    if problem.num_params > MOST_PARAMS:
-        raise TheoryError(f"a Hessian of {problem.num_params} parameters is too large to build")
-    x, y = problem.data.features, problem.data.targets
-    rows = problem.data.row_weights() if weight is None else weight
-    width, count = loss.compiled.num_rows, problem.data.num_features
-    margins = x @ params.reshape(width, -1).T
-    matrix = np.empty((width, count, width, count))
-    for row in range(width):
-        change = np.zeros((len(y), width))
-        change[:, row] = 1.0
-        bends = loss.bends(margins, y, change)  # (N, width)
-        for other in range(width):
-            matrix[other, :, row] = (x * (rows * bends[:, other])[:, None]).T @ x
-    flat = matrix.reshape(problem.num_params, problem.num_params)
-    return (flat + flat.T) / 2.0 + 2.0 * loss.ridge * rows.sum() * np.eye(problem.num_params)
 
 
 def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = None) -> Prediction:

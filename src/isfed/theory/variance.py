@@ -6,6 +6,7 @@ the round, the L agents are weighted by 1 / (K p_k), their examples by 1 / (N_k 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,19 +57,50 @@ def gradient_variance(
     """
     model = check_model(problem, params)
     chosen = choices_at(problem, algorithm, model) if choices is None else choices
-    num_agents, num_active = problem.num_agents, algorithm.num_active
+    return gradient_variances(problem, [(algorithm, chosen)], params=model, rotate=rotate)[0]
+
+
+def gradient_variances(
+    problem: Problem,
+    ways: Sequence[tuple[ISFedAvg, Choices]],
+    *,
+    params: np.ndarray,
+    rotate: np.ndarray | None = None,
+) -> list[Variance]:
+    """`gradient_variance` of several algorithms with their probabilities, in one pass."""
+    num_agents = problem.num_agents
     size = problem.num_params if rotate is None else rotate.shape[1]
-    means, spreads = np.empty((num_agents, size)), np.empty((num_agents, size))
-    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
-        turned = gradients if rotate is None else gradients @ rotate
-        steps = int(problem.local_steps[agent])
-        # Without the 1/E_k an agent's estimate is E_k times as long.
-        scale = 1.0 if algorithm.divide_by_steps else float(steps)
-        means[agent] = scale * turned.mean(axis=0)
-        one_step = total_variance(
-            algorithm.example_design, chosen.of_agent(problem, agent), turned / len(turned)
+    means = np.empty((num_agents, size))
+    # Algorithms that draw examples alike share what these contribute.
+    examples = [(algorithm.example_design, chosen.examples) for algorithm, chosen in ways]
+    which = [
+        next(
+            j for j, (design, chances) in enumerate(examples)
+            if design == drawn and np.array_equal(chances, shown)
         )
-        spreads[agent] = scale**2 * one_step / steps
+        for drawn, shown in examples
+    ]  # fmt: skip
+    spreads = {way: np.empty((num_agents, size)) for way in which}
+    for agent, gradients in enumerate(gradients_of_agents(problem, params)):
+        turned = gradients if rotate is None else gradients @ rotate
+        means[agent] = turned.mean(axis=0)
+        each = turned / len(turned)
+        for way, spread in spreads.items():
+            algorithm, chosen = ways[way]
+            inclusion = chosen.of_agent(problem, agent)
+            spread[agent] = total_variance(algorithm.example_design, inclusion, each)
+    return [_of_round(problem, *way, means, spreads[j]) for j, way in zip(which, ways, strict=True)]
+
+
+def _of_round(
+    problem: Problem, algorithm: ISFedAvg, chosen: Choices, means: np.ndarray, spreads: np.ndarray
+) -> Variance:
+    """The variance of a round from every agent's mean gradient and the variance of one step."""
+    num_agents, num_active = problem.num_agents, algorithm.num_active
+    steps = problem.local_steps.astype(float)[:, None]
+    # Without the 1/E_k an agent's estimate is E_k times as long.
+    scale = np.ones_like(steps) if algorithm.divide_by_steps else steps
+    means, spreads = scale * means, scale**2 * spreads / steps
     from_agents = total_variance(algorithm.agent_design, chosen.agents, means / num_agents)
     prob = chosen.agent_prob(num_active)
     weight = np.divide(1.0, num_agents * prob, out=np.zeros(num_agents), where=prob > 0.0)
