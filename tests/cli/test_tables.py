@@ -29,7 +29,7 @@ def test_compare_on_a_table(run, tumours, tmp_path):
     )  # fmt: skip
     assert code == 0, text
     assert "Importance sampling" in text
-    assert "12 agents, 569 rows" in text
+    assert "569 rows of 12 agents" in text
     folder = tmp_path / "runs" / "compare-tumours"
     for name in ("summary.json", "history.parquet", "comparison.png", "comparison.svg"):
         assert (folder / name).stat().st_size > 0
@@ -40,10 +40,10 @@ def test_compare_on_a_table(run, tumours, tmp_path):
     [
         (["--agent", "sit", "--target", "target"], ["no column 'sit'", "did you mean 'site'?"]),
         (["--agent", "site", "--target", "target", "--drop", "are"], ["no column 'are'"]),
-        (["--agent", "site", "--target", "target", "--missing", "x"], ["missing='x'"]),
+        (["--agent", "site", "--target", "target", "--missing", "x"], ["--missing x"]),
         (["--agent", "site", "--target", "target", "--task", "guess"], ["guess"]),
-        (["--agent", "site", "--target", "target", "--active", "99"], ["num_active=99"]),
-        (["--agent", "site", "--target", "target", "--rounds", "0"], ["rounds=0"]),
+        (["--agent", "site", "--target", "target", "--active", "99"], ["--active 99"]),
+        (["--agent", "site", "--target", "target", "--rounds", "0"], ["--rounds 0"]),
     ],
 )
 def test_compare_names_what_is_wrong_and_writes_nothing(run, tumours, tmp_path, options, words):
@@ -208,10 +208,10 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
         (["table.csv"], "say --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
         (["equal", "--ridge", "5"], "equal is no table"),
-        (["equal", "--active", "301"], "num_active=301 exceeds num_agents=300"),
-        (["equal", "--active", "0"], "num_active=0 must be a whole number >= 1"),
-        (["equal", "--batch-size", "0"], "batch_size=0"),
-        (["equal", "--local-steps", "0"], "local_steps=0"),
+        (["equal", "--active", "301"], "--active 301 exceeds num_agents=300"),
+        (["equal", "--active", "0"], "--active 0 must be a whole number >= 1"),
+        (["equal", "--batch-size", "0"], "--batch-size 0"),
+        (["equal", "--local-steps", "0"], "--local-steps 0"),
     ],
 )
 def test_diagnose_names_what_is_wrong(run, tmp_path, words, message):

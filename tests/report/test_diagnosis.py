@@ -17,8 +17,7 @@ from isfed.report.diagnosis import (
 def test_the_folder_holds_it(tmp_path):
     problem = PAPER.replace(num_agents=20, num_examples=10).make()
     found = diagnose(problem, num_active=3)
-    names = [f"site {k}" for k in range(20)]
-    write_diagnosis(tmp_path / "run", problem, found, names=names)
+    write_diagnosis(tmp_path / "run", problem, found)
     results = load_results(tmp_path / "run")
     assert results.kind == "diagnosis"
     assert results.summary["recommendation"] == found.recommendation()
@@ -27,8 +26,8 @@ def test_the_folder_holds_it(tmp_path):
     assert all(path.stat().st_size > 1000 for path in inclusion_figure(results))
     assert diagnosis_table(results).row_count == 4
     agents, examples = dominant_lines(results)
-    assert f"site {found.top_agents[0][0]} (" in agents
-    assert f"of agent site {found.top_examples[0][0]} (" in examples
+    assert f": {found.top_agents[0][0]} (" in agents
+    assert f"of agent {found.top_examples[0][0]} (" in examples
     table = results.inclusion
     of_agents = table["inclusion"][table["unit"] == "agent"]
     np.testing.assert_array_equal(of_agents, np.sort(found.choices.agents)[::-1])

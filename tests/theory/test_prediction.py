@@ -89,6 +89,6 @@ def test_without_the_division_by_steps_a_run_ends_elsewhere():
 
 def test_a_hessian_that_cannot_be_is_refused(monkeypatch):
     problem = EQUAL.replace(num_agents=2, num_examples=10).make()
-    monkeypatch.setattr("isfed.theory.prediction.MOST_PARAMS", 1)
+    monkeypatch.setattr("isfed.theory.curvature.MOST_PARAMS", 1)
     with pytest.raises(TheoryError, match="too large to build"):
         hessian(problem, np.zeros(2))

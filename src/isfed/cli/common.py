@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -115,8 +116,13 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 
 @contextlib.contextmanager
-def one_line_errors(stopped: str = "--resume continues from here") -> Iterator[None]:
-    """A user's mistake or a full disk ends in one line and a code, not in a traceback."""
+def one_line_errors(
+    stopped: str = "--resume continues from here", spell: Callable[[str], str] = str
+) -> Iterator[None]:
+    """A user's mistake or a full disk ends in one line and a code, not in a traceback.
+
+    `spell` puts the names that the library uses as the command line spells them.
+    """
     from isfed.experiments import ConfigError, StoreError
     from isfed.experiments.steps import NoStepError
     from isfed.simulate import DivergenceError
@@ -128,20 +134,40 @@ def one_line_errors(stopped: str = "--resume continues from here") -> Iterator[N
             warnings.showwarning = _show_warning
             yield
     except ConfigError as error:
-        fail(str(error), BAD_USAGE)
+        fail(spell(str(error)), BAD_USAGE)
     except (StoreError, DivergenceError, NoStepError) as error:
-        fail(str(error), RUN_FAILED)
+        fail(spell(str(error)), RUN_FAILED)
     except FileNotFoundError as error:
         fail(str(error), RUN_FAILED)
     except MemoryError:
         fail("not enough memory for so many rounds and repetitions", RUN_FAILED)
     except ValueError as error:
-        fail(str(error), BAD_USAGE)
+        fail(spell(str(error)), BAD_USAGE)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
     except KeyboardInterrupt:
         fail(f"stopped; {stopped}", INTERRUPTED)
+
+
+@contextlib.contextmanager
+def telling(patience: float = 2.0) -> Iterator[None]:
+    """Say on the standard error what takes longer than `patience` seconds, while it does."""
+    from isfed.base.progress import listening
+
+    began: dict[str, float] = {}
+    told = 0.0
+
+    def listen(what: str) -> None:
+        nonlocal told
+        now = time.monotonic()
+        since = now - began.setdefault(what, now)
+        if since > patience and now - told > 10.0:
+            told = now
+            errors.print(f"{what} ({since:.0f} s so far)", highlight=False, markup=False)
+
+    with listening(listen):
+        yield
 
 
 def end_if_diverged(results: Results) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,32 +20,47 @@ from isfed.cli.common import (
     Resume,
     Threads,
     console,
+    errors,
     one_line_errors,
     print_line,
+    telling,
+    with_options,
 )
+from isfed.cli.table_options import RIDGE, TableOptions, spelled
 
-if TYPE_CHECKING:
-    from isfed.experiments.sources import FileSource
-
-RIDGE = 1e-3
-Task = Annotated[str, typer.Option(help="regression (a measured target) or classification.")]
-Drop = Annotated[
-    list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
-]
-Missing = Annotated[
-    str, typer.Option(help="What a missing value is: error, mean, or a number to put there.")
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the results as JSON instead of tables and sentences.")
 ]
 
 
+@contextlib.contextmanager
+def _only_json(wanted: bool) -> Iterator[None]:
+    """With --json nothing else is written to the standard output."""
+    console.quiet = wanted
+    try:
+        yield
+    finally:
+        console.quiet = False
+
+
+def _print_json(results: Any) -> None:
+    typer.echo(json.dumps({**results.summary, "folder": str(results.path)}, indent=2))
+
+
+@with_options
 def compare(
-    file: Annotated[Path, typer.Argument(help="Your table: Parquet, CSV or LIBSVM.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Your table: Parquet, CSV, text, LIBSVM, Feather or Excel."),
+    ],
     agent: Annotated[str, typer.Option(help="The column that says whose row it is.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
-    task: Task = "regression",
-    drop: Drop = None,
-    missing: Missing = "error",
-    active: Annotated[int | None, typer.Option(help="Agents a round (default: a tenth).")] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples a step, at most.")] = 8,
+    table: TableOptions,
+    active: Annotated[
+        int | None, typer.Option(help="Agents per round (default: one tenth of them).")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per step, at most.")] = 8,
+    local_steps: Annotated[int, typer.Option(help="Steps of an agent per round.")] = 1,
     ridge: Annotated[
         float, typer.Option(help="Weight of the squared length of the model.")
     ] = RIDGE,
@@ -55,6 +73,7 @@ def compare(
     resume: Resume = False,
     backend: Backend = None,
     jobs: Jobs = None,
+    as_json: Json = False,
 ) -> None:
     """Would importance sampling help on your own data, and by how much?
 
@@ -69,23 +88,23 @@ def compare(
     from isfed.report.progress import RunProgress
     from isfed.report.tables import settling_lines
 
-    with one_line_errors():
+    with one_line_errors(spell=spelled), _only_json(as_json):
         folder = out or Path("runs") / f"compare-{file.stem}"
         workers = Workers(backend=backend, jobs=jobs, threads=threads)
-        source = _own_file(file, agent, target, task, drop or [], missing)
-        source = replace(source, ridge=ridge, batch_size=batch_size)
-        problem, _ = problem_of(source)
+        with telling():
+            source = table.source(
+                file, agent, target, ridge=ridge, batch_size=batch_size, local_steps=local_steps
+            )
+            lines = source.table().account.lines()
+            problem, _ = problem_of(source)
         budget = Budget(
             num_active=max(1, problem.num_agents // 10) if active is None else active,
             rounds=rounds, repetitions=repetitions, seed=seed,
         )  # fmt: skip
         rivalry = Rivalry(file.stem, source, budget)
         Folder(folder, rivalry).check(resume=resume, overwrite=overwrite)
-        print_line(
-            f"{file.name}: {problem.num_agents} agents, {len(problem.data.targets)} rows, "
-            f"{problem.data.num_features} features, {type(problem.loss).__name__}"
-        )
-        with RunProgress(console) as progress:
+        _print_account(file.name, problem, lines)
+        with RunProgress(errors if as_json else console) as progress, telling():
             results = run_comparison(
                 rivalry, folder, resume=resume, overwrite=overwrite, workers=workers,
                 progress=progress,
@@ -96,48 +115,45 @@ def compare(
         for line in settling_lines(results):
             print_line(line)
         print_line(f"Results are in {folder}")
+    if as_json:
+        _print_json(results)
 
 
-def _own_file(
-    file: Path, agent: str, target: str, task: Any, drop: list[str], missing: str
-) -> FileSource:
-    """The user's table with its columns."""
-    from isfed.datasets.tables import Columns
-    from isfed.experiments import ConfigError
-    from isfed.experiments.sources import FileSource
-
-    try:
-        filling: Any = missing if missing in ("error", "mean") else float(missing)
-    except ValueError:
-        raise ConfigError(f"missing={missing!r} must be error, mean or a number") from None
-    columns = Columns(agent=agent, target=target, task=task, missing=filling)
-    return FileSource(file=file, columns=columns, drop=tuple(drop))
+def _print_account(name: str, problem: Any, lines: list[str]) -> None:
+    loss, count = type(problem.loss).__name__, problem.data.num_features
+    print_line(f"{name}: {lines[0]} {count} features, {loss}.")
+    for line in lines[1:]:
+        print_line(f"- {line}")
 
 
+@with_options
 def diagnose(
     what: Annotated[
-        str, typer.Argument(help="A table (Parquet, CSV, LIBSVM), or a name: see below.")
+        str, typer.Argument(help="A table (Parquet, CSV, text, LIBSVM ...), or a name: see below.")
     ],
+    table: TableOptions,
     agent: Annotated[str | None, typer.Option(help="Of a table: whose row it is.")] = None,
     target: Annotated[str | None, typer.Option(help="Of a table: the column to predict.")] = None,
-    task: Task = "regression",
-    drop: Drop = None,
-    missing: Missing = "error",
     active: Annotated[
-        int | None, typer.Option(help="L, agents a round (default: a tenth, or as named).")
+        int | None, typer.Option(help="L, agents per round (default: one tenth, or as named).")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="B, examples a step, at most (default: 8, or as named).")
+        int | None, typer.Option(help="B, examples per step, at most (default: 8, or as named).")
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(help="E, steps of a turn (default: 1, or as named).")
+        int | None, typer.Option(help="E, steps of an agent per round (default: 1, or as named).")
     ] = None,
     ridge: Annotated[
-        float | None, typer.Option(help=f"Of a table: weight of |params|^2 (default: {RIDGE}).")
+        float | None,
+        typer.Option(help=f"Of a table: weight of the model's squared length (default: {RIDGE})."),
     ] = None,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Also the constants of the paper's lemmas.")
+    ] = False,
     data_dir: DataDir = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Would importance sampling help, and by how much? Predicted, without a training run.
 
@@ -146,66 +162,72 @@ def diagnose(
     largest stable step sizes; who would be drawn most. All of it at the minimiser w^o, which is
     computed from the whole table: that is the only fit it makes.
 
-    WHAT is a table (Parquet, CSV or LIBSVM; say --agent and --target), or a name: paper, equal,
-    outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits, breast-cancer.
+    WHAT is a table (Parquet, CSV, text, LIBSVM, Feather, Excel; say --agent and --target), or a
+    name: paper, equal, outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits,
+    breast-cancer.
     """
     from isfed.experiments.diagnosing import check_folder, write_diagnosis
     from isfed.report.diagnosis import (
+        answer_lines,
         constant_lines,
         diagnosis_table,
-        dominant_lines,
         inclusion_figure,
         setting_line,
-        settling_line,
     )
     from isfed.theory import diagnose as find
 
-    with one_line_errors(stopped="nothing was written"):
+    with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
-        check_folder(folder, overwrite=overwrite)
-        columns = (agent, target, task, drop or [], missing)
-        problem, usual, names = _problem_of(what, columns, ridge, data_dir)
-        problem = _with_work(problem, batch_size, local_steps)
-        found = find(problem, num_active=usual if active is None else active)
-        results = write_diagnosis(folder, problem, found, names=names, overwrite=overwrite)
+        with telling():
+            problem, usual, read = _problem_of(what, table, (agent, target), ridge, data_dir)
+            problem = _with_work(problem, batch_size, local_steps)
+            check_folder(folder, overwrite=overwrite)
+            if read is not None:
+                _print_account(Path(what).name, problem, read.account.lines())
+            found = find(problem, num_active=usual if active is None else active, theory=theory)
+            results = write_diagnosis(folder, problem, found, table=read, overwrite=overwrite)
         inclusion_figure(results)
+        for line in answer_lines(results):
+            print_line(line)
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
-        print_line(results.summary["recommendation"])
-        print_line(settling_line(results))
-        for line in dominant_lines(results):
-            print_line(f"- {line}")
-        print_line(
-            "Constants of the paper's lemmas and theorem; their limits are bounds, far more "
-            "careful than what is stable (docs/theory.md):"
-        )
-        for line in constant_lines(results):
-            print_line(f"  {line}")
+        if theory:
+            print_line(
+                "Constants of the paper's lemmas and theorem; their limits are bounds, far more "
+                "careful than what is stable (docs/theory.md):"
+            )
+            for line in constant_lines(results):
+                print_line(f"  {line}")
         print_line(f"Results are in {folder}")
+    if as_json:
+        _print_json(results)
 
 
 def _problem_of(
-    what: str, columns: tuple, ridge: float | None, data_dir: Path | None
+    what: str,
+    options: TableOptions,
+    columns: tuple[str | None, str | None],
+    ridge: float | None,
+    data_dir: Path | None,
 ) -> tuple[Any, int, Any]:
-    """The problem of a table or of a name, the usual number of agents a round, and their names."""
+    """The problem of a table or of a name, the usual number of agents per round, and the table."""
     from isfed.experiments import ConfigError
     from isfed.experiments.named import NAMED
 
-    agent, target, _, drop, _ = columns
+    agent, target = columns
     if what in NAMED:
-        if agent or target or drop or ridge is not None:
-            raise ConfigError(
-                f"{what} is no table: --agent, --target, --drop, --ridge do not apply"
-            )
+        if agent or target or options.given or ridge is not None:
+            given = ", ".join(options.given) or "--agent, --target, --ridge"
+            raise ConfigError(f"{what} is no table: {given} and the like do not apply")
         return *NAMED[what](data_dir), None
     if not Path(what).exists():
         raise ConfigError(f"{what} is no file and no name; the names are {', '.join(NAMED)}")
     if agent is None or target is None:
         raise ConfigError(f"{what} is a table: say --agent COLUMN and --target COLUMN")
-    source = replace(_own_file(Path(what), *columns), ridge=RIDGE if ridge is None else ridge)
+    source = options.source(Path(what), agent, target, ridge=RIDGE if ridge is None else ridge)
     table = source.table()
     problem = source.problem_of(table)
-    return problem, max(1, problem.num_agents // 10), table.agents
+    return problem, max(1, problem.num_agents // 10), table
 
 
 def _with_work(problem: Any, batch_size: int | None, local_steps: int | None) -> Any:

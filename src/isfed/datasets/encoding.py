@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from isfed.datasets.numerals import number, unknown
 from isfed.datasets.sources import Source
 
 MOST_CATEGORIES = 1000
@@ -34,41 +35,58 @@ def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.cast(pa.string()) for chunk in chunks], pa.string())
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of values; one of a dictionary of anything but words is written out."""
+    if pa.types.is_dictionary(column.type) and not is_text(column):
+        return column.cast(column.type.value_type)
+    return column
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a type is a date, a time or a duration."""
+    return pa.types.is_temporal(kind)
 
 
 def holds_numbers(source: Source, name: str) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error."""
-    column = source.column(name)
+    column = plain(source.column(name))
     kind = column.type
-    if pa.types.is_null(kind):
-        raise ValueError(f"{source.name}: column {name!r} has no values; leave it out")
+    if pa.types.is_null(kind) or column.null_count == len(column):
+        raise ValueError(
+            f"{source.name}: column {name!r} has no values; leave it out (--drop {name!r})"
+        )
     if not is_text(column):
-        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or is_time(kind):
             return True
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return True
         raise ValueError(
             f"{source.name}: column {name!r} is of type {kind}; expected numbers or text, "
-            "so convert it or leave it out"
+            f"so convert it or leave it out (--drop {name!r})"
         )
+    comma = source.reading.comma
     words = [word for word in _as_words(column).unique().to_pylist() if word is not None]
-    if not words:
-        raise ValueError(f"{source.name}: column {name!r} has no values; leave it out")
-    numeric = [_is_number(word) for word in words]
-    if any(numeric) and not all(numeric):
-        word = words[numeric.index(False)]
+    numeric = [number(word, comma=comma) is not None for word in words]
+    rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
+    if rest and all(number(word, comma=not comma) is not None for word in words):
+        sign, other = ("point", "comma") if comma else ("comma", "point")
         raise ValueError(
-            f"{source.place(_first_equal(column, word), name)}: {word!r} is not a number, but "
-            f"{sum(numeric)} of the column's {len(words)} different values are; mend it, or name "
-            "the column as categorical"
+            f"{source.place(_first_equal(column, rest[0]), name)}: {rest[0]!r} is a number only "
+            f"with a decimal {sign}, but decimals are read after a {other}; say decimal={sign!r}, "
+            "or name the column as categorical "
+            f"(--categorical {name!r})"
         )
-    return all(numeric)
+    if not any(numeric):
+        return False
+    strange = [word for word in rest if not unknown(word)]
+    if strange:
+        raise ValueError(
+            f"{source.place(_first_equal(column, strange[0]), name)}: {strange[0]!r} is not a "
+            f"number, but {sum(numeric)} of the column's {len(words)} different values are; mend "
+            f"it, or name the column as categorical (--categorical {name!r}), or, if it stands for "
+            f"a missing value, say so (--na {strange[0]!r})"
+        )
+    return True
 
 
 def _first_equal(column: pa.ChunkedArray, word: str) -> int:
@@ -76,16 +94,15 @@ def _first_equal(column: pa.ChunkedArray, word: str) -> int:
 
 
 def numbers(source: Source, name: str) -> np.ndarray:
-    """A column as floats, NaN where a value is missing; an infinite value is an error."""
-    column = source.column(name)
+    """A column as floats, NaN where a value is missing; an infinite value is an error.
+
+    Dates become days since 1970, times and durations seconds.
+    """
+    column = plain(source.column(name))
     if is_text(column):
-        words = _as_words(column).to_pylist()
-        values = np.array([np.nan if word is None else float(word) for word in words])
+        values = _numbers_of_words(_as_words(column), comma=source.reading.comma)
     else:
-        kind = column.type
-        if pa.types.is_boolean(kind):
-            column = column.cast(pa.int8())
-        values = column.cast(pa.float64(), safe=False).to_numpy()  # a null becomes NaN
+        values = _floats(column)
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(
@@ -95,12 +112,40 @@ def numbers(source: Source, name: str) -> np.ndarray:
     return values
 
 
+def _numbers_of_words(words: pa.ChunkedArray, *, comma: bool) -> np.ndarray:
+    encoded = words.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    found = [number(word, comma=comma) for word in encoded.dictionary.to_pylist()]
+    each = np.array([np.nan if value is None else value for value in [*found, None]])
+    return each[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        stamps = column.cast(pa.timestamp("us"), safe=False)
+        micro = stamps.cast(pa.int64()).cast(pa.float64(), safe=False)
+        return micro.to_numpy() / (86_400 * 1e6)
+    if is_time(kind):
+        per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[getattr(kind, "unit", "s")]
+        whole = pa.int32() if kind.bit_width == 32 else pa.int64()
+        return column.cast(whole).cast(pa.float64(), safe=False).to_numpy() / per_second
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    return column.cast(pa.float64(), safe=False).to_numpy()  # a null becomes NaN
+
+
 def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.ndarray, list]:
     """A column as places in its sorted values (or in the `known` ones); -1 where missing.
 
     A value that is not among the known ones is an error.
     """
-    column = source.column(name)
+    column = plain(source.column(name))
+    if pa.types.is_nested(column.type):
+        raise ValueError(
+            f"{source.name}: column {name!r} is of type {column.type}; expected single values"
+        )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)  # type: ignore[attr-defined]
     elif is_text(column):
@@ -127,19 +172,24 @@ def _shown(values: Sequence) -> str:
     return ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
 
 
-def one_hot(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
-    """One column of zeros and ones for every category; NaN in all where the value is missing."""
+def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
+    """`codes` of a column of categories; too many of them are an error."""
     places, values = codes(source, name, known)
     if len(values) > MOST_CATEGORIES or (known is None and 2 * len(values) > places.size > 20):
         raise ValueError(
             f"{source.name}: column {name!r} has {len(values)} different values in {places.size} "
             f"rows, too many to be categories (at most {MOST_CATEGORIES}, and half of the rows); "
-            "leave it out (--drop)"
+            f"leave it out (--drop {name!r})"
         )
-    block = np.zeros((places.size, len(values)))
+    return places, values
+
+
+def one_hot(places: np.ndarray, num_values: int) -> np.ndarray:
+    """One column of zeros and ones for every category; NaN in all where the value is missing."""
+    block = np.zeros((places.size, num_values))
     block[np.arange(places.size), places] = 1.0
     block[places < 0] = np.nan
-    return block, values
+    return block
 
 
 def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +198,8 @@ def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
     missing = np.flatnonzero(places < 0)
     if missing.size:
         raise ValueError(
-            f"{source.place(missing[0], name)}: no agent is named ({missing.size} such)"
+            f"{source.place(missing[0], name)}: no agent is named ({missing.size} such); name it "
+            "there, or leave such rows out"
         )
     return places, np.array(values)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import platformdirs
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from isfed.datasets.libsvm import unpacked
+from isfed.datasets.packing import unpacked
 
 VARIABLE = "ISFED_DATA"
 TIMEOUT = 20.0  # seconds without an answer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import math
 from pathlib import Path
@@ -11,22 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from isfed.datasets.packing import unpacked
+
 MOST_BYTES = 8 * 2**30  # of the dense matrix
-
-
-def unpacked(path: Path) -> bytes:
-    """The content of a file, unpacked if it ends in .bz2 or .gz."""
-    packed = path.read_bytes()
-    try:
-        if path.suffix == ".bz2":
-            return bz2.decompress(packed)
-        if path.suffix == ".gz":
-            return gzip.decompress(packed)
-    except (OSError, EOFError, ValueError) as error:
-        raise ValueError(
-            f"{path} cannot be unpacked ({error}); is the file complete? Fetch it again"
-        ) from error
-    return packed
 
 
 def read_libsvm(

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import io
+import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
+import pyarrow.compute as arrow_compute
+import pyarrow.feather as arrow_feather
 import pyarrow.parquet as arrow_parquet
 
-from isfed.datasets.libsvm import read_libsvm, unpacked
+from isfed.datasets.libsvm import read_libsvm
+from isfed.datasets.packing import PACKED, inner_name, unpacked
+from isfed.datasets.reading import FORMATS, Reading
+from isfed.datasets.text import USUAL, TextFile
 
-PACKED = (".gz", ".bz2")
-SEPARATORS = {".csv": ",", ".tsv": "\t", ".data": ","}  # .data: what UCI calls a CSV file
-LIBSVM = (".libsvm", ".svm", ".svmlight", ".trn", ".tst")
+SUFFIXES = {
+    "parquet": (".parquet", ".pq"),
+    "csv": tuple(USUAL),
+    "svmlight": (".libsvm", ".svm", ".svmlight", ".trn", ".tst"),
+    "feather": (".feather", ".arrow"),
+    "excel": (".xlsx", ".xlsm"),
+}
+pc: Any = arrow_compute  # its functions are made at run time, unknown to a type checker
 LABEL, QUERY = "label", "qid"  # what the columns of a LIBSVM file are called, beside 1, 2, ...
 
 
@@ -29,7 +39,8 @@ class Source:
 
     table: pa.Table
     name: str = "the table"
-    path: Path | None = None
+    line: Callable[[int], int] | None = None  # of a text file: from a row to its line
+    reading: Reading = field(default_factory=Reading)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by its name; if there is none, the error lists what there is."""
@@ -41,28 +52,32 @@ class Source:
             raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
         return self.table.column(name)
 
+    def spot(self, row: int) -> str:
+        """A row as the file numbers it: a line of a text file, else a row counted from 1."""
+        return f"row {row + 1}" if self.line is None else f"line {self.line(row)}"
+
     def place(self, row: int, column: str = "") -> str:
-        """Where a row is, for an error: a line of a text file, else a row counted from 1."""
-        where = f"{self.name}, row {row + 1}"
-        kind = _kind(self.path) if self.path else ""
-        if self.path and kind in SEPARATORS:
-            where = f"{self.name}, line {_csv_line(self.path, row)}"
-        elif self.path and kind in LIBSVM:
-            where = f"{self.name}, line {_libsvm_line(self.path, row)}"
+        """Where a row is, for an error."""
+        where = f"{self.name}, {self.spot(int(row))}"
         return f"{where}, column {column!r}" if column else where
 
 
-def open_source(source: Any) -> Source:
-    """A path (Parquet, CSV, TSV, LIBSVM), or a table of pandas, polars, Arrow or their like."""
+def open_source(source: Any, reading: Reading | None = None) -> Source:
+    """A path, or a table of pandas, polars, Arrow or their like.
+
+    Of a path the suffix says the format (Parquet, CSV, TSV, text, LIBSVM, Feather, Excel; packed as
+    .gz, .bz2, .xz, .zst or .zip), unless `reading` does.
+    """
     if isinstance(source, Source):
         return source
+    reading = reading or Reading()
     if isinstance(source, str | Path):
-        opened = _open_file(Path(source))
+        opened = _open_file(Path(source), reading)
     elif hasattr(source, "__arrow_c_stream__"):
         table = pa.RecordBatchReader.from_stream(source).read_all()
         # What pandas adds for row labels that are no column of the user's.
         labels = [name for name in table.column_names if name.startswith("__index_level_")]
-        opened = Source(table.drop_columns(labels))
+        opened = Source(table.drop_columns(labels), reading=reading)
     else:
         raise TypeError(
             f"cannot read a table from {type(source).__name__}: expected a path, or a table with "
@@ -73,86 +88,98 @@ def open_source(source: Any) -> Source:
         raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
     if opened.table.num_rows == 0:
         raise ValueError(f"{opened.name} has no rows")
-    return opened
+    return _without(opened, reading.na) if reading.na else opened
 
 
-def _kind(path: Path) -> str:
-    """The suffix that says the format, in lower case."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in PACKED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def _open_file(path: Path) -> Source:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    kind = _kind(path)
-    if kind in SEPARATORS:
-        return Source(_guess_csv(path), str(path), path)
-    if kind in LIBSVM:
-        return Source(_libsvm_table(path), str(path), path)
-    if kind in (".parquet", ".pq"):
-        try:
-            return Source(arrow_parquet.read_table(path), str(path), path)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} is not a Parquet file: {error}") from error
-    known = ", ".join((".parquet", ".pq", *SEPARATORS, *LIBSVM))
-    raise ValueError(f"{path} ends in {path.suffix or 'nothing'!r}; expected one of {known}")
-
-
-def _guess_csv(path: Path) -> pa.Table:
-    """With types guessed from the values, or as text where a later value defies the guess."""
-    try:
-        return _parse_csv(path, {})
-    except pa.ArrowInvalid as error:
-        if "conversion error" not in str(error):
-            raise ValueError(_csv_fault(path) or f"{path}: {error}") from error
-    header = next(_csv_rows(path))[1]
-    return _parse_csv(path, dict.fromkeys(header, pa.string()))
-
-
-def _parse_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
-    return arrow_csv.read_csv(
-        io.BytesIO(unpacked(path)),
-        parse_options=arrow_csv.ParseOptions(
-            delimiter=SEPARATORS[_kind(path)], newlines_in_values=True
-        ),
-        convert_options=arrow_csv.ConvertOptions(strings_can_be_null=True, column_types=types),
+def _format(path: Path, reading: Reading) -> str:
+    if reading.format is not None:
+        return reading.format
+    suffix = Path(inner_name(path)).suffix.lower()
+    for name, suffixes in SUFFIXES.items():
+        if suffix in suffixes:
+            return name
+    known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+    likely = _likely_format(path)
+    hint = f"; it looks like {likely}, so say" if likely else "; or say"
+    raise ValueError(
+        f"{path} ends in {suffix or 'nothing'!r}; expected one of {known} (packed: "
+        f"{', '.join(PACKED)}){hint} format={likely or FORMATS[0]!r}"
     )
 
 
-def _csv_rows(path: Path):
-    """(line, fields) of every line that is not empty; a quoted field may span lines."""
-    text = io.StringIO(unpacked(path).decode("utf-8-sig", errors="replace"), newline="")
-    reader = csv.reader(text, delimiter=SEPARATORS[_kind(path)])
-    before = 0
-    for fields in reader:
-        if fields:
-            yield before + 1, fields
-        before = reader.line_num
+def _likely_format(path: Path) -> str | None:
+    head = unpacked(path)[:4096]
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"ARROW1"):
+        return "feather"
+    first = head.decode("utf-8", errors="replace").split("\n", 1)[0].strip()
+    if re.fullmatch(r"[-+\d.eE]+(\s+(qid|\d+):\S+)+(\s*#.*)?", first):
+        return "svmlight"
+    return "csv" if re.search(r"[,;\t|]", first) else None
 
 
-def _csv_line(path: Path, row: int) -> int:
-    lines = (line for line, _ in _csv_rows(path))
-    next(lines)  # the header
-    return next(line for number, line in enumerate(lines) if number == row)
+def _open_file(path: Path, reading: Reading) -> Source:
+    if not path.is_file():
+        what = "is a folder" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"there is no file {path}: it {what}")
+    kind = _format(path, reading)
+    if kind == "csv":
+        text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
+        return Source(text.table(), str(path), text.line, reading)
+    if kind == "svmlight":
+        content = unpacked(path)
+        return Source(_libsvm_table(path, content), str(path), _LibsvmLines(content), reading)
+    try:
+        return Source(_whole(path, kind), str(path), None, reading)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a {kind.title()} file: {error}") from error
 
 
-def _csv_fault(path: Path) -> str | None:
-    """The first line with another number of fields than the header."""
-    rows = _csv_rows(path)
-    header = next(rows, (0, []))[1]
-    if not header:
-        return f"{path} is empty; expected a header line and rows"
-    for line, fields in rows:
-        if len(fields) != len(header):
-            return f"{path}, line {line}: {len(fields)} fields, but the header has {len(header)}"
-    return None
+def _whole(path: Path, kind: str) -> pa.Table:
+    """A file that is read as one piece."""
+    if kind == "excel":
+        return _excel_table(path)
+    packed = path.suffix.lower() in PACKED
+    content: Any = io.BytesIO(unpacked(path)) if packed else str(path)
+    return (
+        arrow_parquet.read_table(content)
+        if kind == "parquet"
+        else arrow_feather.read_table(content)
+    )
 
 
-def _libsvm_table(path: Path) -> pa.Table:
-    features, labels, queries = read_libsvm(path)
+def _excel_table(path: Path) -> pa.Table:
+    try:
+        import openpyxl  # type: ignore[import-not-found]
+    except ImportError:
+        raise ValueError(
+            f"{path} is an Excel file, which needs openpyxl: pip install 'isfed[excel]', or save "
+            "it as CSV"
+        ) from None
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # of its own kinds, and of zip's and XML's
+        raise ValueError(f"{path} is not an Excel file: {error}") from error
+    sheet: Any = book.active
+    rows = sheet.iter_rows(values_only=True)
+    header = [str(name).strip() if name is not None else "" for name in next(rows, ())]
+    values = [row for row in rows if any(value is not None for value in row)]
+    columns = [[row[j] for row in values] for j in range(len(header))]
+    arrays = [_cells(column) for column in columns]
+    return pa.Table.from_arrays(arrays, names=header)
+
+
+def _cells(values: list) -> pa.Array:
+    """A column of a sheet; a mixture of kinds as text."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
+
+
+def _libsvm_table(path: Path, content: bytes) -> pa.Table:
+    features, labels, queries = read_libsvm(path, content=content)
     columns = {LABEL: labels}
     if np.any(queries != 0):
         columns[QUERY] = queries
@@ -160,7 +187,42 @@ def _libsvm_table(path: Path) -> pa.Table:
     return pa.table(columns)
 
 
-def _libsvm_line(path: Path, row: int) -> int:
-    lines = unpacked(path).decode("utf-8", errors="replace").splitlines()
-    filled = (n for n, line in enumerate(lines, start=1) if line.split("#", 1)[0].strip())
-    return next(line for number, line in enumerate(filled) if number == row)
+class _LibsvmLines:
+    """From a row to its line; a record, because sources go to other processes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __call__(self, row: int) -> int:
+        lines = self.content.decode("utf-8", errors="replace").splitlines()
+        filled = (n for n, line in enumerate(lines, start=1) if line.split("#", 1)[0].strip())
+        return next(line for number, line in enumerate(filled) if number == row)
+
+
+def _without(source: Source, na: Any) -> Source:
+    """The table with nulls in place of the values that stand for a missing one."""
+    words = [str(value).strip() for value in na]
+    numeric = []
+    for word in words:
+        try:
+            numeric.append(float(word.replace(",", ".") if source.reading.comma else word))
+        except ValueError:
+            continue
+    table = source.table
+    for place, name in enumerate(table.column_names):
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            values: pa.Array = pa.array(words, kind)
+            gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=values)
+        elif numeric and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            values = pa.array(numeric, pa.float64())
+            gone = pc.is_in(column.cast(pa.float64(), safe=False), value_set=values)
+        else:
+            continue
+        if pc.any(gone).as_py():
+            empty = pc.if_else(gone, pa.scalar(None, kind), column)
+            table = table.set_column(place, name, empty)
+    return replace(source, table=table)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from isfed.datasets import encoding
-from isfed.datasets.partition import Partition, by_column
+from isfed.datasets import account, encoding
+from isfed.datasets.account import Account, Role
+from isfed.datasets.partition import by_column
+from isfed.datasets.reading import Reading
 from isfed.datasets.scaling import Scaling, federated_mean, federated_scaling
 from isfed.datasets.sources import Source, open_source
 from isfed.problems.data import FederatedData
@@ -25,7 +27,9 @@ class Columns:
     `features` are all the other columns unless named. Text columns become one column of zeros and
     ones per category, and so do the columns named in `categorical`. `missing` is "error", "mean"
     (of all agents' known values) or a number to put there. `standardise` gives every measured
-    feature mean 0 and standard deviation 1, from sums only; `intercept` adds a feature that is 1.
+    feature mean 0 and standard deviation 1, from sums only; `intercept` adds a feature that is 1,
+    and leaves out columns that are constant, which would say the same. Agents with fewer rows than
+    `least_rows` are left out; unless it is given, an agent of one row is an error.
     """
 
     agent: str
@@ -36,7 +40,7 @@ class Columns:
     missing: Literal["error", "mean"] | float = "error"
     standardise: bool = True
     intercept: bool = True
-    least_rows: int = 2  # an agent with fewer is an error
+    least_rows: int | None = None
 
     def __post_init__(self) -> None:
         if self.agent == self.target:
@@ -52,7 +56,7 @@ class Columns:
         number = isinstance(self.missing, int | float) and np.isfinite(self.missing)
         if self.missing not in ("error", "mean") and not number:
             raise ValueError(f"missing={self.missing!r} must be 'error', 'mean' or a number")
-        if self.least_rows < 1:
+        if self.least_rows is not None and self.least_rows < 1:
             raise ValueError(f"least_rows={self.least_rows} must be at least 1")
 
 
@@ -67,8 +71,12 @@ class FederatedTable:
     classes: tuple  # what the targets -1, +1 or 0, 1, ... stand for; empty for a regression
     imputed: Mapping[str, int]  # how many missing values of which feature were filled
     scaling: Scaling  # of the measured features; mean 0 and scale 1 for the others
+    rows: np.ndarray  # (N,) the row of the file, from 0, that every example was
+    account: Account  # what became of the table
+    spot: Callable[[int], str] = field(repr=False)  # a row of the file in words: "line 7"
     _categories: Mapping[str, list] = field(repr=False)
     _fill: np.ndarray = field(repr=False)
+    _constant: frozenset[str] = field(repr=False)
 
     def loss(self, *, ridge: float) -> LinearLoss:
         """The loss that fits the target: least squares, logistic or softmax."""
@@ -78,141 +86,249 @@ class FederatedTable:
             return Logistic(ridge=ridge)
         return Softmax(ridge=ridge, num_classes=len(self.classes))
 
-    def more(self, source: Any) -> FederatedTable:
+    def more(self, source: Any, reading: Reading | None = None) -> FederatedTable:
         """Another table, for instance to test on, encoded exactly as this one was.
 
         A category or class that this one does not have is an error; an agent may have one row.
         """
-        return _encode(open_source(source), replace(self.columns, least_rows=1), like=self)
+        columns = replace(self.columns, least_rows=1)
+        return _Encoder(open_source(source, reading), columns, self).table()
 
 
-def read_table(source: Any, columns: Columns) -> FederatedTable:
-    """Read a path (Parquet, CSV, LIBSVM) or a table of pandas, polars or Arrow.
+def read_table(source: Any, columns: Columns, reading: Reading | None = None) -> FederatedTable:
+    """Read a path (see `open_source`) or a table of pandas, polars or Arrow.
 
     >>> import pyarrow as pa
-    >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 4], "y": [0.0, 1, 2, 3]})
+    >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})
     >>> read = read_table(table, Columns(agent="site", target="y"))
     >>> read.agents.tolist(), read.features, read.data.num_examples.tolist()
     (['a', 'b'], ('x', '(intercept)'), [2, 2])
     """
-    return _encode(open_source(source), columns, like=None)
+    return _Encoder(open_source(source, reading), columns, None).table()
 
 
-def _encode(source: Source, columns: Columns, like: FederatedTable | None) -> FederatedTable:
-    for name in (columns.agent, columns.target, *(columns.features or ()), *columns.categorical):
-        source.column(name)  # before any work, an error if one is not there
-    partition = _partition(source, columns)
-    if columns.task == "regression":
-        targets, classes = encoding.measured_target(source, columns.target), ()
-    else:
-        known = like.classes if like else None
-        targets, classes = encoding.class_target(source, columns.target, known)
-    blocks = _Blocks(source, columns, dict(like._categories) if like else None)
-    raw = blocks.matrix[partition.rows]
-    measured = np.array(blocks.measured)
-    offsets = partition.offsets
-    fill = like._fill if like else _fill(source, columns, blocks, raw, offsets)
-    absent = np.isnan(raw)
-    if columns.missing == "error" and absent.any():
-        raise _missing_error(source, blocks)
-    raw = np.where(absent, fill, raw)
-    scaling = like.scaling if like else _scaling(raw, offsets, measured, columns)
-    features = scaling.apply(raw)
-    names = blocks.names
-    if columns.intercept:
-        features = np.column_stack([features, np.ones(len(features))])
-        names = [*names, INTERCEPT]
-    return FederatedTable(
-        data=FederatedData(features, targets[partition.rows], offsets),
-        columns=replace(columns, features=tuple(blocks.wanted)),
-        agents=partition.names,
-        features=tuple(names),
-        classes=tuple(classes),
-        imputed={blocks.names[j]: int(n) for j, n in enumerate(absent.sum(axis=0)) if n},
-        scaling=scaling,
-        _categories=blocks.categories,
-        _fill=fill,
-    )
+@dataclass
+class _Feature:
+    """A feature, or those of a column of categories, in the order of the agents."""
+
+    column: str
+    names: list[str]
+    values: np.ndarray  # (N, 1), or (N, categories)
+    measured: bool
 
 
-def _partition(source: Source, columns: Columns) -> Partition:
-    places, names = encoding.agents(source, columns.agent)
-    partition = by_column(places)
-    few = np.flatnonzero(partition.sizes < columns.least_rows)
-    if few.size:
-        first = few[0]
-        row = int(partition.rows[partition.offsets[first]])
-        raise ValueError(
-            f"{source.place(row, columns.agent)}: agent {names[first]!s} has "
-            f"{partition.sizes[first]} row(s), fewer than least_rows={columns.least_rows}; "
-            f"{few.size} of {names.size} agents have so few. Is {columns.agent!r} the column of "
-            "the agents? If so, leave such agents out or set least_rows=1"
-        )
-    return Partition(partition.rows, partition.offsets, names)
+class _Encoder:
+    """From a source to federated data; `like` is the table that it is to be encoded as."""
 
-
-class _Blocks:
-    """The encoded features of all rows, in the order of the table, NaN where a value is missing."""
-
-    def __init__(self, source: Source, columns: Columns, known: dict[str, list] | None) -> None:
-        wanted = columns.features
-        if wanted is None:
+    def __init__(self, source: Source, columns: Columns, like: FederatedTable | None) -> None:
+        self.source, self.columns, self.like = source, columns, like
+        named = (columns.agent, columns.target, *(columns.features or ()), *columns.categorical)
+        for name in named:
+            source.column(name)  # before any work, an error if one is not there
+        self.rows, self.offsets, self.agents = self._partition()
+        self.wanted = columns.features
+        if self.wanted is None:
             taken = (columns.agent, columns.target)
-            wanted = [name for name in source.table.column_names if name not in taken]
-        if not wanted:
+            self.wanted = [name for name in source.table.column_names if name not in taken]
+        if not self.wanted:
             raise ValueError(f"{source.name} has no column left for a feature")
-        self.wanted = wanted
-        self.names: list[str] = []
-        self.origin: list[str] = []
-        self.measured: list[bool] = []
         self.categories: dict[str, list] = {}
-        parts = []
-        for name in wanted:
-            as_category = name in columns.categorical
-            if known is not None:
-                as_category = name in known
-            if as_category or (known is None and not encoding.holds_numbers(source, name)):
-                part, values = encoding.one_hot(source, name, known[name] if known else None)
-                self.categories[name] = values
-                self.names += [f"{name}={value}" for value in values]
-            else:
-                if known is not None and not encoding.holds_numbers(source, name):
-                    raise ValueError(
-                        f"{source.name}: column {name!r} is text, but it was numbers in training"
-                    )
-                part = encoding.numbers(source, name)[:, None]
-                self.names.append(name)
-            self.origin += [name] * part.shape[1]
-            self.measured += [name not in self.categories] * part.shape[1]
-            parts.append(part)
-        self.matrix = np.concatenate(parts, axis=1)
+        self.constant: set[str] = set()
+        self.imputed: dict[str, int] = {}
+        self.roles: list[Role] = []
 
+    def _partition(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows of the file, agent by agent, the agents' offsets and their names."""
+        columns, source = self.columns, self.source
+        places, names = encoding.agents(source, columns.agent)
+        partition = by_column(places)
+        sizes = partition.sizes
+        least = 2 if columns.least_rows is None else columns.least_rows
+        few = np.flatnonzero(sizes < least)
+        self.few = (few.size, int(sizes[few].sum()))
+        if not few.size:
+            return partition.rows, partition.offsets, names
+        if columns.least_rows is None:
+            row = int(partition.rows[partition.offsets[few[0]]])
+            raise ValueError(
+                f"{source.place(row, columns.agent)}: agent {names[few[0]]!s} has 1 row(s); "
+                f"{few.size} of {names.size} agents have so few. Is {columns.agent!r} the column "
+                "of the agents? If so, leave such agents out with least_rows=2, or keep them with "
+                "least_rows=1"
+            )
+        kept = sizes >= least
+        if not kept.any():
+            raise ValueError(
+                f"{source.name}: no agent has least_rows={least} rows; the largest has "
+                f"{sizes.max()}"
+            )
+        rows = partition.rows[np.repeat(kept, sizes)]
+        return rows, np.concatenate([[0], np.cumsum(sizes[kept])]), names[kept]
 
-def _missing_error(source: Source, blocks: _Blocks) -> ValueError:
-    absent = np.isnan(blocks.matrix)
-    first = int(np.flatnonzero(absent.any(axis=0))[0])
-    rows = np.flatnonzero(absent[:, first])
-    return ValueError(
-        f"{source.place(rows[0], blocks.origin[first])}: the value is missing ({rows.size} such in "
-        "this column); fill it in, leave the column out, or set missing='mean' or a number"
-    )
+    def table(self) -> FederatedTable:
+        columns, source, like = self.columns, self.source, self.like
+        if columns.task == "regression":
+            targets, classes = encoding.measured_target(source, columns.target), ()
+        else:
+            known = like.classes if like else None
+            targets, classes = encoding.class_target(source, columns.target, known)
+        targets = targets[self.rows]
+        features, names, scaling, fill, measured = self._matrix()
+        data = FederatedData(features, targets, self.offsets)
+        return FederatedTable(
+            data=data,
+            columns=replace(columns, features=tuple(self.wanted or ())),
+            agents=self.agents,
+            features=tuple(names),
+            classes=tuple(classes),
+            imputed=self.imputed,
+            scaling=scaling,
+            rows=self.rows,
+            account=self._account(data, names, classes, measured),
+            spot=source.spot,
+            _categories=self.categories,
+            _fill=fill,
+            _constant=frozenset(self.constant),
+        )
 
+    def _matrix(self) -> tuple[np.ndarray, list[str], Scaling, np.ndarray, list[int]]:
+        """The features as one block, column by column: no second block is ever needed."""
+        like, columns = self.like, self.columns
+        plans = {name: self._categories_of(name) for name in self.wanted or ()}
+        width = sum(1 if codes is None else len(codes[1]) for codes in plans.values())
+        block = np.empty((len(self.rows), width + columns.intercept))
+        names: list[str] = []
+        means, scales, fills, measured = [], [], [], []
+        for name, codes in plans.items():
+            if like and name in like._constant:
+                continue
+            feature = self._feature(name, codes)
+            at = len(names)
+            fill = like._fill[at : at + len(feature.names)] if like else self._fill(feature)
+            absent = self._fill_in(feature, fill)
+            if self._is_constant(feature, absent):
+                continue
+            if feature.measured:
+                measured.append(at)
+            scaling = self._scaling(feature, at)
+            block[:, at : at + len(feature.names)] = scaling.apply(feature.values)
+            means.append(scaling.mean)
+            scales.append(scaling.scale)
+            fills.append(fill)
+            names += feature.names
+        used = len(names)
+        if columns.intercept:
+            block[:, used] = 1.0
+        if used < width:
+            block = np.ascontiguousarray(block[:, : used + columns.intercept])
+        block.flags.writeable = False  # FederatedData then takes it as it is
+        empty = np.zeros(0)
+        if not used and not columns.intercept:
+            raise ValueError(f"{self.source.name} has no column left for a feature")
+        found = Scaling(np.concatenate([empty, *means]), np.concatenate([empty, *scales]))
+        names = [*names, INTERCEPT] if columns.intercept else names
+        return block, names, found, np.concatenate([empty, *fills]), measured
 
-def _fill(source: Source, columns: Columns, blocks: _Blocks, raw, offsets) -> np.ndarray:
-    """What stands for a missing value of every feature."""
-    if columns.missing == "error":
-        return np.zeros(raw.shape[1])
-    if columns.missing != "mean":
-        return np.full(raw.shape[1], float(columns.missing))
-    empty = np.flatnonzero(np.isnan(raw).all(axis=0))
-    if empty.size:
-        raise ValueError(f"{source.name}: column {blocks.origin[empty[0]]!r} has no values at all")
-    return federated_mean(raw, offsets)
+    def _categories_of(self, name: str) -> tuple[np.ndarray, list] | None:
+        """The codes and the values of a column of categories; None for one of numbers."""
+        source, like = self.source, self.like
+        if like is None:
+            if name not in self.columns.categorical and encoding.holds_numbers(source, name):
+                return None
+            return encoding.categories(source, name, None)
+        if name in like._categories:
+            return encoding.categories(source, name, like._categories[name])
+        if name not in like._constant and not encoding.holds_numbers(source, name):
+            raise ValueError(
+                f"{source.name}: column {name!r} is text, but it was numbers in training"
+            )
+        return None
 
+    def _feature(self, name: str, codes: tuple[np.ndarray, list] | None) -> _Feature:
+        if codes is None:
+            values = encoding.numbers(self.source, name)
+            self._raw = values
+            return _Feature(name, [name], values[self.rows, None], True)
+        places, values = codes
+        self.categories[name] = values
+        titles = [f"{name}={value}" for value in values]
+        return _Feature(name, titles, encoding.one_hot(places[self.rows], len(values)), False)
 
-def _scaling(raw, offsets, measured: np.ndarray, columns: Columns) -> Scaling:
-    if not columns.standardise:
-        return Scaling(np.zeros(raw.shape[1]), np.ones(raw.shape[1]))
-    found = federated_scaling(raw, offsets)
-    # Zeros and ones stay as they are: they have a scale of their own.
-    return Scaling(np.where(measured, found.mean, 0.0), np.where(measured, found.scale, 1.0))
+    def _fill(self, feature: _Feature) -> np.ndarray:
+        """What stands for a missing value of a feature."""
+        missing, width = self.columns.missing, len(feature.names)
+        if missing == "error":
+            return np.zeros(width)
+        if missing != "mean":
+            return np.full(width, float(missing))
+        if np.isnan(feature.values).all():
+            raise ValueError(
+                f"{self.source.name}: column {feature.column!r} has no values at all; leave it out "
+                f"(--drop {feature.column!r})"
+            )
+        return federated_mean(feature.values, self.offsets)
+
+    def _fill_in(self, feature: _Feature, fill: np.ndarray) -> int:
+        """Fill what is missing; returns how many rows that were."""
+        absent = np.isnan(feature.values)
+        count = int(absent[:, 0].sum())
+        if not count:
+            return 0
+        if self.columns.missing == "error":
+            first = int(self.rows[absent[:, 0]].min())
+            raise ValueError(
+                f"{self.source.place(first, feature.column)}: the value is missing ({count} such "
+                "in this column); fill it in, leave the column out "
+                f"(--drop {feature.column!r}), or set missing='mean' or missing=0"
+            )
+        feature.values[:] = np.where(absent, fill, feature.values)
+        self.imputed |= dict.fromkeys(feature.names, count)
+        return count
+
+    def _is_constant(self, feature: _Feature, filled: int) -> bool:
+        """Whether a column says no more than the intercept; notes the column's role."""
+        values = feature.values
+        alike = bool(np.all(values == values[0])) and self.columns.intercept
+        if self.like is not None:
+            return False
+        if alike:
+            self.constant.add(feature.column)
+            self.categories.pop(feature.column, None)
+            text = feature.names[0].partition("=")[2] or f"{values[0, 0]:g}"
+            self.roles.append(Role(feature.column, account.CONSTANT, f"always {text}", filled))
+        elif feature.measured:
+            self.roles.append(
+                account.role_of(self.source, feature.column, self._raw, filled=filled)
+            )
+        else:
+            levels = account.levels(self.categories[feature.column])
+            self.roles.append(Role(feature.column, account.CATEGORIES, levels, filled))
+        return alike
+
+    def _scaling(self, feature: _Feature, at: int) -> Scaling:
+        width = len(feature.names)
+        if self.like:
+            old = self.like.scaling
+            return Scaling(old.mean[at : at + width], old.scale[at : at + width])
+        # Zeros and ones stay as they are: they have a scale of their own.
+        if not (feature.measured and self.columns.standardise):
+            return Scaling(np.zeros(width), np.ones(width))
+        return federated_scaling(feature.values, self.offsets)
+
+    def _account(self, data: FederatedData, names, classes, measured: list[int]) -> Account:
+        sizes, columns = data.num_examples, self.columns
+        shares, span = {}, None
+        if classes:
+            codes = (data.targets + 1.0) / 2.0 if len(classes) == 2 else data.targets
+            counts = np.bincount(codes.astype(np.int64), minlength=len(classes))
+            shares = {str(c): float(n / counts.sum()) for c, n in zip(classes, counts, strict=True)}
+        else:
+            span = (float(data.targets.min()), float(data.targets.max()))
+        sums = [] if self.like else account.dependent(data.features, names, measured)
+        return Account(
+            rows=int(sizes.sum()), agents=sizes.size, smallest=int(sizes.min()),
+            median=float(np.median(sizes)), largest=int(sizes.max()), few_agents=self.few[0],
+            few_rows=self.few[1], least_rows=columns.least_rows or 2, roles=self.roles,
+            target=columns.target, shares=shares, span=span, sums=sums,
+            filling="the mean" if columns.missing == "mean" else f"{columns.missing}",
+        )  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from isfed.datasets import FederatedTable
 from isfed.experiments.folder import INCLUSION, Configured, Folder
 from isfed.experiments.results import Results, load_results
 from isfed.experiments.sources import Given
@@ -37,17 +37,27 @@ def write_diagnosis(
     problem: Problem,
     found: Diagnosis,
     *,
-    names: Sequence | None = None,
+    table: FederatedTable | None = None,
     overwrite: bool = False,
 ) -> Results:
-    """Write all there is of a diagnosis; `names` are those of the agents."""
+    """Write all there is of a diagnosis; agents, features and rows are named as in the table."""
     setting = {key: value for key, value in found.setting.items() if value is not None}
     config = DiagnosisConfig(
         {"name": found.problem, "setting": setting, "problem": Given(problem).describe()}
     )
     summary = found.as_dict()
     for row in (*summary["top_agents"], *summary["top_examples"]):
-        row["agent_name"] = str(row["agent"] if names is None else names[row["agent"]])
+        row["agent_name"] = str(row["agent"] if table is None else table.agents[row["agent"]])
+    for row in summary["top_examples"]:
+        row["row_name"] = f"example {row['example'] + 1}"
+        if table is not None:
+            at = problem.data.offsets[row["agent"]] + row["example"]
+            row["row_name"] = table.spot(int(table.rows[at]))
+    for row in summary["waits_for"]:
+        named = table is not None
+        row["feature_name"] = table.features[row["feature"]] if named else f"{row['feature'] + 1}"
+    if table is not None:
+        summary |= {"data": table.account.lines(), "account": table.account.as_dict()}
     place = Folder(folder, config)
     with place.opened(resume=False, overwrite=overwrite):
         heading = {"experiment": found.problem, "algorithms": [], "made_with": made_with()}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from isfed.datasets.reading import Reading
 from isfed.datasets.sources import open_source
 from isfed.datasets.tables import Columns, FederatedTable, read_table
 from isfed.experiments.keys import (
@@ -137,8 +139,9 @@ def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
 class FileSource:
     """A table of the user's own.
 
-    file: Parquet, CSV or LIBSVM.
+    file: Parquet, CSV, LIBSVM, Feather or Excel, packed or not.
     columns: which column is what.
+    reading: how the file is read, where its name and its content do not say.
     drop: columns to leave out of the features.
     loss: by name, or with its options; unless given, the one that fits the target.
     ridge: weight of |params|^2, of the loss that fits the target.
@@ -148,6 +151,7 @@ class FileSource:
 
     file: Path
     columns: Columns
+    reading: Reading = field(default_factory=Reading)
     drop: Sequence[str] = ()
     loss: LinearLoss | None = None
     ridge: float = 1e-3
@@ -164,7 +168,8 @@ class FileSource:
         if not self.file.is_file():
             what = "is a folder" if self.file.exists() else "does not exist"
             raise ValueError(f"file={str(self.file)!r} {what}")
-        return hashlib.sha256(self.file.read_bytes()).hexdigest()
+        status = self.file.stat()
+        return _digest(self.file, status.st_mtime_ns, status.st_size)
 
     def _check_content(self) -> None:
         if self._content() != self.sha256:
@@ -174,17 +179,9 @@ class FileSource:
             )
 
     def table(self) -> FederatedTable:
-        """The table as federated data."""
+        """The table as federated data; read once for all that ask."""
         self._check_content()
-        source = open_source(self.file)
-        taken = (self.columns.agent, self.columns.target, *self.drop)
-        for name in taken:
-            source.column(name)  # an error that lists the columns if it is not there
-        columns = self.columns
-        if columns.features is None:
-            names = [name for name in source.table.column_names if name not in taken]
-            columns = replace(columns, features=tuple(names))
-        return read_table(source, columns)
+        return _read(self.file, self.sha256, self.columns, self.drop, self.reading)
 
     def make(self) -> Problem:
         """Read the table; the loss is the one that fits its target unless another is given."""
@@ -203,32 +200,61 @@ class FileSource:
 
     def describe(self) -> dict[str, Any]:
         """The file with its columns and every default."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "columns"}
+        apart = ("columns", "reading")
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
         given |= {"file": self.file.resolve(), "loss": None}
         loss = {} if self.loss is None else {"loss": LOSSES.write(self.loss)}
-        return write_table(given) | loss | write_table(_columns_of(self.columns))
+        columns, reading = _keys_of(self.columns), _keys_of(self.reading)
+        return write_table(given) | loss | write_table(columns) | write_table(reading)
 
 
-def _columns_of(columns: Columns) -> dict[str, Any]:
-    return {f.name: getattr(columns, f.name) for f in fields(columns)}
+@lru_cache(maxsize=8)
+def _digest(file: Path, changed: int, size: int) -> str:
+    """The sha256 of a file, computed again if it was written to."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _read(
+    file: Path, sha256: str, columns: Columns, drop: Sequence[str], reading: Reading
+) -> FederatedTable:
+    source = open_source(file, reading)
+    taken = (columns.agent, columns.target, *drop)
+    for name in (*taken, *columns.categorical):
+        source.column(name)  # an error that lists the columns if it is not there
+    if columns.features is None:
+        names = [name for name in source.table.column_names if name not in taken]
+        columns = replace(columns, features=tuple(names))
+    return read_table(source, columns)
+
+
+def _keys_of(record: Any) -> dict[str, Any]:
+    return {f.name: getattr(record, f.name) for f in fields(record)}
 
 
 def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
-    mine = arguments(FileSource, without=("columns",))
-    theirs = arguments(Columns)
-    check_keys(given, (*mine, *theirs), where="[problem]")
-    parts = [
+    parts = {
+        FileSource: arguments(FileSource, without=("columns", "reading")),
+        Columns: arguments(Columns),
+        Reading: arguments(Reading),
+    }
+    check_keys(given, [key for known in parts.values() for key in known], where="[problem]")
+    mine, columns, reading = (
         read_arguments(
             {k: v for k, v in given.items() if k in known}, known, where="[problem]",
             readers=READERS,
         )
-        for known in (mine, theirs)
-    ]  # fmt: skip
+        for known in parts.values()
+    )  # fmt: skip
     for key in ("batch_size", "local_steps"):
-        if parts[0][key] < 1:
-            raise ConfigError(f"[problem]: {key}={parts[0][key]} must be at least 1")
-    columns = make(Columns, parts[1], where="[problem]")
-    options = parts[0] | {"file": folder / parts[0]["file"], "columns": columns}
+        if mine[key] < 1:
+            raise ConfigError(f"[problem]: {key}={mine[key]} must be at least 1")
+    options = mine | {
+        "file": folder / mine["file"],
+        "columns": make(Columns, columns, where="[problem]"),
+        "reading": make(Reading, reading, where="[problem]"),
+    }
     return make(FileSource, options, where="[problem]")
 
 

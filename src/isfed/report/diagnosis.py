@@ -26,20 +26,20 @@ def diagnosis_table(results: Results) -> Table:
     table = Table(title=f"{found['problem']}: predicted at {found['at']}", title_justify="left")
     table.add_column("")
     for heading in (
-        "variance", "from agents", "ratio", "gain, dB", "stable step", "agents", "examples",
+        "variance", "from agents", "ratio", "gain, dB", "stable step", "careful step",
+        "settled after", "agents", "examples",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     num_active = found["setting"]["num_active"]
     batch = found["options"][0]["examples_size"]  # equal chances: the batch itself
     for option in found["options"]:
-        limit = option["step_limit"]
         table.add_row(
             NAMES[option["sampling"]],
             f"{_finite(option['variance']):.3g}",
             f"{100 * option['agents_share']:.0f}%",
             f"{_finite(option['variance_ratio']):.3g}",
             f"{_finite(option['gain_db']):.2f}",
-            "unknown" if limit is None else f"{limit:.3g}",
+            *(_known(option[key]) for key in ("step_limit", "careful_limit", "settled_after")),
             f"{option['agents_size'] / num_active:.0%}",
             f"{option['examples_size'] / batch:.0%}",
         )
@@ -48,10 +48,15 @@ def diagnosis_table(results: Results) -> Table:
     table.caption = (
         "variance of a round's gradient estimate, how many times smaller it is (ratio); gain in "
         f"{kind} that remains; largest stable step size of ISFedAvg so sampled (FedAvg, without "
-        "1/E_k, has a smaller one); effective size of a draw of agents and of examples"
+        "1/E_k, has a smaller one), and the careful one; rounds to settle at a quarter of the "
+        "stable step; effective size of a draw of agents and of examples"
     )
     table.caption_justify = "left"
     return table
+
+
+def _known(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
 
 
 def _finite(value: float | None) -> float:
@@ -72,14 +77,49 @@ def setting_line(results: Results) -> str:
     )
 
 
-def settling_line(results: Results) -> str:
-    """When the gain counts."""
-    rounds = results.summary["settling_rounds"]
-    when = "" if rounds is None else f" (about {rounds:.2g} rounds at a quarter of the stable step)"
+def answer_lines(results: Results) -> list[str]:
+    """The answer in plain words: what to do, what it gains, how sure that is, who is drawn most."""
+    found = results.summary
+    return [
+        found["recommendation"],
+        *found["remarks"],
+        sure_line(results),
+        *step_lines(results),
+        *dominant_lines(results),
+    ]
+
+
+def sure_line(results: Results) -> str:
+    """How sure the gain is, and when it counts."""
+    found = results.summary
+    rounds = found["settling_rounds"]
+    when = "once the model has settled"
+    if rounds is not None:
+        when += f", after about {max(1.0, rounds):.2g} rounds at a quarter of the largest step"
+    waits = [row["feature_name"] for row in found["waits_for"][:2]]
+    slow = f" (the slowest to settle: {' and '.join(waits)})" if waits and rounds else ""
     return (
-        f"This is the error that remains when the model has settled{when}; until then, at one step "
-        "size, all ways to sample are equally fast."
+        f"How sure: the gain is computed from all rows for small step sizes, where runs agreed to "
+        f"about 0.5 dB; it counts {when}{slow}. Until then all ways to sample are equally fast at "
+        "one step size, and at large ones the gain is smaller: `isfed compare` shows by how much."
     )
+
+
+def step_lines(results: Results) -> list[str]:
+    """The step size to begin with."""
+    found = results.summary
+    best = next(o for o in found["options"] if o["sampling"] == found["best"])
+    largest, careful = best["step_limit"], best["careful_limit"]
+    if largest is None:
+        return []
+    line = f"Step size: try {0.25 * largest:.2g}, a quarter of the largest stable one"
+    line += f" near the solution ({largest:.2g})"
+    if careful < 0.9 * largest:
+        line += (
+            f"; {careful:.2g} is the careful limit, with every example at its largest curvature "
+            "anywhere"
+        )
+    return [line + "."]
 
 
 def dominant_lines(results: Results) -> list[str]:
@@ -89,15 +129,17 @@ def dominant_lines(results: Results) -> list[str]:
     def times(row: dict[str, Any]) -> str:
         return f"({row['times_uniform']:.3g} times)"
 
-    agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
+    lines = []
+    if found["top_agents"]:
+        agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
+        lines.append(f"Agents drawn most, against uniform: {agents}")
     examples = ", ".join(
-        f"row {row['example']} of agent {row['agent_name']} {times(row)}"
+        f"{row['row_name']} of agent {row['agent_name']} {times(row)}"
         for row in found["top_examples"]
     )
-    return [
-        f"agents drawn most, against uniform: {agents}",
-        f"examples drawn most, against uniform: {examples}",
-    ]
+    if examples:
+        lines.append(f"Examples drawn most, against uniform: {examples}")
+    return lines
 
 
 def constant_lines(results: Results) -> list[str]:

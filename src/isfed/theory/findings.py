@@ -90,6 +90,7 @@ class Diagnosis:
             "at": self.at,
             "weighted_by_curvature": self.weighted,
             "recommendation": self.recommendation(),
+            "best": self.best.sampling,
             "remarks": self.remarks,
             "settling_rounds": self.settling_rounds,
             "waits_for": [

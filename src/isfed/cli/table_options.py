@@ -1,0 +1,124 @@
+"""The options of the commands that read a table of the user's, and how errors spell them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from isfed.experiments.sources import FileSource
+
+RIDGE = 1e-3
+# What errors call by the names of the library, and the command line by these.
+SPELLING = {
+    "num_active": "--active", "least_rows": "--least-rows", "missing": "--missing",
+    "task": "--task", "batch_size": "--batch-size", "local_steps": "--local-steps",
+    "encoding": "--encoding", "separator": "--separator", "decimal": "--decimal",
+    "format": "--format", "na": "--na", "rounds": "--rounds", "repetitions": "--repetitions",
+    "ridge": "--ridge",
+}  # fmt: skip
+
+
+def spelled(message: str) -> str:
+    """An error of the library with the options as the command line spells them.
+
+    >>> spelled("num_active=9 exceeds num_agents=4; or set missing='mean'")
+    '--active 9 exceeds num_agents=4; or set --missing mean'
+    """
+    value = r"('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:.)])"
+
+    def option(found: re.Match) -> str:
+        word = found[2]
+        bare = word[1:-1] if word[0] in "'\"" and len(word) > 1 else word
+        return f"{SPELLING[found[1]]} {shlex.quote(bare)}"
+
+    return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How a table is read, and what its columns are."""
+
+    task: Annotated[
+        Literal["regression", "classification"],
+        typer.Option(help="regression (a measured target) or classification."),
+    ] = "regression"
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to leave out of the features; may be repeated."),
+    ] = None
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of codes that stand for categories; may be repeated."),
+    ] = None
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="How to treat missing values: stop with an error, fill with the mean, or fill "
+            "with this number."
+        ),
+    ] = "error"
+    na: Annotated[
+        list[str] | None,
+        typer.Option(help="A value that stands for a missing one, such as -999; may be repeated."),
+    ] = None
+    least_rows: Annotated[
+        int | None,
+        typer.Option(help="Leave out agents with fewer rows (default: one row is an error)."),
+    ] = None
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="What separates the fields of a text: one character, tab, space or blanks "
+            "(default: found from the first lines)."
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a text, such as latin-1 (default: UTF-8).")
+    ] = None
+    decimal: Annotated[
+        Literal["point", "comma"], typer.Option(help="The sign before decimals: point or comma.")
+    ] = "point"
+    format: Annotated[
+        Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
+        typer.Option(help="Format of the file (default: by its suffix)."),
+    ] = None
+
+    def source(self, file: Path, agent: str, target: str, **more: Any) -> FileSource:
+        """The user's file with its columns; `more` are other fields of the source."""
+        from isfed.datasets.reading import Reading
+        from isfed.datasets.tables import Columns
+        from isfed.experiments import ConfigError
+        from isfed.experiments.sources import FileSource
+
+        try:
+            filling: Any = (
+                self.missing if self.missing in ("error", "mean") else float(self.missing)
+            )
+        except ValueError:
+            raise ConfigError(f"missing={self.missing!r} must be error, mean or a number") from None
+        columns = Columns(
+            agent=agent, target=target, task=self.task, missing=filling,
+            categorical=tuple(self.categorical or ()), least_rows=self.least_rows,
+        )  # fmt: skip
+        reading = Reading(
+            format=self.format, separator=self.separator, encoding=self.encoding,
+            decimal=self.decimal, na=tuple(self.na or ()),
+        )  # fmt: skip
+        drop = tuple(self.drop or ())
+        return FileSource(file=file, columns=columns, reading=reading, drop=drop, **more)
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, for a problem that is no table."""
+        usual = TableOptions()
+        return [
+            f"--{name.replace('_', '-')}"
+            for name, value in vars(self).items()
+            if value != getattr(usual, name) and value != []
+        ]

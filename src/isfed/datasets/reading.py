@@ -1,0 +1,69 @@
+"""How a file is read, where its name and its content do not say."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+BLANKS = "blanks"  # any number of spaces and tabs
+FORMATS = ("csv", "svmlight", "parquet", "feather", "excel")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file is read, where its name and its content do not say.
+
+    format: csv (any separated text), svmlight, parquet, feather or excel; by the suffix unless
+        given.
+    separator: of the fields of a text: one character, a word ("tab", "semicolon", "space"), or
+        "blanks" for any number of spaces and tabs. Found from the first lines unless given.
+    encoding: of a text, for instance "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless
+        given.
+    decimal: the sign before the decimals, "point" or "comma".
+    na: values that stand for a missing one, for instance "-999".
+    """
+
+    format: Literal["csv", "svmlight", "parquet", "feather", "excel"] | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    decimal: Literal["point", "comma"] = "point"
+    na: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in FORMATS:
+            raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
+        if self.decimal not in ("point", "comma"):
+            raise ValueError(f"decimal={self.decimal!r} must be 'point' or 'comma'")
+        if isinstance(self.na, str):
+            raise ValueError(f"na={self.na!r} must be a list of values")
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise ValueError(
+                    f"encoding={self.encoding!r} is not known; common ones are utf-8, latin-1, "
+                    "cp1252 and utf-16"
+                ) from None
+        if self.separator is not None and self.separator != BLANKS:
+            sign = self.sign
+            assert sign is not None
+            if len(sign) != 1 or not sign.isascii() or sign in '"\r\n':
+                raise ValueError(
+                    f"separator={self.separator!r} must be one character, or one of "
+                    f"{', '.join(SEPARATOR_NAMES)}, {BLANKS}"
+                )
+
+    @property
+    def sign(self) -> str | None:
+        """The separator as a character, "blanks", or None if it is to be found."""
+        return (
+            None if self.separator is None else SEPARATOR_NAMES.get(self.separator, self.separator)
+        )
+
+    @property
+    def comma(self) -> bool:
+        """Whether decimals come after a comma."""
+        return self.decimal == "comma"
