@@ -220,3 +220,35 @@ def test_diagnose_names_what_is_wrong(run, tmp_path, words, message):
     assert code == 2
     assert message in " ".join(text.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_json_is_all_that_is_printed(run, tmp_path):
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},{i % 5}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    words = ["mine.csv", "--agent", "site", "--target", "y", "--json"]
+    code, text = run("diagnose", *words)
+    assert code == 0, text
+    found = json.loads(text[text.index("{") :])  # a slow machine is told of on the other stream
+    assert found["best"] in ("uniform", "agents", "examples", "both")
+    assert found["data"][0].startswith("40 rows of 4 agents")
+    assert found["top_examples"][0]["row_name"].startswith("line ")
+
+
+def test_columns_are_checked_before_the_folder(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("site,x,y\na,1,1\na,2,2\nb,4,2\nb,3,2\n")
+    words = ["diagnose", "mine.csv", "--agent", "site", "--target", "y"]
+    assert run(*words)[0] == 0
+    code, text = run(*words[:-1], "z")
+    assert code == 2
+    assert "no column 'z'" in text
+
+
+def test_constants_are_for_those_who_ask(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("site,x,y\na,1,1\na,2,2\nb,4,2\nb,3,2\n")
+    words = ["diagnose", "mine.csv", "--agent", "site", "--target", "y"]
+    code, text = run(*words)
+    assert code == 0
+    assert "lemmas" not in text
+    code, text = run(*words, "--overwrite", "--theory")
+    assert code == 0
+    assert "lemmas" in text

@@ -266,7 +266,7 @@ def test_agents_with_few_rows_are_left_out_and_counted():
     np.testing.assert_array_equal(read.data.features[:, 0], [0, 1, 2])
     np.testing.assert_array_equal(read.rows, [0, 1, 2])
     assert "Left out: 3 agents with fewer than 3 rows (5 rows)." in read.account.lines()
-    with pytest.raises(ValueError, match="no agent has least_rows=4 rows; the largest has 3"):
+    with pytest.raises(ValueError, match="fewer rows than least_rows=4"):
         read_table(table, Columns(agent="site", target="y", least_rows=4))
 
 

@@ -35,6 +35,10 @@ def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.cast(pa.string()) for chunk in chunks], pa.string())
 
 
+def _short(kind: pa.DataType) -> str:
+    return str(kind).partition("<")[0]  # what is inside is told differently by every release
+
+
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of values; one of a dictionary of anything but words is written out."""
     if pa.types.is_dictionary(column.type) and not is_text(column):
@@ -61,7 +65,7 @@ def holds_numbers(source: Source, name: str) -> bool:
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return True
         raise ValueError(
-            f"{source.name}: column {name!r} is of type {kind}; expected numbers or text, "
+            f"{source.name}: column {name!r} is of type {_short(kind)}; expected numbers or text, "
             f"so convert it or leave it out (--drop {name!r})"
         )
     comma = source.reading.comma
@@ -107,7 +111,8 @@ def numbers(source: Source, name: str) -> np.ndarray:
     if infinite.size:
         raise ValueError(
             f"{source.place(infinite[0], name)}: the value is {values[infinite[0]]} "
-            f"({infinite.size} such); expected finite numbers"
+            f"({infinite.size} such); expected finite numbers, so mend them, or say that they "
+            f"stand for missing values (--na {values[infinite[0]]})"
         )
     return values
 
@@ -144,7 +149,8 @@ def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.
     column = plain(source.column(name))
     if pa.types.is_nested(column.type):
         raise ValueError(
-            f"{source.name}: column {name!r} is of type {column.type}; expected single values"
+            f"{source.name}: column {name!r} is of type {_short(column.type)}; expected single "
+            "values"
         )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)  # type: ignore[attr-defined]

@@ -133,7 +133,10 @@ def _open_file(path: Path, reading: Reading) -> Source:
     try:
         return Source(_whole(path, kind), str(path), None, reading)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a {kind.title()} file: {error}") from error
+        raise ValueError(
+            f"{path} is not a {kind.title()} file, or it is damaged; fetch it again, or name the "
+            "format that it has (--format)"
+        ) from error
 
 
 def _whole(path: Path, kind: str) -> pa.Table:

@@ -131,7 +131,10 @@ class _Encoder:
             taken = (columns.agent, columns.target)
             self.wanted = [name for name in source.table.column_names if name not in taken]
         if not self.wanted:
-            raise ValueError(f"{source.name} has no column left for a feature")
+            raise ValueError(
+                f"{source.name} has no column left for a feature beside the agent "
+                f"{columns.agent!r} and the target {columns.target!r}"
+            )
         self.categories: dict[str, list] = {}
         self.constant: set[str] = set()
         self.imputed: dict[str, int] = {}
@@ -159,8 +162,8 @@ class _Encoder:
         kept = sizes >= least
         if not kept.any():
             raise ValueError(
-                f"{source.name}: no agent has least_rows={least} rows; the largest has "
-                f"{sizes.max()}"
+                f"{source.name}: every agent has fewer rows than least_rows={least} (the largest "
+                f"has {sizes.max()}); use a smaller number"
             )
         rows = partition.rows[np.repeat(kept, sizes)]
         return rows, np.concatenate([[0], np.cumsum(sizes[kept])]), names[kept]

@@ -67,6 +67,9 @@ class TextFile:
         while True:
             try:
                 found = self._parse(types)
+                # What Arrow takes for bytes is text that is not UTF-8.
+                if any(pa.types.is_binary(kind) for kind in found.schema.types):
+                    raise ValueError(self._not_utf8())
                 return found.rename_columns([name.strip() for name in found.column_names])
             except pa.ArrowInvalid as error:
                 message = str(error)

@@ -167,7 +167,7 @@ class FileSource:
     def _content(self) -> str:
         if not self.file.is_file():
             what = "is a folder" if self.file.exists() else "does not exist"
-            raise ValueError(f"file={str(self.file)!r} {what}")
+            raise ValueError(f"file {str(self.file)!r} {what}")
         status = self.file.stat()
         return _digest(self.file, status.st_mtime_ns, status.st_size)
 

@@ -1,0 +1,288 @@
+"""A battery of tables as people really have them, each with what is expected of it.
+
+The exact errors are in nasty_errors.txt beside this file.
+"""
+
+from __future__ import annotations
+
+import bz2
+import datetime
+import decimal
+import gzip
+import lzma
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+
+Content = str | bytes | Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Nasty:
+    """A table, how it is asked for, and what is expected: an exact error, or what was read.
+
+    values: raw numbers of a feature, agent after agent; says: a line of the account.
+    """
+
+    name: str
+    file: str
+    content: Content
+    options: dict[str, Any] = field(default_factory=dict)
+    agent: str = "site"
+    target: str = "y"
+    error: str = ""
+    features: tuple[str, ...] = ("x", "(intercept)")
+    values: dict[str, list[float]] = field(default_factory=lambda: {"x": [1.0, 2.0, 3.0, 5.0]})
+    targets: tuple[float, ...] = (2.0, 3.0, 1.0, 5.0)
+    says: str = ""
+
+    def write(self, folder: Path) -> Path:
+        """Write the table into a folder."""
+        path = folder / self.file
+        if callable(self.content):
+            self.content(path)
+        else:
+            text = self.content
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+
+ROWS = ("a,1,2", "a,2,3", "b,3,1", "b,5,5")
+PLAIN = "\n".join(("site,x,y", *ROWS)) + "\n"
+CLASSES = {"task": "classification"}
+
+
+def rows(header: str, *lines: str) -> str:
+    """A text of a header and lines."""
+    return "\n".join((header, *lines)) + "\n"
+
+
+def extra(name: str, values: Iterable[Any], *, y: Iterable[Any] = (2, 3, 1, 5)) -> str:
+    """The plain table with one more column."""
+    pairs = zip(("a,1", "a,2", "b,3", "b,5"), values, y, strict=True)
+    return rows(f"site,x,{name},y", *(f"{left},{value},{end}" for left, value, end in pairs))
+
+
+def arrow(**columns: Any) -> Callable[[Path], object]:
+    """The plain table with other columns, as Parquet (or Feather, by the suffix)."""
+    table = pa.table({"site": list("aabb"), "x": [1, 2, 3, 5], **columns, "y": [2, 3, 1, 5]})
+
+    def write(path: Path) -> object:
+        return (feather.write_feather if path.suffix == ".feather" else pq.write_table)(table, path)
+
+    return write
+
+
+def zipped(**members: str) -> Callable[[Path], object]:
+    """A zip file; names are written with _ for the point."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in members.items():
+                archive.writestr(name.replace("_", "."), text)
+
+    return write
+
+
+def classes(count: int, *, per_class: int = 4) -> str:
+    """Agents of one class each, so many classes."""
+    lines = [f"s{c:02d},{c + n / 10},c{c:02d}" for c in range(count) for n in range(per_class)]
+    return rows("site,x,y", *lines)
+
+
+def zstd(path: Path) -> None:
+    """The plain table packed by Zstandard."""
+    path.write_bytes(pa.compress(PLAIN.encode(), codec="zstd", asbytes=True))  # type: ignore[arg-type]
+
+
+DAY = datetime.date(1970, 1, 1)
+DAYS = [DAY + datetime.timedelta(days=n) for n in (0, 1, 2, 9)]
+STAMPS = [datetime.datetime(1970, 1, 1, n) for n in (0, 6, 12, 18)]
+
+GOOD = [
+    Nasty("plain", "t.csv", PLAIN),
+    Nasty("without a last line break", "t.csv", PLAIN.rstrip("\n")),
+    Nasty("windows line breaks", "t.csv", PLAIN.replace("\n", "\r\n")),
+    Nasty("empty lines", "t.csv", PLAIN.replace("\n", "\n\n")),
+    Nasty("blanks after the commas", "t.csv", PLAIN.replace(",", ", ").replace("a, ", "a,")
+          .replace("b, ", "b,")),
+    Nasty("semicolons", "t.csv", PLAIN.replace(",", ";")),
+    Nasty("tabs in .csv", "t.csv", PLAIN.replace(",", "\t")),
+    Nasty("tabs in .tsv", "t.tsv", PLAIN.replace(",", "\t")),
+    Nasty("bars in .txt", "t.txt", PLAIN.replace(",", "|")),
+    Nasty("blanks in .txt", "t.txt", PLAIN.replace(",", "   ")),
+    Nasty("a separator of one's own", "t.csv", PLAIN.replace(",", "#"), {"separator": "#"}),
+    Nasty("a comma in a semicolon's header", "t.csv",
+          rows("site;x, in EUR;y", "a;1;2", "a;2;3", "b;3;1", "b;5;5"),
+          features=("x, in EUR", "(intercept)"), values={"x, in EUR": [1, 2, 3, 5]}),
+    Nasty("decimal commas", "t.csv", rows("site;x;y", "a;1,5;2,0", "a;2,25;3", "b;3;1", "b;5;5"),
+          {"decimal": "comma"}, values={"x": [1.5, 2.25, 3, 5]}),
+    Nasty("thousands with points, decimals with commas", "t.csv",
+          rows("site;x;y", "a;1.234,5;2", "a;2;3", "b;3;1", "b;5;5"), {"decimal": "comma"},
+          values={"x": [1234.5, 2, 3, 5]}),
+    Nasty("thousands in quotes", "t.csv", PLAIN.replace("a,1,", 'a,"1,234",'),
+          values={"x": [1234, 2, 3, 5]}),
+    Nasty("currency", "t.csv", rows("site;x;y", "a;$1;2", "a;$ 2.00;3", "b;3 EUR;1", "b;€5;5")),
+    Nasty("negative in parentheses", "t.csv", PLAIN.replace("a,1,", "a,($1),"),
+          values={"x": [-1, 2, 3, 5]}),
+    Nasty("per cent", "t.csv", rows("site,x,y", "a,1%,2", "a,2 %,3", "b,3%,1", "b,5%,5")),
+    Nasty("exponents", "t.csv", PLAIN.replace("a,1,", "a,1e-3,"), values={"x": [1e-3, 2, 3, 5]}),
+    Nasty("UTF-8 with a byte order mark", "t.csv", b"\xef\xbb\xbf" + PLAIN.encode()),
+    Nasty("UTF-16 with a byte order mark", "t.csv", PLAIN.encode("utf-16")),
+    Nasty("UTF-16 without one", "t.csv", PLAIN.encode("utf-16-le"), {"encoding": "utf-16-le"}),
+    Nasty("Latin-1", "t.csv", extra("ort", ("Köln", "Ulm", "Köln", "Ulm")).encode("latin-1"),
+          {"encoding": "latin-1"}, features=("x", "ort=Köln", "ort=Ulm", "(intercept)"),
+          values={"ort=Köln": [1, 0, 1, 0]}),
+    Nasty("quoted line breaks", "t.csv", extra("n", ('"u\nv"', "w", '"u\nv"', "w")),
+          features=("x", "n=u\nv", "n=w", "(intercept)")),
+    Nasty("quoted separators", "t.csv", extra("n", ('"u,v"', "w", '"u,v"', "w")),
+          features=("x", "n=u,v", "n=w", "(intercept)")),
+    Nasty("an index column without a name", "t.csv",
+          rows(",site,x,y", "0,a,1,2", "1,a,2,3", "2,b,3,1", "3,b,5,5"),
+          features=("", "x", "(intercept)"),
+          says=": looks like a row number; leave it out with --drop ''"),
+    Nasty("an index column left out", "t.csv",
+          rows("id,site,x,y", "0,a,1,2", "1,a,2,3", "2,b,3,1", "3,b,5,5"), {"drop": ["id"]}),
+    Nasty("constant numbers", "t.csv", extra("seven", (7, 7, 7, 7)),
+          says="Constant and left out: seven (always 7)"),
+    Nasty("constant words", "t.csv", extra("unit", ("kg",) * 4),
+          says="Constant and left out: unit (always kg)"),
+    Nasty("collinear", "t.csv", extra("twice", (2, 4, 6, 10)), 
+          features=("x", "twice", "(intercept)"),
+          says="Sums of other columns, which add nothing: twice"),
+    Nasty("huge and tiny scales", "t.csv", extra("z", ("1e150", "2e150", "3e-150", "0")),
+          features=("x", "z", "(intercept)")),
+    Nasty("large whole numbers", "t.csv", extra("z", (2**60, 2**60 + 4096, 7, 9)),
+          features=("x", "z", "(intercept)")),
+    Nasty("truth values", "t.csv", extra("on", ("true", "false", "false", "true")),
+          features=("x", "on", "(intercept)"), values={"on": [1, 0, 0, 1]},
+          says="True or false, as 1 and 0 (1): on"),
+    Nasty("yes and no", "t.csv", extra("on", ("yes", "no", "no", "yes")),
+          features=("x", "on=no", "on=yes", "(intercept)")),
+    Nasty("integer codes", "t.csv",
+          rows("site,x,y", *(f"{'ab'[n // 6]},{n % 3},{n}" for n in range(12))),
+          values={"x": [0, 1, 2] * 4}, targets=tuple(range(12)),
+          says="Whole numbers taken as measured; if they are codes, use --categorical: x "
+          "(3 different)"),
+    Nasty("codes as categories", "t.csv", PLAIN, {"categorical": ["x"]},
+          features=("x=1", "x=2", "x=3", "x=5", "(intercept)"), values={"x=2": [0, 1, 0, 0]}),
+    Nasty("dates", "t.csv", extra("day", DAYS), features=("x", "day", "(intercept)"),
+          values={"day": [0, 1, 2, 9]},
+          says="Dates and times taken as numbers: day (days since 1970)"),
+    Nasty("time stamps", "t.csv", extra("at", STAMPS), features=("x", "at", "(intercept)"),
+          values={"at": [0, 0.25, 0.5, 0.75]}),
+    Nasty("empty cells filled", "t.csv", PLAIN.replace("b,3,", "b,,"), {"missing": "mean"},
+          values={"x": [1, 2, 8 / 3, 5]}, says="Missing values filled with the mean: x 1"),
+    Nasty("question marks filled", "t.csv", PLAIN.replace("b,3,", "b,?,"), {"missing": "0"},
+          values={"x": [1, 2, 0, 5]}, says="Missing values filled with 0.0: x 1"),
+    Nasty("-999 filled", "t.csv", PLAIN.replace("b,3,", "b,-999,"),
+          {"missing": "mean", "na": ["-999"]}, values={"x": [1, 2, 8 / 3, 5]}),
+    Nasty("-999 unnoticed", "t.csv", PLAIN.replace("b,3,", "b,-999,"),
+          values={"x": [1, 2, -999, 5]},
+          says="x: -999 occurs 1 times, far from all other values; if it stands for a missing one, "
+          "say --na -999"),
+    Nasty("one-row agents kept", "t.csv", PLAIN.replace("b,5", "c,5"), {"least_rows": 1}),
+    Nasty("one-row agents left out", "t.csv", PLAIN + "c,9,9\n", {"least_rows": 2},
+          says="Left out: 1 agents with fewer than 2 rows (1 rows)."),
+    Nasty("one agent", "t.csv", PLAIN.replace("b,", "a,")),
+    Nasty("numbers as agents", "t.csv", PLAIN.replace("a,", "10,").replace("b,", "9,"),
+          values={"x": [3, 5, 1, 2]}, targets=(1, 5, 2, 3)),
+    Nasty("one class in an agent", "t.csv", extra("k", "pqpq", y=("no", "no", "yes", "yes")),
+          CLASSES, features=("x", "k=p", "k=q", "(intercept)"), targets=(-1, -1, 1, 1),
+          says="Target y, 2 classes: no 50%, yes 50%"),
+    Nasty("three classes", "t.csv", classes(3), CLASSES, values={}, targets=(0,) * 4 + (1,) * 4
+          + (2,) * 4, says="Target y, 3 classes: c00 33.3%, c01 33.3%, c02 33.3%"),
+    Nasty("26 classes", "t.csv", classes(26, per_class=2), CLASSES, values={},
+          targets=tuple(c for c in range(26) for _ in range(2))),
+    Nasty("a rare class", "t.csv", rows("site,x,y", *(f"a,{n},no" for n in range(99)), "a,99,yes"),
+          CLASSES, values={}, targets=(-1,) * 99 + (1,),
+          says="Target y, 2 classes: no 99%, yes 1%"),
+    Nasty("a constant target", "t.csv", rows("site,x,y", "a,1,4", "a,2,4", "b,3,4", "b,5,4"),
+          targets=(4, 4, 4, 4), says="Target y: from 4 to 4"),
+    Nasty("gz", "t.csv.gz", gzip.compress(PLAIN.encode())),
+    Nasty("bz2", "t.csv.bz2", bz2.compress(PLAIN.encode())),
+    Nasty("xz", "t.csv.xz", lzma.compress(PLAIN.encode())),
+    Nasty("zst", "t.csv.zst", zstd),
+    Nasty("zip", "t.zip", zipped(t_csv=PLAIN)),
+    Nasty("Feather", "t.feather", arrow()),
+    Nasty("Parquet without a suffix", "t", arrow(), {"format": "parquet"}),
+    Nasty("Parquet with decimals", "t.parquet",
+          arrow(z=[decimal.Decimal(n) / 4 for n in range(4)]), features=("x", "z", "(intercept)"),
+          values={"z": [0, 0.25, 0.5, 0.75]}),
+    Nasty("Parquet with dictionaries", "t.parquet",
+          arrow(z=pa.array(list("uvuv")).dictionary_encode(), n=pa.array([7, 8, 7, 9])
+                .dictionary_encode()), features=("x", "z=u", "z=v", "n", "(intercept)"),
+          values={"n": [7, 8, 7, 9]}),
+    Nasty("Parquet with time stamps", "t.parquet",
+          arrow(z=pa.array(STAMPS, pa.timestamp("ns", "UTC"))), features=("x", "z", "(intercept)"),
+          values={"z": [0, 0.25, 0.5, 0.75]}),
+    Nasty("Parquet with times and durations", "t.parquet",
+          arrow(t=pa.array([0, 1, 2, 5], pa.time32("s")),
+                d=pa.array([0, 1, 2, 5], pa.duration("ms"))),
+          features=("x", "t", "d", "(intercept)"), values={"t": [0, 1, 2, 5],
+                                                           "d": [0, 0.001, 0.002, 0.005]}),
+    Nasty("SVMlight without a suffix", "t", "2 qid:1 1:1\n3 qid:1 1:2\n1 qid:2 1:3\n5 qid:2 1:5\n",
+          {"format": "svmlight"}, agent="qid", target="label", features=("1", "(intercept)"),
+          values={"1": [1, 2, 3, 5]}),
+]  # fmt: skip
+
+_BAD = [
+    Nasty("no file", "t.csv", lambda path: None),
+    Nasty("empty", "t.csv", ""),
+    Nasty("a header alone", "t.csv", "site,x,y\n"),
+    Nasty("a suffix that says nothing", "t.docx", PLAIN),
+    Nasty("SVMlight that says nothing", "t", "2 1:1\n3 1:2\n"),
+    Nasty("no such agent", "t.csv", PLAIN, agent="sites"),
+    Nasty("no such target", "t.csv", PLAIN, target="price"),
+    Nasty("no such categorical", "t.csv", PLAIN, {"categorical": ["z"]}),
+    Nasty("the same column twice", "t.csv", rows("site,x,x,y", "a,1,1,2", "a,2,2,2")),
+    Nasty("a row too short", "t.csv", PLAIN.replace("b,3,1", "b,3")),
+    Nasty("Latin-1 unannounced", "t.csv", extra("o", ("Köln", "u", "v", "w")).encode("latin-1")),
+    Nasty("Windows unannounced", "t.csv", extra("o", ("10 €", "u", "v", "w")).encode("cp1252")),
+    Nasty("Latin-1 in the header", "t.csv", PLAIN.replace("x", "größe").encode("latin-1")),
+    Nasty("UTF-16 without a mark", "t.csv", PLAIN.encode("utf-16-le")),
+    Nasty("the wrong encoding", "t.csv", extra("o", ("Köln", "u", "v", "w")).encode("latin-1"),
+          {"encoding": "utf-8"}),
+    Nasty("an encoding that is none", "t.csv", PLAIN, {"encoding": "latin-99"}),
+    Nasty("a separator that is none", "t.csv", PLAIN, {"separator": "ab"}),
+    Nasty("decimal commas unannounced", "t.csv",
+          rows("site;x;y", "a;1,5;2", "a;2,25;3", "b;3;1", "b;5;5")),
+    Nasty("a word among numbers", "t.csv", PLAIN.replace("b,3,", "b,many,")),
+    Nasty("a number among words", "t.csv", extra("k", ("red", "7", "red", "blue"))),
+    Nasty("an empty cell", "t.csv", PLAIN.replace("b,3,", "b,,")),
+    Nasty("a question mark", "t.csv", PLAIN.replace("b,3,", "b,?,")),
+    Nasty("infinity", "t.csv", PLAIN.replace("b,3,", "b,inf,")),
+    Nasty("no target", "t.csv", PLAIN.replace("b,3,1", "b,3,")),
+    Nasty("no agent", "t.csv", PLAIN.replace("b,3", ",3")),
+    Nasty("an agent of one row", "t.csv", PLAIN + "c,9,9\n"),
+    Nasty("no agent is large enough", "t.csv", PLAIN, {"least_rows": 3}),
+    Nasty("least rows of none", "t.csv", PLAIN, {"least_rows": 0}),
+    Nasty("words to measure", "t.csv", extra("k", "pqpq", y=("no", "no", "yes", "yes"))),
+    Nasty("measured classes", "t.csv", PLAIN.replace("a,1,2", "a,1,2.5"), CLASSES),
+    Nasty("one class", "t.csv", rows("site,x,y", "a,1,no", "a,2,no"), CLASSES),
+    Nasty("a column without values", "t.csv", extra("k", ("", "", "", ""))),
+    Nasty("names as features", "t.csv",
+          rows("site,x,who,y", *(f"a,{n},n{n},{n}" for n in range(30)))),
+    Nasty("no features", "t.csv", rows("site,y", "a,1", "a,2")),
+    Nasty("agent and target alike", "t.csv", PLAIN, agent="y"),
+    Nasty("a mended value that is none", "t.csv", PLAIN, {"missing": "median"}),
+    Nasty("Parquet with lists", "t.parquet", arrow(z=[[1], [2], [3], [4]])),
+    Nasty("Parquet with structs", "t.parquet", arrow(z=[{"u": 1}] * 4)),
+    Nasty("lists as agents", "t.parquet", arrow(z=[[1], [2], [3], [4]]), agent="z"),
+    Nasty("no Parquet", "t.parquet", PLAIN),
+    Nasty("no Feather", "t.feather", PLAIN),
+    Nasty("a broken gz", "t.csv.gz", gzip.compress(PLAIN.encode())[:-9]),
+    Nasty("a zip of two", "t.zip", zipped(t_csv=PLAIN, u_csv=PLAIN)),
+]  # fmt: skip
+
+_ERRORS = dict(
+    line.split(": ", 1)
+    for line in Path(__file__).with_name("nasty_errors.txt").read_text().splitlines()
+)
+BAD = [replace(case, error=_ERRORS[case.name]) for case in _BAD]
