@@ -92,3 +92,13 @@ def test_a_hessian_that_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr("isfed.theory.curvature.MOST_PARAMS", 1)
     with pytest.raises(TheoryError, match="too large to build"):
         hessian(problem, np.zeros(2))
+
+
+def test_the_expected_excess_is_that_of_the_recursion():
+    problem = EQUAL.replace(num_agents=4, num_examples=10).make()
+    found = predict(problem, ISFedAvg(step_size=0.01, num_active=2))
+    start = np.ones(problem.num_params)
+    square = ((start - found.target) @ found.basis) ** 2
+    for _ in range(30):
+        square = (1 - 0.01 * found.curvature) ** 2 * square + 0.01**2 * found.noise
+    assert found.excess(30, start) == pytest.approx(0.5 * found.curvature @ square)

@@ -84,7 +84,12 @@ def compare(
     from isfed.experiments.cells import problem_of
     from isfed.experiments.contest import Rivalry, run_comparison
     from isfed.experiments.folder import Folder
-    from isfed.report.comparison import comparison_figure, comparison_table
+    from isfed.report.comparison import (
+        agreement_line,
+        comparison_figure,
+        comparison_table,
+        held_out_table,
+    )
     from isfed.report.progress import RunProgress
     from isfed.report.tables import settling_lines
 
@@ -104,19 +109,34 @@ def compare(
         rivalry = Rivalry(file.stem, source, budget)
         Folder(folder, rivalry).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
+        expected = _forecast(rivalry, problem, workers)
+        print_line(expected.line())
         with RunProgress(errors if as_json else console) as progress, telling():
+            progress.expect(expected.work)
             results = run_comparison(
                 rivalry, folder, resume=resume, overwrite=overwrite, workers=workers,
                 progress=progress,
             )  # fmt: skip
         comparison_figure(results)
-        console.print(comparison_table(results))
         print_line(results.summary["verdict"])
+        console.print(comparison_table(results))
+        for shown in (held_out_table(results), agreement_line(results)):
+            if shown is not None:
+                console.print(shown, highlight=False, markup=False)
         for line in settling_lines(results):
             print_line(line)
         print_line(f"Results are in {folder}")
     if as_json:
         _print_json(results)
+
+
+def _forecast(rivalry: Any, problem: Any, workers: Any) -> Any:
+    from isfed.experiments.contest import check
+    from isfed.experiments.forecast import forecast
+
+    check(rivalry)
+    algorithms = list(rivalry.algorithms.values())
+    return forecast(problem, algorithms, rivalry.budget, threads=workers.threads)
 
 
 def _print_account(name: str, problem: Any, lines: list[str]) -> None:

@@ -198,7 +198,7 @@ def problem_of(source: ProblemSource) -> tuple[Problem, Measure | None]:
     return _made(source, os.environ.get(VARIABLE))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _made(source: ProblemSource, data_dir: str | None) -> tuple[Problem, Measure | None]:
     # The folder counts: where the data are absent, that is to be said.
     problem = source.make()

@@ -78,6 +78,7 @@ class Comparison:
     fedavg: Curve
     isfedavg: Curve
     optimum_risk: float  # P(w^o): nobody can end lower
+    model_bytes: int = 0  # of one model on its way
 
     @property
     def level(self) -> float:
@@ -90,6 +91,19 @@ class Comparison:
         one, other = self.fedavg.final, self.isfedavg.final
         error = np.hypot(*(stderr_of_mean(part[:, None])[0] for part in (one, other)))
         return float(one.mean() - other.mean()), float(error)
+
+    @property
+    def gain_db(self) -> tuple[float, float]:
+        """How far ISFedAvg's final excess loss is below FedAvg's, in dB, and its standard error."""
+        means = [float(curve.final.mean()) for curve in (self.fedavg, self.isfedavg)]
+        if min(means) <= 0.0:
+            return float("nan"), float("nan")
+        errors = [
+            float(stderr_of_mean(curve.final[:, None])[0]) / mean
+            for curve, mean in zip((self.fedavg, self.isfedavg), means, strict=True)
+        ]
+        per_share = 10.0 / np.log(10.0)  # dB, to first order
+        return 10.0 * float(np.log10(means[0] / means[1])), per_share * float(np.hypot(*errors))
 
     @property
     def buys(self) -> bool:
@@ -110,6 +124,7 @@ class Comparison:
                     "step_size": curve.step_size,
                     "final_excess": float(curve.final.mean()),
                     "final_stderr": float(stderr_of_mean(curve.final[:, None])[0]),
+                    "final_relative": _over(float(curve.final.mean()), abs(self.optimum_risk)),
                     "rounds": rounds,
                     "uploads": None if rounds is None else rounds * curve.uploads,
                     "gradients": None if rounds is None else rounds * curve.gradients,
@@ -117,8 +132,31 @@ class Comparison:
             )
         return rows
 
+    def relative(self) -> str:
+        """The gain in dB and as a share, with its confidence."""
+        gain, error = self.gain_db
+        if not np.isfinite(gain):
+            return ""
+        share = 100.0 * (1.0 - 10.0 ** (-gain / 10.0))
+        return (
+            f" In the loss above the optimum that is {share:.0f}%, or {gain:.1f} dB "
+            f"(95% confidence: {gain - 2 * error:.1f} to {gain + 2 * error:.1f} dB)."
+        )
+
+    def savings(self) -> str:
+        """The uploads and bytes that reaching FedAvg's final loss takes less."""
+        before, after = (row["uploads"] for row in self.rows())
+        if not (isinstance(before, float) and isinstance(after, float) and self.model_bytes):
+            return ""
+        saved = before - after
+        return f" It saves {saved:,.0f} uploads, {size_words(saved * self.model_bytes)}."
+
     def verdict(self) -> str:
-        """What importance sampling buys, in a sentence."""
+        """What importance sampling buys, in a sentence or three."""
+        said = self._verdict()
+        return said + (self.relative() + self.savings() if self.buys else "")
+
+    def _verdict(self) -> str:
         gain, error = self.difference
         before, after = self.rows()
         if self.buys:
@@ -144,6 +182,23 @@ class Comparison:
             f"differ by {gain:.2g} ± {error:.1g} after {self.fedavg.rounds[-1]} rounds. Keep "
             "FedAvg, or look again with more --rounds."
         )
+
+
+def size_words(count: float) -> str:
+    """A number of bytes in words.
+
+    >>> size_words(1234567)
+    '1.2 MB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000.0 or unit == "GB":
+            break
+        count /= 1000.0
+    return f"{count:.3g} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
+
+
+def _over(value: float, scale: float) -> float | None:
+    return value / scale if scale > 0.0 else None
 
 
 def problem_of(table: FederatedTable, *, ridge: float = 1e-3, batch_size: int = 8) -> Problem:

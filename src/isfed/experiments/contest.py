@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,19 +13,24 @@ from isfed.algorithms import FedAvg, ISFedAvg
 from isfed.experiments.cells import Finished, Shelf, cells_of, problem_of
 from isfed.experiments.comparison import FINAL_SHARE, Budget, Comparison, Curve
 from isfed.experiments.folder import Configured
+from isfed.experiments.held_out import Kept, qualities
 from isfed.experiments.keys import write_table
 from isfed.experiments.registry import write_algorithm
 from isfed.experiments.results import Results, StepSearch
 from isfed.experiments.runner import Outcome, run_study
-from isfed.experiments.sources import Given, ProblemSource
+from isfed.experiments.sources import FileSource, Given, ProblemSource
 from isfed.experiments.steps import NoStepError, Search, search_step_size
 from isfed.experiments.summary import summarise, tables_of, times_of
 from isfed.experiments.workers import Crew, Progress, Workers
 from isfed.problems import Problem
+from isfed.problems.losses import LinearLoss
 from isfed.simulate.run import check_run
+from isfed.theory.bound import TheoryError
+from isfed.theory.prediction import predict
 
 FIRST_POWERS = range(-6, 1)  # of 2, times one over the mean curvature: the first step sizes
 MOST_WIDER = 10  # more step sizes at each end, if the best is there
+MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
 TUNING_SEED = 1_000_003  # added to the seed: the step size is not chosen on the runs that count
 
 
@@ -102,7 +108,7 @@ def compare(
 ) -> Comparison:
     """FedAvg against `challenger` (ISFedAvg with memory), each at its own best step size."""
     rivalry = Rivalry("comparison", Given(problem), budget, challenger)
-    _check(rivalry)
+    check(rivalry)
     workers = workers or Workers()
     with workers.opened() as jobs:
         return _Contest(rivalry, Crew(workers, jobs, Shelf(), progress)).comparison()
@@ -110,7 +116,7 @@ def compare(
 
 def run_comparison(rivalry: Rivalry, folder: Path, **options: Any) -> Results:
     """The same into a results folder; `options` are those of `run_study`."""
-    _check(rivalry)
+    check(rivalry)
 
     def study(crew: Crew) -> Outcome:
         contest = _Contest(rivalry, crew)
@@ -133,13 +139,31 @@ def run_comparison(rivalry: Rivalry, folder: Path, **options: Any) -> Results:
             "optimum_risk": comparison.optimum_risk,
             "level": comparison.level,
             "step_sizes": {c.name: StepSearch(c.step_size, c.tried).as_dict() for c in curves},
-        }
+            "model_bytes": comparison.model_bytes,
+            "gain_in_loss_db": _number(comparison.gain_db[0]),
+            "gain_in_loss_stderr_db": _number(comparison.gain_db[1]),
+            "held_out": contest.held_out(curves),
+            "predicted": contest.predicted(curves),
+        } | account_of(rivalry.source)
         return Outcome(tables_of(contest.found), summary, times_of(contest.found))
 
     return run_study(rivalry, folder, study, **options)
 
 
-def _check(rivalry: Rivalry) -> None:
+def account_of(source: ProblemSource) -> dict[str, Any]:
+    """What became of the user's table, if it is one."""
+    if not isinstance(source, FileSource):
+        return {}
+    account = source.table().account
+    return {"data": account.lines(), "account": account.as_dict()}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def check(rivalry: Rivalry) -> None:
+    """Raise a ValueError for what cannot be run."""
     problem, _ = problem_of(rivalry.source)
     for algorithm in rivalry.algorithms.values():
         check_run(problem, algorithm, rivalry.budget.rounds, rivalry.budget.repetitions)
@@ -156,7 +180,57 @@ class _Contest:
     def comparison(self) -> Comparison:
         problem, _ = problem_of(self.rivalry.source)
         curves = [self._curve(name, a) for name, a in self.rivalry.algorithms.items()]
-        return Comparison(curves[0], curves[1], problem.risk(problem.optimum))
+        size = problem.num_params * np.dtype(np.float64).itemsize
+        return Comparison(curves[0], curves[1], problem.risk(problem.optimum), size)
+
+    def held_out(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
+        """How well both do on rows and agents that they were not trained on; None if not known."""
+        problem, _ = problem_of(self.rivalry.source)
+        if not isinstance(problem.loss, LinearLoss):
+            return None
+        budget, algorithms = self.rivalry.budget, self.rivalry.algorithms
+        kept = Kept(self.rivalry.source, budget.seed)
+        num_active = min(budget.num_active, problem_of(kept)[0].num_agents)
+        found = {}
+        for curve in curves:
+            algorithm = replace(
+                algorithms[curve.name], step_size=curve.step_size, num_active=num_active
+            )
+            repetitions = max(2, budget.tuning_repetitions)
+            title = f"{curve.name}, held out"
+            cells = cells_of(
+                curve.name, f"held out {curve.name} {curve.step_size!r}", repetitions,
+                self.crew.shelf, self.crew.block(repetitions, 2), source=kept,
+                algorithm=algorithm, rounds=budget.rounds, seed=budget.seed, details=False,
+            )  # fmt: skip
+            result = self.crew.run({title: cells}, title, warn=False)[title]
+            if not result.diverged:
+                found[curve.name] = qualities(problem, result.history.params, budget.seed)
+        return found
+
+    def predicted(self, curves: Sequence[Curve]) -> dict[str, float] | None:
+        """The gain in the loss that theory expects: at one small step, and at these steps."""
+        problem, _ = problem_of(self.rivalry.source)
+        start = np.zeros(problem.num_params)
+        if problem.num_params > MOST_PREDICTED:
+            return None
+        try:
+            found = [
+                predict(problem, replace(self.rivalry.algorithms[c.name], step_size=c.step_size))
+                for c in curves
+            ]
+        except (TheoryError, ValueError, AttributeError):
+            return None  # a loss or a method of the user's own
+        excess = [prediction.excess(self.rivalry.budget.rounds, start) for prediction in found]
+        weight = np.divide(
+            1.0, found[0].curvature, out=np.zeros_like(start), where=found[0].curvature > 1e-12
+        )
+        distance = [float(weight @ prediction.noise) for prediction in found]
+        loss = [float(prediction.noise.sum()) for prediction in found]
+        pairs = {"distance_db": distance, "loss_db": loss, "these_steps_db": excess}
+        if not all(np.isfinite(pair).all() and min(pair) > 0.0 for pair in pairs.values()):
+            return None
+        return {name: 10.0 * float(np.log10(a / b)) for name, (a, b) in pairs.items()}
 
     @property
     def _measured(self) -> WithExcess:

@@ -16,7 +16,10 @@ def comparison_table(results: Results) -> Table:
     """What each needs to reach FedAvg's final loss."""
     table = Table(title="to reach the loss that FedAvg ends with", title_justify="left")
     table.add_column("algorithm")
-    for heading in ("best step", "final loss over the optimum", "rounds", "uploads", "gradients"):
+    for heading in (
+        "best step", "final loss over the optimum", "relative", "below FedAvg", "rounds",
+        "uploads", "gradients",
+    ):  # fmt: skip
         table.add_column(heading, justify="right")
     for algorithm in results.algorithms:
         row = algorithm.summary
@@ -26,9 +29,61 @@ def comparison_table(results: Results) -> Table:
             algorithm.name,
             f"{algorithm.step_size:.3g}",
             f"{row['final_excess']:.3g} ± {row['final_stderr']:.1g}{mark}",
+            _percent(row["final_relative"]),
+            _below(results) if algorithm is results.algorithms[1] else "",
             *("never" if value is None else f"{value:,.0f}" for value in spent),
         )
     return table
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.3g}%"
+
+
+def _below(results: Results) -> str:
+    gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
+    return "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"
+
+
+def held_out_table(results: Results) -> Table | None:
+    """Loss and error on rows that were trained on, held out, and of agents held out."""
+    found = results.summary["held_out"]
+    if not found:
+        return None
+    measured = results.summary.get("account", {}).get("span") is not None
+    table = Table(title="trained again without some rows and agents", title_justify="left")
+    table.add_column("algorithm")
+    kinds = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
+    there = [kind for kind in kinds if any(kind in parts for parts in found.values())]
+    for kind in there:
+        count = next(parts[kind]["examples"] for parts in found.values() if kind in parts)
+        table.add_column(f"loss, {kinds[kind]} ({count:,})", justify="right")
+        table.add_column("RMSE" if measured else "wrong", justify="right")
+    for name, parts in found.items():
+        cells = []
+        for kind in there:
+            part = parts[kind]
+            scale, unit = (1.0, "") if measured else (100.0, "%")
+            cells.append(f"{part['loss']:.4g} ± {part['loss_stderr']:.1g}")
+            cells.append(f"{scale * part['error']:.3g}{unit}")
+        table.add_row(name, *cells)
+    return table
+
+
+def agreement_line(results: Results) -> str | None:
+    """What `isfed diagnose` predicts, and why this is not that."""
+    found, gain = results.summary["predicted"], results.summary["gain_in_loss_db"]
+    if not found or gain is None:
+        return None
+    steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)
+    return (
+        "Beside `isfed diagnose`: at one small step size and once settled, "
+        f"{found['distance_db']:.1f} dB in the distance to the optimum are predicted, "
+        f"{found['loss_db']:.1f} dB in the loss; at the best step sizes ({steps}) and after "
+        f"{results.summary['rounds']} rounds {found['these_steps_db']:.1f} dB. Measured: "
+        f"{gain:.1f} dB. Each method has its own best step size here, a larger one for less noise, "
+        "so part of the gain is spent on speed."
+    )
 
 
 def comparison_figure(results: Results) -> list[Path]:

@@ -41,7 +41,8 @@ class RunProgress:
         self.task = None
         self.name = ""
         self.work = self.done = self.first = 0
-        self.began = self.spoke = time.monotonic()
+        self.total = self.finished = self.fresh = 0  # of all stages; fresh: done since the start
+        self.began = self.spoke = self.started = time.monotonic()
         self.shown = False
 
     def __enter__(self) -> RunProgress:
@@ -56,8 +57,23 @@ class RunProgress:
         if self.shown:
             self.bar.stop()
 
+    def expect(self, work: int) -> None:
+        """All stages together are about that much work."""
+        self.total = work
+
+    def _left(self) -> float | None:
+        """Seconds that all stages will still take."""
+        here = self.finished + self.done
+        new = self.fresh + self.done - self.first
+        spent = time.monotonic() - self.started
+        if not self.total or new <= 0:
+            return None
+        return max(0.0, self.total - here) * spent / new
+
     def begin(self, name: str, work: int, done: int) -> None:
         """Work begins, with `done` of it already there."""
+        self.finished += self.done
+        self.fresh += self.done - self.first
         self.name, self.work, self.done, self.first = name, work, done, done
         self.began = self.spoke = time.monotonic()
         self.task = self.bar.add_task(name, total=work, completed=done)
@@ -70,13 +86,22 @@ class RunProgress:
         self.done += work
         if self.task is not None:
             self.bar.advance(self.task, work)
+            left = self._left()
+            if left is not None:
+                self.bar.update(self.task, description=f"{self.name} ({_time(left)} left in all)")
         now = time.monotonic()
         if not self.console.is_terminal and now - self.spoke > LINE_SECONDS:
             self.spoke = now
             speed = (self.done - self.first) / (now - self.began)
+            overall = self._left()
             left = (self.work - self.done) / max(speed, 1e-9)
+            said = f"{left:.0f} s left" if overall is None else f"{_time(overall)} left in all"
             self.console.print(
-                f"{self.name}: {100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds, "
-                f"{speed:,.0f} rounds/s, {left:.0f} s left",
+                f"{self.name}: {100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds "
+                f"(of all repetitions), {speed:,.0f} rounds/s, {said}",
                 highlight=False,
             )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100.0 else f"{seconds / 60:.0f} min"

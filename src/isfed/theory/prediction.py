@@ -46,18 +46,23 @@ class Prediction:
 
     def curve(self, rounds: np.ndarray, initial: np.ndarray) -> np.ndarray:
         """The expected msd after each of `rounds`, from the model `initial`."""
+        return np.array([self._squares(count, initial).sum() for count in rounds])
+
+    def excess(self, rounds: int, initial: np.ndarray) -> float:
+        """The expected P(w_i) - P(w^o) after so many rounds, to second order around w^o."""
+        return 0.5 * float(self.curvature @ self._squares(rounds, initial))
+
+    def _squares(self, count: int, initial: np.ndarray) -> np.ndarray:
+        """The expected square of the error along every eigenvector, after `count` rounds."""
         shrink = 1.0 - self.step_size * self.curvature
         start = (initial - self.target) @ self.basis
-        out = np.empty(len(rounds))
-        for i, count in enumerate(rounds):
-            left = shrink**count
-            # The sum of shrink^(2 j) for j below `count`; `count` where shrink is 1.
-            flat = np.abs(1.0 - shrink**2) < 1e-12
-            bottom = np.where(flat, 1.0, 1.0 - shrink**2)
-            sums = np.where(flat, float(count), (1.0 - left**2) / bottom)
-            variance = self.step_size**2 * self.noise * sums
-            out[i] = np.sum((left * start + self.offset) ** 2 + variance)
-        return out
+        left = shrink**count
+        # The sum of shrink^(2 j) for j below `count`; `count` where shrink is 1.
+        flat = np.abs(1.0 - shrink**2) < 1e-12
+        bottom = np.where(flat, 1.0, 1.0 - shrink**2)
+        sums = np.where(flat, float(count), (1.0 - left**2) / bottom)
+        variance = self.step_size**2 * self.noise * sums
+        return (left * start + self.offset) ** 2 + variance
 
 
 def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = None) -> Prediction:
