@@ -252,3 +252,21 @@ def test_constants_are_for_those_who_ask(run, tmp_path):
     code, text = run(*words, "--overwrite", "--theory")
     assert code == 0
     assert "lemmas" in text
+
+
+def test_a_saved_model_predicts(run, tmp_path):
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},{2 * (i % 7)}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    words = ["compare", "mine.csv", "--agent", "site", "--target", "y", "--save", "m.json", *SHORT]
+    code, text = run(*words)
+    assert code == 0, text
+    assert "isfed predict m.json NEW.csv" in text
+    (tmp_path / "new.csv").write_text("x\n0\n6\n")
+    code, text = run("predict", "m.json", "new.csv", "--out", "found.csv")
+    assert code == 0, text
+    lines = (tmp_path / "found.csv").read_text().splitlines()
+    assert lines[0] == "y"
+    assert float(lines[1]) < 6.0 < float(lines[2])
+    code, text = run("predict", "m.json", "nothing.csv")
+    assert code == 1
+    assert "no file" in text

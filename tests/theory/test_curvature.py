@@ -1,5 +1,7 @@
 """The curvature of a round against sums over all draws, written out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from isfed.theory.choices import choices_at
 from isfed.theory.curvature import CurvatureAt, LargestCurvature, hessian
 
 
-def small(loss, *, local_steps=1, seed=0):
+def small(loss, *, local_steps: Any = 1, seed=0):
     rng = np.random.default_rng(seed)
     agents = []
     for n in (4, 6, 3):

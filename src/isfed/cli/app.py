@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isfed.cli import designs, federation, report, reproduce, run, tables
+from isfed.cli import designs, federation, predict, report, reproduce, run, tables
 from isfed.cli.common import print_line
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
 app.command()(tables.compare)
 app.command()(tables.diagnose)
+app.command()(predict.predict)
 app.command()(run.run)
 app.command()(report.report)
 app.command()(designs.designs)

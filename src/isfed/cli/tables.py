@@ -73,6 +73,10 @@ def compare(
     resume: Resume = False,
     backend: Backend = None,
     jobs: Jobs = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Save the better model in this JSON file, for `isfed predict`."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Would importance sampling help on your own data, and by how much?
@@ -84,6 +88,7 @@ def compare(
     from isfed.experiments.cells import problem_of
     from isfed.experiments.contest import Rivalry, run_comparison
     from isfed.experiments.folder import Folder
+    from isfed.experiments.model_file import save_best
     from isfed.report.comparison import (
         agreement_line,
         comparison_figure,
@@ -125,6 +130,10 @@ def compare(
                 console.print(shown, highlight=False, markup=False)
         for line in settling_lines(results):
             print_line(line)
+        if save is not None:
+            model = save_best(results, source, save)
+            name = model.trained["algorithm"]
+            print_line(f"The model of {name} is in {save}: isfed predict {save} NEW{file.suffix}")
         print_line(f"Results are in {folder}")
     if as_json:
         _print_json(results)

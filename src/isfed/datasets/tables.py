@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from isfed.datasets import account, encoding
 from isfed.datasets.account import Account, Role
+from isfed.datasets.columns import Columns
 from isfed.datasets.partition import by_column
 from isfed.datasets.reading import Reading
+from isfed.datasets.recipe import Recipe
 from isfed.datasets.scaling import Scaling, federated_mean, federated_scaling
 from isfed.datasets.sources import Source, open_source
 from isfed.problems.data import FederatedData
@@ -20,63 +22,32 @@ from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
 INTERCEPT = "(intercept)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Which column is what, and what is done to them.
-
-    `features` are all the other columns unless named. Text columns become one column of zeros and
-    ones per category, and so do the columns named in `categorical`. `missing` is "error", "mean"
-    (of all agents' known values) or a number to put there. `standardise` gives every measured
-    feature mean 0 and standard deviation 1, from sums only; `intercept` adds a feature that is 1,
-    and leaves out columns that are constant, which would say the same. Agents with fewer rows than
-    `least_rows` are left out; unless it is given, an agent of one row is an error.
-    """
-
-    agent: str
-    target: str
-    features: Sequence[str] | None = None
-    categorical: Sequence[str] = ()
-    task: Literal["regression", "classification"] = "regression"
-    missing: Literal["error", "mean"] | float = "error"
-    standardise: bool = True
-    intercept: bool = True
-    least_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.agent == self.target:
-            raise ValueError(f"column {self.agent!r} cannot be both the agent and the target")
-        for name in ("features", "categorical"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
-        for name in (self.agent, self.target):
-            if name in (self.features or ()):
-                raise ValueError(f"column {name!r} cannot be a feature too")
-        if self.task not in ("regression", "classification"):
-            raise ValueError(f"task={self.task!r} must be 'regression' or 'classification'")
-        number = isinstance(self.missing, int | float) and np.isfinite(self.missing)
-        if self.missing not in ("error", "mean") and not number:
-            raise ValueError(f"missing={self.missing!r} must be 'error', 'mean' or a number")
-        if self.least_rows is not None and self.least_rows < 1:
-            raise ValueError(f"least_rows={self.least_rows} must be at least 1")
-
-
 @dataclass(frozen=True, eq=False)
 class FederatedTable:
     """A table as federated data, with the names that the numbers had."""
 
     data: FederatedData
-    columns: Columns
     agents: np.ndarray  # (K,) names
-    features: tuple[str, ...]  # (M,) names; "colour=red" for a category
-    classes: tuple  # what the targets -1, +1 or 0, 1, ... stand for; empty for a regression
     imputed: Mapping[str, int]  # how many missing values of which feature were filled
-    scaling: Scaling  # of the measured features; mean 0 and scale 1 for the others
     rows: np.ndarray  # (N,) the row of the file, from 0, that every example was
     account: Account  # what became of the table
+    recipe: Recipe = field(repr=False)  # how it became numbers
     spot: Callable[[int], str] = field(repr=False)  # a row of the file in words: "line 7"
-    _categories: Mapping[str, list] = field(repr=False)
-    _fill: np.ndarray = field(repr=False)
-    _constant: frozenset[str] = field(repr=False)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the M features; "colour=red" for a category."""
+        return self.recipe.features
+
+    @property
+    def classes(self) -> tuple:
+        """What the targets -1, +1 or 0, 1, ... stand for; empty for a regression."""
+        return self.recipe.classes
+
+    @property
+    def scaling(self) -> Scaling:
+        """Of the measured features; mean 0 and scale 1 for the others."""
+        return self.recipe.scaling
 
     def loss(self, *, ridge: float) -> LinearLoss:
         """The loss that fits the target: least squares, logistic or softmax."""
@@ -91,8 +62,8 @@ class FederatedTable:
 
         A category or class that this one does not have is an error; an agent may have one row.
         """
-        columns = replace(self.columns, least_rows=1)
-        return _Encoder(open_source(source, reading), columns, self).table()
+        columns = replace(self.recipe.columns, least_rows=1)
+        return _Encoder(open_source(source, reading), columns, self.recipe).table()
 
 
 def read_table(source: Any, columns: Columns, reading: Reading | None = None) -> FederatedTable:
@@ -107,6 +78,12 @@ def read_table(source: Any, columns: Columns, reading: Reading | None = None) ->
     return _Encoder(open_source(source, reading), columns, None).table()
 
 
+def encode_features(source: Any, recipe: Recipe, reading: Reading | None = None) -> np.ndarray:
+    """The features of another table, (rows, M) in its order; it needs no agents and no target."""
+    columns = replace(recipe.columns, categorical=())
+    return _Encoder(open_source(source, reading), columns, recipe, whole=True).matrix()
+
+
 @dataclass
 class _Feature:
     """A feature, or those of a column of categories, in the order of the agents."""
@@ -118,14 +95,25 @@ class _Feature:
 
 
 class _Encoder:
-    """From a source to federated data; `like` is the table that it is to be encoded as."""
+    """From a source to federated data; `like` says how another table was encoded.
 
-    def __init__(self, source: Source, columns: Columns, like: FederatedTable | None) -> None:
+    With `whole` all rows are taken as they come: no column of agents or targets is needed.
+    """
+
+    def __init__(
+        self, source: Source, columns: Columns, like: Recipe | None, *, whole: bool = False
+    ) -> None:
         self.source, self.columns, self.like = source, columns, like
-        named = (columns.agent, columns.target, *(columns.features or ()), *columns.categorical)
-        for name in named:
+        named = () if whole else (columns.agent, columns.target)
+        constant = like.constant if like else ()
+        features = [name for name in columns.features or () if name not in constant]
+        for name in (*named, *features, *columns.categorical):
             source.column(name)  # before any work, an error if one is not there
-        self.rows, self.offsets, self.agents = self._partition()
+        if whole:
+            count = source.table.num_rows
+            self.rows, self.offsets = np.arange(count), np.array([0, count])
+        else:
+            self.rows, self.offsets, self.agents = self._partition()
         self.wanted = columns.features
         if self.wanted is None:
             taken = (columns.agent, columns.target)
@@ -178,21 +166,28 @@ class _Encoder:
         targets = targets[self.rows]
         features, names, scaling, fill, measured = self._matrix()
         data = FederatedData(features, targets, self.offsets)
-        return FederatedTable(
-            data=data,
+        recipe = Recipe(
             columns=replace(columns, features=tuple(self.wanted or ())),
-            agents=self.agents,
             features=tuple(names),
             classes=tuple(classes),
-            imputed=self.imputed,
+            categories=self.categories,
+            constant=frozenset(self.constant),
+            fill=fill,
             scaling=scaling,
+        )
+        return FederatedTable(
+            data=data,
+            agents=self.agents,
+            imputed=self.imputed,
             rows=self.rows,
             account=self._account(data, names, classes, measured),
+            recipe=recipe,
             spot=source.spot,
-            _categories=self.categories,
-            _fill=fill,
-            _constant=frozenset(self.constant),
         )
+
+    def matrix(self) -> np.ndarray:
+        """The features alone."""
+        return self._matrix()[0]
 
     def _matrix(self) -> tuple[np.ndarray, list[str], Scaling, np.ndarray, list[int]]:
         """The features as one block, column by column: no second block is ever needed."""
@@ -203,11 +198,11 @@ class _Encoder:
         names: list[str] = []
         means, scales, fills, measured = [], [], [], []
         for name, codes in plans.items():
-            if like and name in like._constant:
+            if like and name in like.constant:
                 continue
             feature = self._feature(name, codes)
             at = len(names)
-            fill = like._fill[at : at + len(feature.names)] if like else self._fill(feature)
+            fill = like.fill[at : at + len(feature.names)] if like else self._fill(feature)
             absent = self._fill_in(feature, fill)
             if self._is_constant(feature, absent):
                 continue
@@ -239,9 +234,9 @@ class _Encoder:
             if name not in self.columns.categorical and encoding.holds_numbers(source, name):
                 return None
             return encoding.categories(source, name, None)
-        if name in like._categories:
-            return encoding.categories(source, name, like._categories[name])
-        if name not in like._constant and not encoding.holds_numbers(source, name):
+        if name in like.categories:
+            return encoding.categories(source, name, like.categories[name])
+        if name not in like.constant and not encoding.holds_numbers(source, name):
             raise ValueError(
                 f"{source.name}: column {name!r} is text, but it was numbers in training"
             )

@@ -6,6 +6,7 @@ does each need to get there?
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ class Comparison:
             for curve, mean in zip((self.fedavg, self.isfedavg), means, strict=True)
         ]
         per_share = 10.0 / np.log(10.0)  # dB, to first order
-        return 10.0 * float(np.log10(means[0] / means[1])), per_share * float(np.hypot(*errors))
+        return 10.0 * float(np.log10(means[0] / means[1])), per_share * math.hypot(*errors)
 
     @property
     def buys(self) -> bool:

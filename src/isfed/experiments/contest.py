@@ -144,6 +144,10 @@ def run_comparison(rivalry: Rivalry, folder: Path, **options: Any) -> Results:
             "gain_in_loss_stderr_db": _number(comparison.gain_db[1]),
             "held_out": contest.held_out(curves),
             "predicted": contest.predicted(curves),
+            "models": {
+                name: result.history.params.mean(axis=0).tolist()
+                for name, result in contest.found.items()
+            },
         } | account_of(rivalry.source)
         return Outcome(tables_of(contest.found), summary, times_of(contest.found))
 

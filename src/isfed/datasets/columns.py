@@ -1,0 +1,49 @@
+"""Which column of a table is what, and what is done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which column is what, and what is done to them.
+
+    `features` are all the other columns unless named. Text columns become one column of zeros and
+    ones per category, and so do the columns named in `categorical`. `missing` is "error", "mean"
+    (of all agents' known values) or a number to put there. `standardise` gives every measured
+    feature mean 0 and standard deviation 1, from sums only; `intercept` adds a feature that is 1,
+    and leaves out columns that are constant, which would say the same. Agents with fewer rows than
+    `least_rows` are left out; unless it is given, an agent of one row is an error.
+    """
+
+    agent: str
+    target: str
+    features: Sequence[str] | None = None
+    categorical: Sequence[str] = ()
+    task: Literal["regression", "classification"] = "regression"
+    missing: Literal["error", "mean"] | float = "error"
+    standardise: bool = True
+    intercept: bool = True
+    least_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.agent == self.target:
+            raise ValueError(f"column {self.agent!r} cannot be both the agent and the target")
+        for name in ("features", "categorical"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
+        for name in (self.agent, self.target):
+            if name in (self.features or ()):
+                raise ValueError(f"column {name!r} cannot be a feature too")
+        if self.task not in ("regression", "classification"):
+            raise ValueError(f"task={self.task!r} must be 'regression' or 'classification'")
+        number = isinstance(self.missing, int | float) and np.isfinite(self.missing)
+        if self.missing not in ("error", "mean") and not number:
+            raise ValueError(f"missing={self.missing!r} must be 'error', 'mean' or a number")
+        if self.least_rows is not None and self.least_rows < 1:
+            raise ValueError(f"least_rows={self.least_rows} must be at least 1")
