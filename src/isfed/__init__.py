@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.scaffold import SCAFFOLD
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
+    from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
     from isfed.experiments.results import Results, load_results
     from isfed.federation.agent import Agent, Rules, Upload
     from isfed.federation.agents import Agents, Local, Turns, Uploads
@@ -110,6 +111,7 @@ _NAMES = {
     "algorithms.scaffold": ("SCAFFOLD",),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
+    "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "experiments.results": ("Results", "load_results"),
     "federation.agent": ("Agent", "Rules", "Upload"),
     "federation.clock": ("Clock",),
@@ -187,7 +189,9 @@ __all__ = [
     "FedCS",
     "FedProx",
     "FedVARP",
+    "FederatedClassifier",
     "FederatedData",
+    "FederatedRegressor",
     "FullySynchronousSGD",
     "HartleyRao",
     "HierFAVG",
