@@ -20,6 +20,7 @@ FEW_CODES = (3, 30)  # so many different whole numbers may be the codes of categ
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
 SHOWN = 12  # names in a line
 MOST_WORK = 4e9  # rows x columns^2 up to which columns that are sums of others are looked for
+CHUNK = 1 << 16  # rows
 DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a sum of others
 
 
@@ -172,8 +173,11 @@ def dependent(features: np.ndarray, names: Sequence[str], measured: Sequence[int
     if not measured or len(features) * len(measured) ** 2 > MOST_WORK:
         return []
     columns = [*measured]
-    centred = features[:, columns] - features[:, columns].mean(axis=0)
-    gram = centred.T @ centred
+    mean = features.mean(axis=0)[columns]
+    gram = np.zeros((len(columns), len(columns)))
+    for first in range(0, len(features), CHUNK):  # not a second block of that size
+        centred = features[first : first + CHUNK, columns] - mean
+        gram += centred.T @ centred
     lengths = np.sqrt(np.diag(gram))
     if not np.all(lengths > 0.0):
         return []

@@ -33,6 +33,16 @@ pc: Any = arrow_compute  # its functions are made at run time, unknown to a type
 LABEL, QUERY = "label", "qid"  # what the columns of a LIBSVM file are called, beside 1, 2, ...
 
 
+@dataclass(frozen=True)
+class Spot:
+    """A row as the file numbers it: a line of a text file, else a row counted from 1."""
+
+    line: Callable[[int], int] | None = None
+
+    def __call__(self, row: int) -> str:
+        return f"row {row + 1}" if self.line is None else f"line {self.line(row)}"
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """An Arrow table that can say where in the user's file a row is."""
@@ -52,9 +62,14 @@ class Source:
             raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
         return self.table.column(name)
 
-    def spot(self, row: int) -> str:
-        """A row as the file numbers it: a line of a text file, else a row counted from 1."""
-        return f"row {row + 1}" if self.line is None else f"line {self.line(row)}"
+    @property
+    def spot(self) -> Spot:
+        """From a row to the words for it; does not hold the table."""
+        return Spot(self.line)
+
+    def release(self, name: str) -> None:
+        """Forget a column, whose memory is then free if nobody else holds it."""
+        object.__setattr__(self, "table", self.table.drop_columns([name]))
 
     def place(self, row: int, column: str = "") -> str:
         """Where a row is, for an error."""

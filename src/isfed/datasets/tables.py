@@ -66,8 +66,12 @@ class FederatedTable:
         return _Encoder(open_source(source, reading), columns, self.recipe).table()
 
 
-def read_table(source: Any, columns: Columns, reading: Reading | None = None) -> FederatedTable:
+def read_table(
+    source: Any, columns: Columns, reading: Reading | None = None, *, release: bool = False
+) -> FederatedTable:
     """Read a path (see `open_source`) or a table of pandas, polars or Arrow.
+
+    With `release` a `Source` forgets every column once it is encoded, to save memory.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})
@@ -75,7 +79,7 @@ def read_table(source: Any, columns: Columns, reading: Reading | None = None) ->
     >>> read.agents.tolist(), read.features, read.data.num_examples.tolist()
     (['a', 'b'], ('x', '(intercept)'), [2, 2])
     """
-    return _Encoder(open_source(source, reading), columns, None).table()
+    return _Encoder(open_source(source, reading), columns, None, release=release).table()
 
 
 def encode_features(source: Any, recipe: Recipe, reading: Reading | None = None) -> np.ndarray:
@@ -101,9 +105,15 @@ class _Encoder:
     """
 
     def __init__(
-        self, source: Source, columns: Columns, like: Recipe | None, *, whole: bool = False
+        self,
+        source: Source,
+        columns: Columns,
+        like: Recipe | None,
+        *,
+        whole: bool = False,
+        release: bool = False,
     ) -> None:
-        self.source, self.columns, self.like = source, columns, like
+        self.source, self.columns, self.like, self.release = source, columns, like, release
         named = () if whole else (columns.agent, columns.target)
         constant = like.constant if like else ()
         features = [name for name in columns.features or () if name not in constant]
@@ -210,6 +220,8 @@ class _Encoder:
                 measured.append(at)
             scaling = self._scaling(feature, at)
             block[:, at : at + len(feature.names)] = scaling.apply(feature.values)
+            if self.release:
+                self.source.release(name)
             means.append(scaling.mean)
             scales.append(scaling.scale)
             fills.append(fill)

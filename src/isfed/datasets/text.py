@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,10 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
+        if self.plain and not self._quotes():
+            with self.path.open("rb") as file:
+                filled = (n for n, line in enumerate(file, start=1) if line.strip(b"\r\n"))
+                return next(itertools.islice(filled, row + 1, None))
         lines = (line for line, _ in self.rows())
         next(lines)  # the header
         return next(line for number, line in enumerate(lines) if number == row)

@@ -226,7 +226,7 @@ def _read(
     if columns.features is None:
         names = [name for name in source.table.column_names if name not in taken]
         columns = replace(columns, features=tuple(names))
-    return read_table(source, columns)
+    return read_table(source, columns, release=True)
 
 
 def _keys_of(record: Any) -> dict[str, Any]:
