@@ -60,8 +60,8 @@ class _Federated(BaseEstimator):
     def _fit(self, X: np.ndarray, targets: np.ndarray, agents: Any, loss: LinearLoss) -> None:
         problem, scaling = self._problem(X, targets, agents, loss)
         params = self._train(problem).reshape(loss.compiled.num_rows, -1)
-        self.coef_ = params[:, :-1] / scaling.scale
-        self.intercept_ = params[:, -1] - self.coef_ @ scaling.mean
+        self.coef_: Any = params[:, :-1] / scaling.scale
+        self.intercept_: Any = params[:, -1] - self.coef_ @ scaling.mean
         self.num_agents_ = problem.num_agents
         self.n_iter_ = self.rounds
 
