@@ -111,6 +111,10 @@ def with_options(command: Callable) -> Callable:
     return call
 
 
+def _say_compiling() -> None:
+    errors.print("compiling, once per installation: this may take a minute")
+
+
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     errors.print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
 
@@ -123,13 +127,14 @@ def one_line_errors(
 
     `spell` puts the names that the library uses as the command line spells them.
     """
+    from isfed.base.compiling import announcing
     from isfed.experiments import ConfigError, StoreError
     from isfed.experiments.steps import NoStepError
     from isfed.simulate import DivergenceError
     from isfed.theory.stability import GrowthWarning
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), announcing(_say_compiling):
             warnings.simplefilter("always", GrowthWarning)
             warnings.showwarning = _show_warning
             yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import TracebackType
 
 from rich.console import Console
@@ -15,6 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from isfed.base.compiling import working_clock
 
 LINE_SECONDS = 10.0  # between plain lines
 
@@ -37,12 +38,13 @@ class RunProgress:
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
+            get_time=working_clock,
         )
         self.task = None
         self.name = ""
         self.work = self.done = self.first = 0
         self.total = self.finished = self.fresh = 0  # of all stages; fresh: done since the start
-        self.began = self.spoke = self.started = time.monotonic()
+        self.began = self.spoke = self.started = working_clock()
         self.shown = False
 
     def __enter__(self) -> RunProgress:
@@ -65,7 +67,7 @@ class RunProgress:
         """Seconds that all stages will still take."""
         here = self.finished + self.done
         new = self.fresh + self.done - self.first
-        spent = time.monotonic() - self.started
+        spent = working_clock() - self.started
         if not self.total or new <= 0:
             return None
         return max(0.0, self.total - here) * spent / new
@@ -75,7 +77,7 @@ class RunProgress:
         self.finished += self.done
         self.fresh += self.done - self.first
         self.name, self.work, self.done, self.first = name, work, done, done
-        self.began = self.spoke = time.monotonic()
+        self.began = self.spoke = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)
         if not self.shown and self.console.is_terminal:
             self.bar.start()
@@ -89,7 +91,7 @@ class RunProgress:
             left = self._left()
             if left is not None:
                 self.bar.update(self.task, description=f"{self.name} ({_time(left)} left in all)")
-        now = time.monotonic()
+        now = working_clock()
         if not self.console.is_terminal and now - self.spoke > LINE_SECONDS:
             self.spoke = now
             speed = (self.done - self.first) / (now - self.began)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from isfed.base.compiling import working_clock
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.interrupts import hold_interrupt
@@ -89,11 +89,11 @@ def chunks(
     size = FIRST_CHUNK
     while run.round_index < rounds and not run.diverged:
         begin = run.round_index
-        before = time.perf_counter()
+        before = working_clock()
         to_next = size if every is None else every - begin % every
         with hold_interrupt() as held:
             block = run.advance(min(size, rounds - begin, to_next))
-        spent = time.perf_counter() - before
+        spent = working_clock() - before
         yield block
         if held.asked:  # only now: what was computed is with the caller
             raise KeyboardInterrupt
@@ -119,18 +119,18 @@ def drive(
     complete = run.round_index == recording.rounds or run.diverged
     every = None if recording.measured is None else recording.measured.measure.every
     run.compile()  # before the clock starts
-    saved = started = time.perf_counter()
+    saved = started = working_clock()
     least = LEAST_BETWEEN
     try:
         for block in chunks(run, recording.rounds, seconds=chunk_seconds, every=every):
-            now = time.perf_counter()
+            now = working_clock()
             recording.seconds, started = recording.seconds + now - started, now
             recording.add(block, run)
             if progress is not None:
                 progress(block.msd.shape[1])
             if save is not None and now - saved > least:
                 save(recording.checkpoint(run))
-                saved = time.perf_counter()
+                saved = working_clock()
                 least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
     except KeyboardInterrupt:
         # Only if the chunk is whole and everything about it is recorded.

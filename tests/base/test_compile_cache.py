@@ -1,0 +1,177 @@
+"""Compiled code on disk: what a change compiles anew, and what becomes of damaged files."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core import config as numba_config
+from numba.core.registry import CPUDispatcher
+
+import isfed
+from isfed.base import compile_cache
+from isfed.base.compiling import announcing, seconds_compiling
+
+PACKAGE = Path(isfed.__file__).parent
+MODULE = """
+from isfed.base.compiled import compiled
+
+@compiled
+def double(x):
+    return {factor} * x
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Load the module as a new process would, with a cache folder of its own."""
+    monkeypatch.setattr(numba_config, "CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "doubling.py"
+
+    def load(factor: int = 2):
+        file.write_text(MODULE.format(factor=factor))
+        for cached in (compile_cache.folder_of, compile_cache._text, compile_cache._imports):
+            cached.cache_clear()
+        spec = importlib.util.spec_from_file_location("doubling", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.double
+
+    return load
+
+
+def _hits(function) -> int:
+    """How often the function came from the cache."""
+    return sum(function.stats.cache_hits.values())
+
+
+def test_compiled_code_is_found_again_and_a_change_is_seen(load):
+    first, second = load(), load()
+    assert first(4) == second(4) == 8
+    assert (_hits(first), _hits(second)) == (0, 1)
+    changed = load(3)
+    assert changed(4) == 12
+    assert _hits(changed) == 0
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _empty(content: bytes) -> bytes:
+    return b""
+
+
+def _zeroed(content: bytes) -> bytes:
+    """As after a power failure: the right length, and zeros where the data did not arrive."""
+    middle = len(content) // 2
+    return content[:middle] + bytes(200) + content[middle + 200 :]
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _zeroed])
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_damaged_files_are_compiled_again(load, tmp_path, damage, ending):
+    assert load()(4) == 8
+    files = list((tmp_path / "cache").rglob(f"*.{ending}"))
+    assert files
+    for file in files:
+        file.write_bytes(damage(file.read_bytes()))
+    again = load()
+    assert again(4) == 8
+    assert _hits(again) == 0
+    mended = load()
+    assert mended(4) == 8
+    assert _hits(mended) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_said_once(load, tmp_path):
+    function = load()
+    folder = Path(function._cache.cache_path)
+    folder.rmdir()
+    folder.write_text("in the way")
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
+        assert function(4) == 8
+
+
+def test_compiling_is_announced_and_timed(load, monkeypatch):
+    monkeypatch.setattr("isfed.base.compiling.WORTH_SAYING", 0.0)
+    said = []
+    before = seconds_compiling()
+    with announcing(lambda: said.append("compiling")):
+        load(5)(np.ones(3))
+        load(6)(np.ones(3))
+    assert said == ["compiling"]
+    after = seconds_compiling()
+    assert after > before
+    load(6)(np.ones(3))  # from the cache
+    assert seconds_compiling() == after
+
+
+def _dispatchers(module):
+    return {n: f for n, f in vars(module).items() if isinstance(f, CPUDispatcher)}
+
+
+def _files_called(function) -> set[Path]:
+    """The files of the compiled functions that a compiled function names."""
+    found = set()
+    code, known = function.py_func.__code__, function.py_func.__globals__
+    for name in code.co_names:
+        value = known.get(name)
+        if isinstance(value, CPUDispatcher):
+            found.add(Path(value.py_func.__code__.co_filename))
+        elif isinstance(value, types.ModuleType):
+            parts = [f for n, f in _dispatchers(value).items() if n in code.co_names]
+            found |= {Path(part.py_func.__code__.co_filename) for part in parts}
+    return found
+
+
+def test_a_key_covers_every_file_that_is_compiled_in():
+    files = [f for f in PACKAGE.rglob("*.py") if compile_cache._MARK in f.read_text()]
+    assert len(files) > 15
+    for file in files:
+        name = ".".join(("isfed", *file.relative_to(PACKAGE).with_suffix("").parts))
+        module = importlib.import_module(name)
+        assert _dispatchers(module), name
+        for function in _dispatchers(module).values():
+            origin = Path(function.py_func.__code__.co_filename)
+            assert _files_called(function) <= compile_cache.sources_of(origin), (name, function)
+
+
+def test_a_key_covers_no_more_than_it_must():
+    gradients = compile_cache.sources_of(PACKAGE / "problems" / "gradients.py")
+    kernel = compile_cache.sources_of(PACKAGE / "simulate" / "kernel.py")
+    assert gradients < kernel
+    assert PACKAGE / "base" / "compiled.py" in gradients
+    assert PACKAGE / "sampling" / "score_table.py" in kernel - gradients
+
+
+def test_import_works_where_no_home_can_be_determined(tmp_path):
+    code = """
+import pathlib, pwd
+
+def unknown(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = unknown
+try:
+    pathlib.Path.home()
+except RuntimeError:
+    pass
+else:
+    raise SystemExit("a home was found after all")
+import isfed
+from isfed.base.streams import Stream
+print(Stream(1).uniforms(2) >= 0)
+"""
+    kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[ True  True]"
