@@ -34,8 +34,8 @@ def load(tmp_path, monkeypatch):
     monkeypatch.setattr(numba_config, "CACHE_DIR", str(tmp_path / "cache"))
     file = tmp_path / "doubling.py"
 
-    def load(factor: int = 2):
-        file.write_text(MODULE.format(factor=factor))
+    def load(factor: int = 2, source: str = ""):
+        file.write_text(source or MODULE.format(factor=factor))
         for cached in (compile_cache.folder_of, compile_cache._text, compile_cache._imports):
             cached.cache_clear()
         spec = importlib.util.spec_from_file_location("doubling", file)
@@ -43,7 +43,7 @@ def load(tmp_path, monkeypatch):
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return module.double
+        return module if source else module.double
 
     return load
 
@@ -113,6 +113,46 @@ def test_compiling_is_announced_and_timed(load, monkeypatch):
     assert after > before
     load(6)(np.ones(3))  # from the cache
     assert seconds_compiling() == after
+
+
+PARTS = """
+from isfed.base.compiled import allocating, called, compiled, inlined
+import numpy as np
+
+@inlined
+def square(x):
+    return x * x
+
+@called
+def cube(x):
+    return x * square(x)
+
+@allocating
+def room(count):
+    return np.zeros(count)
+
+@compiled
+def cubes(x):
+    out = room(x.size)
+    for i in range(x.size):
+        out[i] = cube(x[i]) + square(1) - 1.0
+    return out
+"""
+
+
+def test_parts_are_compiled_into_what_python_calls_and_alone_if_python_calls_them(load):
+    module = load(source=PARTS)
+    x = np.arange(5.0)
+    np.testing.assert_array_equal(module.cubes(x), x**3)
+    assert [str(kinds) for kinds in module.cube.overloads] == ["(float64,)"]
+    assert [str(kinds) for kinds in module.square.overloads] == ["(float64,)", "(int64,)"]
+    assert module.cube(3.0) == 27.0
+    assert module.cube(3) == 27
+    np.testing.assert_array_equal(module.room(2), [0.0, 0.0])
+    again = load(source=PARTS)
+    np.testing.assert_array_equal(again.cubes(x), x**3)
+    assert _hits(again.cubes) == 1
+    assert not again.cube.overloads  # what is in the cache is whole
 
 
 def _dispatchers(module):

@@ -1,14 +1,19 @@
 """How the library compiles: one place for the options of Numba.
 
-`compiled` is for what is called from Python, `inlined` for what compiled code calls in its loops:
-without it Numba hands every array over as seven words and counts references at every call; every
-level of inlining is compiled once more, so `called` stands where a call costs nothing beside the
-work. All cache on disk, release the interpreter's lock and divide as the hardware does. None allows
-reordering of floating-point sums: a result is the same whichever function it was inlined into.
+Python calls what is `compiled`. Compiled code calls what is `called`, or `inlined` in its loops,
+where Numba would otherwise hand over every array as seven words and count references, or
+`allocating` if it makes arrays. These three are parts, see `compiled_parts`: Python can call them,
+but then they are compiled for that as well.
+
+All release the interpreter's lock and divide as the hardware does, and what Python calls is cached
+on disk. None allows reordering of floating-point sums: a result is the same whichever function it
+was inlined into. Assign to slices by a loop: Numba checks their shapes with a message made of
+strings, which takes three seconds to compile.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +21,19 @@ import numba
 from numba.core.registry import CPUDispatcher
 
 from isfed.base.compile_cache import cache_of
+from isfed.base.compiled_parts import Part, PartCompiler
 from isfed.base.compiling import watch_compilation
 
 watch_compilation()
 
 
 def _jit(function: Callable[..., Any], **options: Any) -> Any:
-    dispatcher: Any = numba.njit(function, nogil=True, error_model="numpy", **options)
+    njit: Any = numba.njit  # not all of its options are known to a type checker
+    return njit(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)
+
+
+def _whole(function: Callable[..., Any], **options: Any) -> Any:
+    dispatcher = _jit(function, **options)
     if isinstance(dispatcher, CPUDispatcher):  # not where NUMBA_DISABLE_JIT is set
         cache = cache_of(function)
         if cache is not None:
@@ -31,16 +42,32 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
     return dispatcher
 
 
+def _part(function: Callable[..., Any], *, inline: bool = False, allocates: bool = False) -> Any:
+    # Both are said in any case: left out, a function takes them over from its first caller.
+    options = {"forceinline": inline, "_nrt": allocates}
+    dispatcher = _jit(function, no_cpython_wrapper=True, pipeline_class=PartCompiler, **options)
+    if isinstance(dispatcher, CPUDispatcher):
+        dispatcher.__class__ = Part
+        assert isinstance(dispatcher, Part)
+        dispatcher.alone = functools.cache(lambda: _whole(function, **options))
+    return dispatcher
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile what Python calls."""
-    return _jit(function)
+    return _whole(function)
 
 
 def called(function: Callable[..., Any]) -> Any:
     """Compile what compiled code calls now and then: a call of its own, no reference counts."""
-    return _jit(function, _nrt=False)
+    return _part(function)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """Compile what compiled code calls to make arrays."""
+    return _part(function, allocates=True)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile what compiled code calls: inlined everywhere, no reference counts, no allocation."""
-    return _jit(function, forceinline=True, _nrt=False)
+    return _part(function, inline=True)

@@ -82,7 +82,8 @@ def write_scores(task, sampler, params, shift, examples, nodes, at, agent_scores
         agent_scores[agent] = score_of_agent(task, sampler, params, shift, agent, scratch)
         if examples:
             count = task.offsets[agent + 1] - task.offsets[agent]
-            nodes[at[agent] : at[agent] + count] = scratch.norms[:count]
+            for i in range(count):
+                nodes[at[agent] + i] = scratch.norms[i]
             take_scores(nodes, at[agent], count)
 
 

@@ -59,10 +59,10 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
     for i in range(agents.size):
         agent = agents[i]
         params = starts[i if starts.shape[0] > 1 else 0]
-        if rule.corrected:
-            scratch.correction[:] = correction[i]
-        if rule.momentum != 0.0:
-            scratch.velocity[:] = velocity[i]
+        for j in range(params.size if rule.corrected else 0):
+            scratch.correction[j] = correction[i, j]
+        for j in range(params.size if rule.momentum != 0.0 else 0):
+            scratch.velocity[j] = velocity[i, j]
         steps = num_steps[i] if num_steps.size > 0 else task.local_steps[agent]
         start(scratch.state, key, round_index, agent)
         scores[i] = take_turn(
@@ -73,8 +73,8 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
             changes[i, j] = scratch.local[j] - params[j]
         for j in range(telemetry.TURN):
             watch[i, j] = scratch.turn[j]
-        if rule.momentum != 0.0:
-            velocity[i, :] = scratch.velocity
+        for j in range(params.size if rule.momentum != 0.0 else 0):
+            velocity[i, j] = scratch.velocity[j]
         count = task.offsets[agent + 1] - task.offsets[agent]
         gradients[i] = steps * (count if rule.full else task.batch_size[agent])
         gradients[i] += count if whole else 0
@@ -87,7 +87,8 @@ def _gradients(task, sampler, which, starts, out):
     scratch = make_scratch(task, sampler, sampler, 1, True, False)
     for i in range(which.size):
         full_gradient(task, starts[i if starts.shape[0] > 1 else 0], NO_SHIFT, which[i], scratch)
-        out[i, :] = scratch.gradient
+        for j in range(scratch.gradient.size):
+            out[i, j] = scratch.gradient[j]
 
 
 class CompiledAgents(AddressedAgents):

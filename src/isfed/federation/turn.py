@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.compiled import called, compiled, inlined
+from isfed.base.compiled import allocating, called, inlined
 from isfed.problems.gradients import CompiledLoss, batch_gradient
 from isfed.sampling import score_table as table
 from isfed.sampling import telemetry
@@ -225,22 +225,23 @@ def _step(rule, params, step, scratch):
 
 
 @inlined
-def _most_examples(task):
-    most = 0
+def _largest(task):
+    """The most examples that an agent has, and the largest batch."""
+    examples, batch = 0, 0
     for agent in range(task.offsets.size - 1):
-        most = max(most, task.offsets[agent + 1] - task.offsets[agent])
-    return most
+        examples = max(examples, task.offsets[agent + 1] - task.offsets[agent])
+        batch = max(batch, task.batch_size[agent])
+    return examples, batch
 
 
-@compiled
+@allocating
 def make_scratch(task, agents, examples, num_active, full_batches, extra):
     """Room for one repetition at a time, no larger than the samplers need.
 
     `full_batches` is for steps over all examples, `extra` for momentum and corrections.
     """
     num_agents = task.offsets.size - 1
-    most_examples = _most_examples(task)
-    most_batch = max(task.batch_size)
+    most_examples, most_batch = _largest(task)
     size = task.optimum.size
     # The norms of whole agents, for `current` and for full batches:
     whole = agents.refresh == ALL or examples.refresh == ALL or full_batches

@@ -145,7 +145,8 @@ def rebuild(nodes, at, count):
         parents = (size + FAN - 1) >> SHIFT
         for parent in range(parents):
             record = base + RECORD * (above + parent)
-            nodes[record : record + RECORD] = 0.0
+            for part in range(RECORD):
+                nodes[record + part] = 0.0
             for child in range(parent << SHIFT, min((parent + 1) << SHIFT, size)):
                 below_record = base + RECORD * (offset + child)
                 for part in range(RECORD):
@@ -157,7 +158,8 @@ def rebuild(nodes, at, count):
 @inlined
 def fill_table(nodes, at, count, score):
     """Make a table in which every unit has the same score (or is UNSEEN)."""
-    nodes[at : at + count] = score
+    for leaf in range(at, at + count):
+        nodes[leaf] = score
     rebuild(nodes, at, count)
 
 
