@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -87,7 +87,9 @@ PROBLEMS = {
 }
 
 
-def ratios(problem: Problem, *, rounds: int, num_active: int = 5) -> Iterator[tuple]:
+def ratios(
+    problem: Problem, *, rounds: int, num_active: int = 5, shares: Sequence[float] = SHARES
+) -> Iterator[tuple]:
     """For every way to sample its limits, and the msd over its first order at shares of it."""
     stable = StableSteps(problem)
     for name, (agents, examples) in WAYS.items():
@@ -96,7 +98,7 @@ def ratios(problem: Problem, *, rounds: int, num_active: int = 5) -> Iterator[tu
         tiny = replace(algorithm, step_size=1e-3 * largest)
         first_order = predict(problem, tiny).steady / (1e-3 * largest)
         found = []
-        for share in SHARES:
+        for share in shares:
             history = simulate(
                 problem, replace(algorithm, step_size=share * largest), rounds=rounds,
                 repetitions=4, initial=problem.optimum,

@@ -120,3 +120,39 @@ def test_a_problem_without_constants_is_diagnosed_and_says_what_is_missing():
 def test_more_agents_than_there_are_is_refused():
     with pytest.raises(ValueError, match="num_active=7 exceeds num_agents=6"):
         diagnose(alike(), num_active=7)
+
+
+def table(y, *, num_agents=4, seed=0):
+    x = np.random.default_rng(seed).standard_normal((len(y), 2))
+    edges = np.linspace(0, len(y), num_agents + 1).astype(int)
+    return Problem(FederatedData(x, np.asarray(y, float), edges), LeastSquares(1e-3), batch_size=2)
+
+
+def test_degenerate_cases_say_so():
+    noise = np.random.default_rng(1).standard_normal(40)
+    one = diagnose(table(noise, num_agents=1), num_active=1, theory=False)
+    assert one.remarks == ["There is only one agent: only its examples can be chosen."]
+    assert one.options["agents"].gain_db == pytest.approx(0.0)
+    everybody = diagnose(table(noise), num_active=4, theory=False)
+    assert "All agents take part" in everybody.remarks[0]
+    constant = diagnose(table(np.full(40, 4.0)), num_active=1, theory=False)
+    assert not constant.helps
+    assert constant.as_dict()["best"] == "uniform"
+    expected = "It would not help you: the target is always 4, so there is nothing to learn."
+    assert constant.recommendation() == expected
+
+
+def test_targets_that_are_fitted_leave_no_noise():
+    problem = table(np.zeros(40))
+    x = problem.data.features
+    exact = FederatedData(x, x @ [1.0, -2.0], problem.data.offsets)
+    found = diagnose(Problem(exact, LeastSquares(0.0), batch_size=2), num_active=1, theory=False)
+    assert "the model fits every example" in found.recommendation()
+
+
+def test_alike_agents_are_said_to_be_alike():
+    x = np.random.default_rng(2).standard_normal((10, 2))
+    y = np.random.default_rng(3).standard_normal(10)
+    same = FederatedData(np.tile(x, (5, 1)), np.tile(y, 5), np.arange(0, 60, 10))
+    found = diagnose(Problem(same, LeastSquares(1e-3), batch_size=2), num_active=2, theory=False)
+    assert any(line.startswith("The agents are alike: only 0") for line in found.remarks)

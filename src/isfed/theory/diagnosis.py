@@ -117,29 +117,35 @@ def diagnose(
         constants=constants,
         slow=slow,
         remarks=_remarks(problem, num_active, options["uniform"]),
+        degenerate=_degenerate(problem, options["uniform"]),
     )
 
 
 def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
     """What is special about a problem, so that some of the answer is no surprise."""
     found = []
-    data = problem.data
     if problem.num_agents == 1:
         found.append("There is only one agent: only its examples can be chosen.")
     elif num_active == problem.num_agents:
         found.append("All agents take part in every round: only examples can be chosen.")
-    if np.all(problem.batch_size == data.num_examples):
+    if np.all(problem.batch_size == problem.data.num_examples):
         found.append("Every step uses all examples of its agent: only agents can be chosen.")
-    if data.targets.min() == data.targets.max():
-        found.append(f"The target is always {data.targets[0]:g}: there is nothing to learn.")
-    elif uniform.variance <= 1e-20 * float(np.mean(data.targets**2)):
-        found.append("The model fits every example: uniform sampling has no noise to reduce.")
-    elif 1 < num_active < problem.num_agents and uniform.agents_share < ALIKE:
+    if num_active < problem.num_agents and uniform.agents_share < ALIKE:
         found.append(
             f"The agents are alike: only {100 * uniform.agents_share:.2g}% of the noise of uniform "
             "sampling comes from the choice of agents."
         )
     return found
+
+
+def _degenerate(problem: Problem, uniform: Option) -> str:
+    """Why there is nothing to gain, if there is not."""
+    targets = problem.data.targets
+    if targets.min() == targets.max():
+        return f"the target is always {targets[0]:g}, so there is nothing to learn."
+    if uniform.variance <= 1e-20 * float(np.mean(targets**2)):
+        return "the model fits every example, so uniform sampling has no noise to reduce."
+    return ""
 
 
 def _ratio(over: float, under: float) -> float:

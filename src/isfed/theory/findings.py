@@ -44,6 +44,7 @@ class Diagnosis:
     slow: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Of every option the features that it waits for until it has settled, with their shares."""
     remarks: list[str] = field(default_factory=list)  # what is special about the problem
+    degenerate: str = ""  # why there is nothing to gain, whatever the numbers say
 
     @property
     def settling_rounds(self) -> float | None:
@@ -59,11 +60,13 @@ class Diagnosis:
     @property
     def helps(self) -> bool:
         """Whether any importance sampling is worth it."""
-        return self.best.sampling != "uniform"
+        return self.best.sampling != "uniform" and not self.degenerate
 
     def recommendation(self) -> str:
         """What to do, in one sentence."""
         uniform, best = self.options["uniform"], self.best
+        if self.degenerate:
+            return f"It would not help you: {self.degenerate}"
         if not self.helps:
             most = max(option.gain_db for option in self.options.values())
             return (
@@ -90,7 +93,7 @@ class Diagnosis:
             "at": self.at,
             "weighted_by_curvature": self.weighted,
             "recommendation": self.recommendation(),
-            "best": self.best.sampling,
+            "best": self.best.sampling if self.helps else "uniform",
             "remarks": self.remarks,
             "settling_rounds": self.settling_rounds,
             "waits_for": [

@@ -38,6 +38,9 @@ POWER_STEPS = 60
 # behind the model: on 15 logistic and softmax problems (benchmarks/stable_steps.py) runs became
 # unstable between an eighth and a half of the limit, those of uniform examples at 1 to 2 times.
 SHARE_OF_LEARNED = 0.2
+# Where a turn looks at fewer examples than that, what agents report says little of them, and
+# learned probabilities of agents or examples are further off: a quarter is left.
+FEW_EXAMPLES, SHARE_OF_FEW = 4, 0.25
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,9 @@ class StableSteps:
             return careful, careful
         largest = limits_of(self._near.drawn(algorithm, choices)).mean_square
         largest *= 1.0 if algorithm.examples.equal else SHARE_OF_LEARNED
+        work = np.median(self.problem.local_steps * self.problem.batch_size)
+        if work < FEW_EXAMPLES and not (algorithm.agents.equal and algorithm.examples.equal):
+            largest *= SHARE_OF_FEW
         return largest, min(careful, largest)
 
 
