@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Problem,
         Regression,
         Softmax,
+        Synthetic,
     )
     from isfed.sampling.designs import (
         Design,
@@ -119,7 +120,7 @@ _NAMES = {
     "federation.correction": ("Correction",),
     "problems": (
         "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
-        "NoOptimumError", "Problem", "Regression", "Softmax",
+        "NoOptimumError", "Problem", "Regression", "Softmax", "Synthetic",
     ),
     "sampling.designs": (
         "Design", "Deville", "HartleyRao", "Poisson", "Sampford", "SumTree", "Systematic",
@@ -231,6 +232,7 @@ __all__ = [
     "StichSGD",
     "Stream",
     "SumTree",
+    "Synthetic",
     "Systematic",
     "Turns",
     "Uniform",

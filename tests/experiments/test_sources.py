@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +163,14 @@ def test_sources_travel_to_other_processes(table, tmp_path):
     again = pickle.loads(pickle.dumps(source))
     assert again == source
     assert hash(again) == hash(source)
+
+
+def test_synthetic_devices_in_a_file():
+    given = {"data": "synthetic", "num_agents": 4, "num_features": 3, "num_classes": 3, "seed": 2}
+    source = read_problem(given, Path())
+    problem = source.make()
+    assert (problem.num_agents, problem.num_params) == (4, 12)
+    again = read_problem(source.describe(), Path())
+    assert again == source
+    with pytest.raises(ConfigError, match="alpha=-1"):
+        read_problem({"data": "synthetic", "alpha": -1.0}, Path())

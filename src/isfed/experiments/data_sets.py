@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from isfed.datasets.scaling import standardise
 from isfed.experiments.deals import Deal, Dirichlet, Iid
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
 from isfed.experiments.sources import DATA, DataSet
-from isfed.problems import LeastSquares, Logistic, Problem, Softmax
+from isfed.problems import LeastSquares, Logistic, Problem, Softmax, Synthetic
 
 BLOCK = 500  # rows of the time series that are held out together
 HELD_OUT_EVERY = 5  # every fifth block (or writer)
@@ -200,8 +200,39 @@ class Digits(DataSet):
         return Problem(data, loss, batch_size=sizes, local_steps=self.local_steps, name="digits")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SyntheticSource(DataSet):
+    """synthetic(alpha, beta) of FedProx, see `isfed.Synthetic`."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    num_agents: int = 30
+    num_features: int = 60
+    num_classes: int = 10
+    ridge: float = 1e-3
+    local_steps: int = 5
+    batch_size: int = 10
+    most_examples: int | None = None
+    seed: int = 0
+    not_keys: ClassVar[tuple[str, ...]] = ("data_dir",)
+    usual_active: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        _ = self.recipe  # refuses what cannot be
+
+    @property
+    def recipe(self) -> Synthetic:
+        """How to generate it."""
+        return Synthetic(**{f.name: getattr(self, f.name) for f in fields(Synthetic)})
+
+    def make(self) -> Problem:
+        """Generate the problem."""
+        return self.recipe.make(seed=self.seed)
+
+
 DATA.add("ijcnn1", Ijcnn1Source)
 DATA.add("writers", WritersSource)
 DATA.add("parkinsons", Parkinsons)
 DATA.add("breast-cancer", BreastCancer)
 DATA.add("digits", Digits)
+DATA.add("synthetic", SyntheticSource)

@@ -32,4 +32,5 @@ NAMED: dict[str, Callable[[Path | None], Made]] = {
     "parkinsons": _data("parkinsons"),
     "digits": _data("digits"),
     "breast-cancer": _data("breast-cancer"),
+    "synthetic": _data("synthetic"),
 }

@@ -1,6 +1,7 @@
 """What is learned: federated data, losses, and the minimiser."""
 
 from isfed.problems.data import FederatedData
+from isfed.problems.devices import Synthetic
 from isfed.problems.losses import Huber, LeastSquares, Logistic, Loss, Softmax
 from isfed.problems.problem import Problem
 from isfed.problems.risk import NoOptimumError
@@ -20,4 +21,5 @@ __all__ = [
     "Problem",
     "Regression",
     "Softmax",
+    "Synthetic",
 ]
