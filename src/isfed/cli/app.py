@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isfed.cli import designs, federation, predict, report, reproduce, run, tables
+from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
 from isfed.cli.common import print_line
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(predict.predict)
 app.command()(run.run)
 app.command()(report.report)
 app.command()(designs.designs)
+app.command()(methods.methods)
 
 
 def _version(value: bool) -> None:

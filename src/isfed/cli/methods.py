@@ -1,0 +1,30 @@
+"""`isfed methods`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isfed.cli.common import console, print_line
+
+
+def methods(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables of docs/methods.md.")
+    ] = False,
+) -> None:
+    """List the methods: whom each hears, how it steps and combines, and what it really minimises.
+
+    The name is what `kind` says in an experiment's file, and what to import from isfed.
+    """
+    from isfed.report.methods import as_json, as_markdown, as_table
+
+    if json:
+        typer.echo(as_json())
+    elif markdown:
+        typer.echo(as_markdown(), nl=False)
+    else:
+        console.print(as_table())
+        print_line("isfed run FILE.toml runs any of them; docs/methods.md says more.")
