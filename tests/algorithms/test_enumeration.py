@@ -10,9 +10,21 @@ import numpy as np
 import pytest
 from small_federations import quadratics, regression
 
-from isfed import FOLB, AgnosticFL, FedAvgScheme, FedCS, FedProx, QFedAvg
+from isfed import (
+    FOLB,
+    AgnosticFL,
+    FedAsync,
+    FedAvgScheme,
+    FedCS,
+    FedProx,
+    HybridFL,
+    QFedAvg,
+    QFedSGD,
+)
 from isfed.algorithms import agnostic, fedcs, folb, parts
+from isfed.base.streams import Purpose
 from isfed.federation.agents import Local
+from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 
 START = np.array([0.3, -0.2, 0.5])
@@ -78,7 +90,10 @@ def test_unbiased(algorithm, how, monkeypatch):
         (FedAvgScheme(scheme="original", **COMMON), "uniform"),  # a smaller step
         (QFedAvg(power=1.0, **COMMON), "uniform"),
         (FOLB(prox=0.0, **COMMON), "uniform"),
+        (FOLB(prox=0.0, variant="two-sets", **COMMON), "uniform"),
         (FedCS(deadline=0.4, **COMMON), "uniform"),
+        (HybridFL(deadline=0.8, permit=0.5, **COMMON), "uniform"),
+        (QFedSGD(power=1.0, step_size=0.05, num_active=2), "uniform"),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -115,29 +130,86 @@ def test_draws_with_replacement_have_their_probabilities():
     assert (np.abs(counts / (3 * rounds) - prob) <= 4.0 * stderr).all()
 
 
-def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(monkeypatch):
-    """Over both choices of an agent, with mini-batches replaced by all examples."""
-    method = AgnosticFL(step_size=0.05, mixture_step=0.1, stochastic=True)
+class Points:
+    """In place of a stream: these numbers."""
+
+    def __init__(self, values):
+        self.values = np.atleast_1d(values)
+
+    def uniforms(self, count):
+        return self.values[:count]
+
+
+@pytest.mark.parametrize("gradient", ["weighted", "per-domain"])
+def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, monkeypatch):
+    """Over both choices of an agent and the choice of the example whose loss is told.
+
+    The example of the gradient is drawn by the agents, whose mini-batches are tested elsewhere;
+    here it is replaced by all of them.
+    """
+    method = AgnosticFL(step_size=0.05, mixture_step=0.1, stochastic=True, gradient=gradient)
     agents = agents_of(method)
     state = method.start(agents, START)._replace(mixture=np.array([0.4, 0.3, 0.2, 0.1]))
-    monkeypatch.setattr(agnostic, "Local", lambda **given: Local(full_batch=True, **given))
+    asked_for = []
+
+    def full(**given):
+        asked_for.append(given.pop("batch"))
+        return Local(full_batch=True, **given)
+
+    monkeypatch.setattr(agnostic, "Local", full)
     down, up = np.zeros(3), np.zeros(4)
-
-    class Points:
-        def __init__(self, values):
-            self.values = values
-
-        def uniforms(self, count):
-            return self.values[:count]
-
     ends = np.cumsum(state.mixture) - 0.05
+    sizes = regression().data.num_examples
     for worker, asked in itertools.product(range(4), repeat=2):
         points = np.array([ends[worker], (asked + 0.5) / 4.0])
-        monkeypatch.setattr(agents, "stream", lambda *_, found=points: Points(found))
-        one, other = method._sampled(state, agents, 0)
-        down += state.mixture[worker] * one / 4.0
-        up += state.mixture[worker] * other / 4.0
+        for example in range(sizes[asked]):
+            place = (example + 0.5) / sizes[asked]
+            monkeypatch.setattr(
+                agents, "stream",
+                lambda purpose, *_, p=points, e=place: Points(e if purpose == Purpose.RISKS else p),
+            )  # fmt: skip
+            one, other = method._sampled(state, agents, 0)
+            down += state.mixture[worker] * one / 4.0 / sizes[asked]
+            up += state.mixture[worker] * other / 4.0 / sizes[asked]
     monkeypatch.undo()
+    assert set(asked_for) == {1}  # one example
     exact_down, exact_up = method._exact(state, agents, 0)
     np.testing.assert_allclose(down, exact_down, rtol=1e-12)
     np.testing.assert_allclose(up, exact_up, rtol=1e-12)
+
+
+def test_one_example_is_one_example():
+    """Compiled agents and objects draw the same one, and its gradient is that of one example."""
+    method = AgnosticFL(step_size=0.05, stochastic=True)
+    problem = regression()
+    kinds = (ObjectAgents, CompiledAgents)
+    found = [
+        method._sampled(method.start(a, START), a, 3)
+        for a in (kind(problem, method.rules(4), seed=1, repetition=0) for kind in kinds)
+    ]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    x, y = problem.data.features, problem.data.targets
+    every = [
+        problem.loss.gradient(START, x[i : i + 1], y[i : i + 1], np.ones(1))[0]
+        for i in range(len(y))
+    ]
+    assert np.min(np.abs(np.array(every) - found[0][0]).max(axis=1)) < 1e-12
+
+
+def test_fedasync_takes_a_share_of_the_full_step():
+    """One fresh agent at a time: over all agents the update is the mixing weight times the full."""
+    method = FedAsync(
+        step_size=0.05, max_age=0, prox=0.0, mixing=0.6, local_steps=(1, 1), full_batch=True
+    )
+    updates = []
+    for agent in range(4):
+        agents = agents_of(method)
+        state = method.start(agents, START)
+        updates.append(
+            method._mixed(START, START, np.array([agent]), 0, agents, 0, np.ones(1, int))
+        )
+        assert state.params is not None
+    mean = np.mean(updates, axis=0) - START
+    np.testing.assert_allclose(mean, 0.6 * full_update(np.full(4, 0.25)), rtol=1e-12)
+    print("FedAsync: the mean update differs from the full one by 40.0%")

@@ -9,9 +9,11 @@ from small_federations import identical_agents, quadratics, regression
 
 from isfed import (
     FOLB,
+    KAVG,
     AdaptiveTau,
     AgnosticFL,
     CooperativeSGD,
+    DynamicFedAvg,
     ElasticAveraging,
     FedAsync,
     FedAvg,
@@ -20,8 +22,10 @@ from isfed import (
     FederatedData,
     FedProx,
     FullySynchronousSGD,
+    HartleyRao,
     HierFAVG,
     HybridFL,
+    ISFedAvg,
     LeastSquares,
     LocalGD,
     LocalSGD,
@@ -32,6 +36,8 @@ from isfed import (
     QFedSGD,
     RestartedSGD,
     StichSGD,
+    Uniform,
+    WithReplacement,
     simulate,
 )
 
@@ -66,6 +72,31 @@ PAIRS = {
     "Hybrid-FL without uploads = FedCS": (
         HybridFL(deadline=1.0, permit=0.0, **SOME, **SIZE), FedCS(deadline=1.0, **SOME, **SIZE),
     ),
+    "FedAvg by size = FedProx without prox by size": (
+        FedAvg(client_weights="size", **SOME), FedProx(prox=0.0, **SOME, **SIZE),
+    ),
+    "q-FedAvg with q = 0 = FedAvg by size": (
+        QFedAvg(power=0.0, **SOME, **SIZE), FedAvg(client_weights="size", **SOME),
+    ),
+    "Dynamic FedAvg by size for one agent a round = Dynamic FedAvg": (
+        DynamicFedAvg(step_size=0.02, num_active=1, client_weights="size"),
+        DynamicFedAvg(step_size=0.02, num_active=1),
+    ),
+    "ISFedAvg uniform = Dynamic FedAvg": (
+        ISFedAvg(
+            agents=Uniform(), examples=Uniform(), agent_design=HartleyRao(),
+            example_design=HartleyRao(), **SOME,
+        ),
+        DynamicFedAvg(**SOME),
+    ),
+    "Hybrid-FL without uploads = FedCS, uniform": (
+        HybridFL(deadline=1.0, permit=0.0, **SOME), FedCS(deadline=1.0, **SOME),
+    ),
+    "scheme II by size for everybody = local SGD by size": (
+        FedAvgScheme(scheme="II", step_size=0.02, num_active=4, local_steps=3, **SIZE),
+        LocalSGD(steps=3, **STEP, **SIZE),
+    ),
+    "K-AVG = local SGD": (KAVG(steps=3, **STEP), LocalSGD(steps=3, **STEP)),
     "HierFAVG with one edge round = local SGD by size": (
         HierFAVG(steps=3, edges=groups(1, 3), **STEP, **SIZE), LocalSGD(steps=3, **STEP, **SIZE),
     ),
@@ -117,11 +148,29 @@ def test_one_method_is_another(name):
     np.testing.assert_allclose(run(one), run(other, engine=engine), rtol=1e-12, atol=1e-15)
 
 
+def test_one_step_of_dynamic_fedavg_is_fedavg_on_the_same_draws():
+    """Of all examples, which both then use; a batch of one is the same draw with or without."""
+    problem = regression(local_steps=1, batch_size=1)
+    fair = ISFedAvg(
+        agents=Uniform(), examples=Uniform(), agent_design=HartleyRao(),
+        example_design=WithReplacement(), divide_by_steps=True, **SOME,
+    )  # fmt: skip
+    np.testing.assert_array_equal(run(fair, problem), run(FedAvg(**SOME), problem))
+
+
+def test_one_edge_is_a_cloud_of_its_own():
+    """HierFAVG with one edge: every edge round is a round of FedAvg with everybody, by size."""
+    one = HierFAVG(steps=3, edge_rounds=4, edges=1, **STEP, **SIZE, **FULL)
+    other = LocalGD(steps=3, **STEP, **SIZE)
+    np.testing.assert_allclose(run(one, rounds=5), run(other, rounds=20), rtol=1e-12)
+
+
 def test_folb_with_identical_gradients_is_fedprox():
     problem = identical_agents()
-    one = run(FOLB(prox=0.5, **SOME), problem, rounds=20)
-    other = run(FedProx(prox=0.5, **SOME), problem, rounds=20)
-    np.testing.assert_allclose(one, other, rtol=1e-12)
+    for how in ({}, SIZE):
+        one = run(FOLB(prox=0.5, **SOME, **how), problem, rounds=20)
+        other = run(FedProx(prox=0.5, **SOME, **how), problem, rounds=20)
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_fedasync_of_one_agent_with_fresh_models_is_sgd():
@@ -168,6 +217,32 @@ def test_the_mean_of_cooperative_sgd_moves_by_the_gradients_alone():
         np.testing.assert_allclose(
             run(method, problem, rounds=1), -0.02 * total / count, rtol=1e-12
         )
+
+
+@pytest.mark.parametrize("auxiliary", [0, 1, 2])
+def test_cooperative_sgd_by_the_letter(auxiliary):
+    """X <- (X - eta G) W for a random W; the mean moves by eta sum g / (m + v) whatever W is."""
+    problem, size = regression(), 4 + auxiliary
+    rng = np.random.default_rng(auxiliary)
+    shares = rng.dirichlet(np.ones(5))
+    orders = [rng.permutation(size) for _ in range(5)]
+    matrix = np.sum([s * np.eye(size)[o] for s, o in zip(shares, orders, strict=True)], axis=0)
+    matrix = (matrix + matrix.T) / 2.0  # symmetric and doubly stochastic
+    models, parts = np.zeros((size, 3)), quadratics(problem)
+    method = CooperativeSGD(
+        step_size=0.02, steps=2, mixing=lambda _: matrix, auxiliary=auxiliary, full_batch=True
+    )
+    for rounds in range(1, 6):
+        total = np.zeros(3)
+        for _ in range(2):
+            gradients = np.array([h @ x - b for x, (h, b) in zip(models, parts, strict=False)])
+            models[:4] -= 0.02 * gradients
+            total += gradients.sum(axis=0)
+        before = models.mean(axis=0) + 0.02 * total / size
+        models = matrix @ models
+        np.testing.assert_allclose(models.mean(axis=0), before - 0.02 * total / size, rtol=1e-12)
+        found = run(method, problem, rounds=rounds)
+        np.testing.assert_allclose(found, models.mean(axis=0), rtol=1e-12)
 
 
 def test_stich_by_the_letter():

@@ -3,6 +3,7 @@
 The limit is computed here from the agents' normal equations; the runs must reach it to 1e-8.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from small_federations import after_steps, fixed_point, quadratics, regression
 
 from isfed import FedAvgScheme, FedProx, HierFAVG, LocalGD, RestartedSGD, simulate
+from isfed.algorithms import parts
+from isfed.federation.compiled_agents import CompiledAgents
 
 STEP = 0.05
 UNEQUAL = (1, 4, 2, 3)
@@ -99,7 +102,7 @@ def test_the_expectation_of_every_scheme_with_everybody_is_that_of_the_weights(s
     problem = regression()
     weights = weights_of(problem, "size")
     steps = [STEP * 4 * c if scheme == "transformed-II" else STEP for c in weights]
-    parts = [
+    ends = [
         after_steps(h, b, step_size=step, steps=2)
         for (h, b), step in zip(quadratics(problem), steps, strict=True)
     ]
@@ -107,5 +110,24 @@ def test_the_expectation_of_every_scheme_with_everybody_is_that_of_the_weights(s
     method = FedAvgScheme(
         step_size=STEP, num_active=4, scheme=scheme, client_weights="size", full_batch=True
     )
-    expected = fixed_point(parts, share)
+    expected = fixed_point(ends, share)
     np.testing.assert_allclose(limit_of(problem, method), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_the_expectation_of_scheme_two_has_its_fixed_point(how: Any, monkeypatch):
+    """The mean over all pairs of agents of the method's own update, iterated to rest."""
+    problem = regression()
+    method = FedAvgScheme(
+        step_size=STEP, num_active=2, scheme="II", client_weights=how, full_batch=True
+    )
+    expected = fixed_point(maps(problem, 2), weights_of(problem, how))
+    agents = CompiledAgents(problem, method.rules(4), seed=0, repetition=0)
+    model = np.zeros(3)
+    for _ in range(250):
+        updates = []
+        for pair in itertools.combinations(range(4), 2):
+            monkeypatch.setattr(parts, "draw_uniformly", lambda *_, p=pair: np.array(p))
+            updates.append(method.round(method.start(agents, model), agents, 0).params)
+        model = np.mean(updates, axis=0)
+    np.testing.assert_allclose(model, expected, atol=1e-8)

@@ -5,7 +5,7 @@ import pytest
 from small_federations import regression
 
 from isfed import FederatedData, Huber, LeastSquares, Logistic, Mocha, Problem, simulate
-from isfed.algorithms.mocha import dual_value, primal, related
+from isfed.algorithms.mocha import dual_round, dual_value, primal, related
 from isfed.federation.object_agents import ObjectAgents
 
 
@@ -73,6 +73,37 @@ def test_the_relations_are_the_root_of_the_models_products():
     root = (vectors * np.maximum(np.sqrt(np.maximum(values, 0.0)), 1e-7)) @ vectors.T
     np.testing.assert_allclose(found, root / np.trace(root), atol=1e-9)
     np.testing.assert_allclose(np.trace(found), 1.0, rtol=1e-12)
+
+
+def test_tasks_do_not_depend_on_each_others_order():
+    """One inner round at once, or task after task from the same W, the last one first."""
+    problem, method = labelled(), Mocha(penalty=0.1, effort=(0.7, 0.7))
+    state, _ = stepped(method, problem, 3)
+    data = problem.data
+    steps = np.array([8, 5, 10])
+
+    def ran(parts):
+        dual, shared = state.dual.copy(), state.shared.copy()
+        for part in parts:
+            dual_round(
+                2, (data.features, data.targets, data.offsets), dual, shared, method.models(state),
+                np.diag(state.relations).copy(), (0.1, float(state.safety[0])), part,
+                (np.uint64(5), 9),
+            )  # fmt: skip
+        return dual, shared
+
+    one = ran([steps])
+    other = ran([steps * (np.arange(3) == k) for k in (2, 1, 0)])
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_single_model_is_the_mean_by_the_client_weights():
+    problem = regression()
+    state, _ = stepped(Mocha(client_weights="size"), problem, 5)
+    sizes = problem.data.num_examples
+    expected = sizes @ Mocha().models(state) / sizes.sum()
+    np.testing.assert_allclose(Mocha().model(state), expected, rtol=1e-12)
 
 
 def test_dropped_agents_do_nothing():

@@ -32,7 +32,7 @@ def test_speeds_are_in_their_ranges_and_by_address():
 def test_a_turn_takes_what_its_parts_take():
     clock = Clock(rate=(5.0, 5.0), upload=(100.0, 100.0), download=(200.0, 200.0), latency=0.5)
     times = agents_of(clock).times(np.array([0, 1]), np.array([10, 20]), 0)
-    message = 8 * 3
+    message = 4 * 3
     np.testing.assert_allclose(times.download, message / 200.0 + 0.5)
     np.testing.assert_allclose(times.compute, [2.0, 4.0])
     np.testing.assert_allclose(times.upload, message / 100.0 + 0.5)

@@ -102,9 +102,13 @@ class AdaptiveTau(Everybody):
         """Choose tau, step, average; nothing more once the budget is used up."""
         if state.done:
             return state
-        weights, everybody = self.weights(agents), np.arange(agents.num_agents)
+        weights = self.weights(agents, round_index)
+        here = np.flatnonzero(weights)
+        if not here.size:
+            return state  # nobody answered
         local, average = self._costs(agents, round_index)
-        losses = agents.losses(everybody, state.params)
+        losses = np.zeros(agents.num_agents)
+        losses[here] = agents.losses(here, state.params)
         state = _best_of(state, float(weights @ losses))
         tau = int(state.tau)
         if self.adapt and len(state.models):
@@ -114,7 +118,7 @@ class AdaptiveTau(Everybody):
         last = spent + local * (tau + 1) + 2.0 * average >= self.budget
         if last:
             tau = max(1, int((self.budget - spent - 2.0 * average) / local) - 1)
-        uploads = self.work(agents, state.params, round_index, steps=tau)
+        uploads = self.work(agents, state.params, round_index, steps=tau, sent=True)
         params = state.params + weights @ uploads.changes
         if not np.isfinite(params).all():
             params, tau = state.params, 1
@@ -126,21 +130,25 @@ class AdaptiveTau(Everybody):
             models=state.params + uploads.changes,
         )
         if last:  # one evaluation at the end
-            state = _best_of(state, float(weights @ agents.losses(everybody, params)))
+            state = _best_of(state, float(weights[here] @ agents.losses(here, params)))
         return state
 
     def estimate(
         self, state: AdaptiveState, agents: Agents, weights: np.ndarray, losses: np.ndarray
     ) -> Slopes:
-        """The three slopes, from the last local models and their average."""
-        everybody = np.arange(agents.num_agents)
-        distance = np.linalg.norm(state.models - state.params, axis=1)
+        """The three slopes, from the last local models and their average.
+
+        An agent sends its gradient at the average, its beta and its rho; the rest stays with it.
+        """
+        heard = np.flatnonzero(weights)
+        models, losses, weights = state.models[heard], losses[heard], weights[heard]
+        distance = np.linalg.norm(models - state.params, axis=1)
         far = distance >= NEAR
         apart = np.where(far, distance, 1.0)
-        here = agents.gradients(everybody, state.params)
-        there = agents.gradients(everybody, state.models)
-        before = agents.losses(everybody, state.models)
-        agents.cross(scalars_up=agents.num_agents)
+        here = agents.gradients(heard, state.params, sent=True)
+        there = agents.gradients(heard, models, sent=True, kept=True)
+        before = agents.losses(heard, models, sent=True, kept=True)
+        agents.cross(scalars_up=2 * heard.size)
         beta = np.where(far, np.linalg.norm(there - here, axis=1) / apart, 0.0)
         rho = np.where(far, np.abs(before - losses) / apart, 0.0)
         delta = np.linalg.norm(here - weights @ here, axis=1)

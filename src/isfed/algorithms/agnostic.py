@@ -8,14 +8,24 @@ model is the mean of all w.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from isfed.algorithms.algorithm import Method
-from isfed.algorithms.parts import ClientWeights, agent_weights, check_choice, check_number
+from isfed.algorithms.parts import (
+    TINY,
+    ClientWeights,
+    agent_weights,
+    answering,
+    check_choice,
+    check_number,
+    count_draws,
+)
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns
+
+Gradient = Literal["weighted", "per-domain"]
 
 
 class AgnosticState(NamedTuple):
@@ -45,19 +55,23 @@ class AgnosticFL(Method):
 
     step_size: of the model.
     mixture_step: of the mixture lambda; 0 keeps the weights that `client_weights` gives.
-    stochastic: one agent drawn by lambda makes one mini-batch step, and another one drawn
-        uniformly tells its risk; otherwise all agents send gradients and risks from all their data.
+    stochastic: gradients of single examples, and the loss of one example of one agent drawn
+        uniformly; otherwise all agents send gradients and risks from all their data.
+    gradient: whose example it is, if stochastic: that of one agent drawn by lambda ("weighted"), or
+        one of every agent, weighted by lambda ("per-domain").
     client_weights: the mixture at the start.
     """
 
     step_size: float
     mixture_step: float = 0.01
     stochastic: bool = False
+    gradient: Gradient = "weighted"
     client_weights: ClientWeights = "uniform"
 
     def __post_init__(self) -> None:
         check_number(self.step_size, name="step_size", above=True)
         check_number(self.mixture_step, name="mixture_step")
+        check_choice(self.gradient, Gradient, name="gradient")
         check_choice(self.client_weights, ClientWeights, name="client_weights")
 
     def start(self, agents: Agents, params: np.ndarray) -> AgnosticState:
@@ -81,27 +95,43 @@ class AgnosticFL(Method):
     ) -> tuple[np.ndarray, np.ndarray]:
         """sum_k lambda_k grad P_k(w), and all P_k(w)."""
         everybody = np.arange(agents.num_agents)
-        agents.cross(models_down=agents.num_agents)
-        gradients = agents.gradients(everybody, state.params)
+        here = everybody[answering(agents, everybody, round_index)]
         losses = np.zeros(agents.num_agents)
+        if not here.size:
+            return np.zeros(agents.num_params), losses
+        gradients = agents.gradients(here, state.params)
         if self.mixture_step > 0.0:
-            losses = agents.losses(everybody, state.params)
-        return state.mixture @ gradients, losses
+            heard = agents.losses(here, state.params, sent=True)
+            losses[:] = heard.mean()  # of whoever does not answer
+            losses[here] = heard
+        mixture = state.mixture[here]
+        if here.size < everybody.size:
+            mixture = mixture / max(float(mixture.sum()), TINY)
+        return mixture @ gradients, losses
 
     def _sampled(
         self, state: AgnosticState, agents: Agents, round_index: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased estimates of both, from two agents."""
+        """Unbiased estimates of both: one example of an agent or of each, and one loss."""
         points = agents.stream(Purpose.DOMAINS, round_index).uniforms(2)
-        ends = np.cumsum(state.mixture)
-        worker = np.searchsorted(ends, points[:1] * ends[-1], side="right")
-        worker = np.minimum(worker, np.flatnonzero(state.mixture)[-1])
-        turns = Turns(worker, state.params, np.ones(1))
-        gradient = -agents.work(turns, round_index, Local(steps=np.ones(1, np.int64))).changes[0]
+        workers, share = np.arange(agents.num_agents), state.mixture
+        if self.gradient == "weighted":
+            workers, _ = count_draws(state.mixture, points[:1])
+            share = np.ones(1)
+        here = answering(agents, workers, round_index)
+        workers, share = workers[here], share[here]
+        gradient = np.zeros(agents.num_params)
+        if workers.size:
+            turns = Turns(workers, state.params, np.ones(workers.size))
+            local = Local(steps=np.ones(workers.size, np.int64), batch=1)
+            gradient = -(share @ agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)
+        asked = asked[answering(agents, asked, round_index)]
         losses = np.zeros(agents.num_agents)
-        agents.cross(models_down=1)
-        losses[asked] = agents.num_agents * agents.losses(asked, state.params)
+        if self.mixture_step > 0.0 and asked.size:
+            sent = self.gradient == "per-domain"
+            found = agents.sampled_losses(asked, state.params, round_index, sent=sent)
+            losses[asked] = agents.num_agents * found
         return gradient, losses
 
     def model(self, state: Any) -> np.ndarray:

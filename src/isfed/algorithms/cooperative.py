@@ -120,6 +120,19 @@ class Graph:
         return np.array(self.rows, np.float64)
 
 
+def without(matrix: np.ndarray, absent: np.ndarray) -> np.ndarray:
+    """W if some talk to nobody: what they would give or get stays where it is.
+
+    >>> without(average_matrix(2), np.array([True, False]))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    if not absent.any():
+        return matrix
+    matrix = np.where(absent | absent[:, None], 0.0, matrix)
+    return matrix + np.diag(1.0 - matrix.sum(axis=1))
+
+
 class CooperativeState(NamedTuple):
     """All models: those of the workers first, then the auxiliary ones, (K + v, M); and W."""
 
@@ -165,10 +178,13 @@ class CooperativeSGD(Everybody):
         workers = agents.num_agents
         models = state.models.copy()
         models[:workers] += self.work(agents, models[:workers], round_index).changes
+        absent = np.zeros(len(models), bool)
+        if agents.clock.drop > 0.0:
+            absent[:workers] = ~agents.answers(np.arange(workers), round_index)
         if state.mixing.size:
-            models = state.mixing @ models
-        else:
-            models[:] = models.sum(axis=0) / len(models)
+            models = without(state.mixing, absent) @ models
+        elif not absent.all():
+            models[:] = models[~absent].sum(axis=0) / np.count_nonzero(~absent)
         return state._replace(models=models)
 
     def model(self, state: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
-from isfed.federation.cloud import Cloud
+from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import (
     DRIFT,
     CorrectionRule,
@@ -47,6 +47,17 @@ class CorrectedState(NamedTuple):
         return Reference(self.centre, self.own, self.news, self.book, self.pool)
 
 
+def heard(selection: Selection, agents: Agents, round_index: int) -> Selection:
+    """Those of a selection that answer; the mean stays over L, so an absence counts as no change.
+
+    Dividing by those that answered would bias the mean: whoever is heard then counts for others.
+    """
+    if agents.clock.drop == 0.0:
+        return selection
+    here = agents.answers(selection.active, round_index)
+    return Selection(*(values[here] for values in selection))
+
+
 def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
     """The correction of an algorithm as numbers."""
     return make_rule(algorithm.memory, algorithm.agents)
@@ -78,7 +89,7 @@ def step(
     rule = rule_of(algorithm)
     if algorithm.agents.refresh == Refresh.ALL:
         cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
-    selection = cloud.select(round_index)
+    selection = heard(cloud.select(round_index), agents, round_index)
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)

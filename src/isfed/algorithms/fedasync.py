@@ -15,7 +15,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.algorithm import Method
-from isfed.algorithms.parts import check_choice, check_number, draw_uniformly
+from isfed.algorithms.parts import (
+    ClientWeights,
+    answering,
+    check_choice,
+    check_number,
+    draw_uniformly,
+    draw_with_replacement,
+)
 from isfed.base.checks import check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns
@@ -52,6 +59,7 @@ class FedAsync(Method):
     history: versions kept, if ages are drawn; max_age + 1 unless given.
     local_steps: a range from which a turn's steps are drawn; the problem's E_k unless given.
     full_batch: all examples in every local step.
+    client_weights: how agents are chosen, with equal chances ("uniform") or by their "size".
     """
 
     step_size: float
@@ -65,12 +73,14 @@ class FedAsync(Method):
     history: int | None = None
     local_steps: tuple[int, int] | None = None
     full_batch: bool = False
+    client_weights: ClientWeights = "uniform"
 
     def __post_init__(self) -> None:
         check_number(self.step_size, name="step_size", above=True)
         check_number(self.prox, name="prox")
         check_number(self.power, name="power")
         check_choice(self.staleness, Staleness, name="staleness")
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
         check_whole(self.delay, name="delay", least=0)
         check_whole(self.max_age, name="max_age", least=0)
         if not (is_number(self.mixing) and 0.0 <= self.mixing <= 1.0):
@@ -105,7 +115,7 @@ class FedAsync(Method):
         finish = np.empty(0)
         if count:
             at_work = draw_uniformly(agents, count, NEVER)
-            finish = self._seconds(agents, at_work, NEVER)
+            finish = self._seconds(agents, at_work, NEVER, self._steps(agents, at_work, 0))
         kept = 0 if count else (self.history or self.max_age + 1)
         return AsyncState(
             params.copy(),
@@ -127,10 +137,16 @@ class FedAsync(Method):
     def _drawn(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
         """A random agent, and a random age of the version that it had."""
         version = int(state.version)
-        agent = draw_uniformly(agents, 1, round_index)
+        if self.client_weights == "uniform":
+            agent = draw_uniformly(agents, 1, round_index)
+        else:
+            agent = draw_with_replacement(agents, agents.sizes / 1.0, 1, round_index)[0]
         point = agents.stream(Purpose.STALENESS, round_index).uniforms(1)[0]
         age = min(int(point * (self.max_age + 1)), version)  # there is nothing before w_0
-        params = self._mixed(state.params, state.history[age], agent, age, agents, round_index)
+        steps = self._steps(agents, agent, round_index)
+        params = self._mixed(
+            state.params, state.history[age], agent, age, agents, round_index, steps
+        )
         history = np.concatenate([params[None], state.history[:-1]])
         return state._replace(params=params, history=history, version=np.array(version + 1))
 
@@ -140,44 +156,52 @@ class FedAsync(Method):
         now, version = float(state.finish[slot]), int(state.version)
         agent = state.agents[slot : slot + 1]
         age = version - int(state.since[slot])
+        # A turn has as many steps as were drawn when it began.
+        steps = self._steps(agents, agent, int(state.since[slot]))
         params = self._mixed(
-            state.params, state.models[slot], agent, age, agents, round_index, timed=False
+            state.params, state.models[slot], agent, age, agents, round_index, steps, timed=False
         )
         at_work, models = state.agents.copy(), state.models.copy()
         since, finish = state.since.copy(), state.finish.copy()
-        others = np.delete(at_work, slot)
-        idle = np.setdiff1d(np.arange(agents.num_agents), others)
-        point = agents.stream(Purpose.AGENTS, round_index).uniforms(1)[0]
-        at_work[slot] = idle[int(point * idle.size)]
+        chances = np.ones(agents.num_agents)
+        if self.client_weights == "size":
+            chances[:] = agents.sizes
+        chances[at_work] = 0.0  # but for the one that has just come back
+        chances[at_work[slot]] = 1.0 if self.client_weights == "uniform" else agents.sizes[agent[0]]
+        at_work[slot : slot + 1] = draw_with_replacement(agents, chances, 1, round_index)[0]
         models[slot], since[slot] = params, version + 1
-        finish[slot] = now + self._seconds(agents, at_work[slot : slot + 1], round_index)[0]
+        following = at_work[slot : slot + 1]
+        steps = self._steps(agents, following, version + 1)
+        finish[slot] = now + self._seconds(agents, following, round_index, steps)[0]
         agents.elapse(now - float(state.now))
         return AsyncState(
             params, state.history, np.array(version + 1), at_work, models, since, finish,
             np.array(now),
         )  # fmt: skip
 
-    def _mixed(self, params, sent, agent, age, agents, round_index, *, timed=True) -> np.ndarray:
-        """(1 - a) w + a x after the turn of one agent."""
-        local = Local(
-            steps=self._steps(agents, agent, round_index), prox=float(self.prox),
-            full_batch=self.full_batch, timed=timed,
-        )  # fmt: skip
+    def _mixed(
+        self, params, sent, agent, age, agents, round_index, steps, *, timed=True
+    ) -> np.ndarray:
+        """(1 - a) w + a x after the turn of one agent; w if it does not answer."""
+        if not agent[answering(agents, agent, round_index)].size:
+            return params
+        local = Local(steps=steps, prox=float(self.prox), full_batch=self.full_batch, timed=timed)
         step = np.array([float(self.step_size)])
         model = sent + agents.work(Turns(agent, sent, step), round_index, local).changes[0]
         weight = self.weight(age)
         return (1.0 - weight) * params + weight * model
 
-    def _steps(self, agents: Agents, agent: np.ndarray, round_index: int) -> np.ndarray:
-        """(1,) how many local steps the turn has."""
+    def _steps(self, agents: Agents, which: np.ndarray, time: int) -> np.ndarray:
+        """(n,) how many local steps the turns of these agents that begin at a time have."""
         if self.local_steps is None:
-            return agents.local_steps[agent]
+            return agents.local_steps[which]
         low, high = self.local_steps
-        point = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(1)
-        return low + (point * (high - low + 1)).astype(np.int64)
+        points = [agents.stream(Purpose.STRAGGLERS, time, k).uniforms(1)[0] for k in which.tolist()]
+        return low + (np.array(points) * (high - low + 1)).astype(np.int64)
 
-    def _seconds(self, agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray:
+    def _seconds(
+        self, agents: Agents, which: np.ndarray, round_index: int, steps: np.ndarray
+    ) -> np.ndarray:
         """(n,) how long the next turns of these agents last."""
         per_step = agents.sizes[which] if self.full_batch else agents.batch_size[which]
-        steps = agents.local_steps[which] if self.local_steps is None else max(self.local_steps)
         return agents.times(which, steps * per_step, round_index).total

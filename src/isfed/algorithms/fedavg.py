@@ -1,22 +1,72 @@
-"""FedAvg and Dynamic FedAvg: the same record with uniform choices."""
+"""FedAvg (McMahan, Moore, Ramage, Hampson and Aguera y Arcas 2017, arXiv 1602.05629) and Dynamic
+FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform choices."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
+
+from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.isfedavg import ISFedAvg
+from isfed.algorithms.parts import ClientWeights, Sampled
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Agents
 from isfed.sampling.designs import HartleyRao, WithReplacement
 from isfed.sampling.policies import Uniform
 
+Step = float | Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedFedAvg(Sampled):
+    """FedAvg whose mean weighs the agents heard by their sizes; see `FedAvg`, `DynamicFedAvg`."""
+
+    client_weights: ClientWeights = "size"
+    divide_by_steps: bool = False
+    replacement: bool = True  # of the examples
+    label: str = "FedAvg"
+
+    @property
+    def name(self) -> str:
+        """How tables and figures call it."""
+        return f"{self.label}, by size"
+
+    def rules(self, num_agents: int) -> Rules:
+        """Uniform examples."""
+        rules = super().rules(num_agents)
+        return rules if self.replacement else replace(rules, example_design=HartleyRao())
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+        """Draw, step, average."""
+        active = self.select(agents, round_index)
+        divisor = self.steps_of(agents, active) if self.divide_by_steps else np.ones(active.size)
+        step = self.step_size / divisor
+        uploads = self.work(agents, active, state.params, round_index, step=step)
+        return ModelState(state.params + self.mean(agents, active, uploads.changes))
+
 
 def FedAvg(  # noqa: N802 (reads as a type)
-    *, step_size: float | Literal["auto"], num_active: int, divide_by_steps: bool = False
-) -> ISFedAvg:
+    *,
+    step_size: Step,
+    num_active: int,
+    divide_by_steps: bool = False,
+    client_weights: ClientWeights = "uniform",
+) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
     Without the division by E_k an agent with more local steps pulls harder, and part of any gap
-    to ISFedAvg is a larger step; `divide_by_steps=True` is the fair variant.
+    to ISFedAvg is a larger step; `divide_by_steps=True` is the fair variant. With
+    `client_weights="size"` the mean weighs agents by their sizes, as in most public code.
     """
+    if client_weights != "uniform":
+        return WeightedFedAvg(
+            step_size=step_size,  # type: ignore[arg-type]  (it refuses "auto")
+            num_active=num_active,
+            divide_by_steps=divide_by_steps,
+            client_weights=client_weights,
+        )
     return ISFedAvg(
         step_size=step_size,
         num_active=num_active,
@@ -30,13 +80,29 @@ def FedAvg(  # noqa: N802 (reads as a type)
 
 
 def DynamicFedAvg(  # noqa: N802
-    *, step_size: float | Literal["auto"], num_active: int, drift: float = 0.0
-) -> ISFedAvg:
+    *,
+    step_size: Step,
+    num_active: int,
+    drift: float = 0.0,
+    client_weights: ClientWeights = "uniform",
+) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform, without replacement, divided by E_k.
 
     With a `drift` the true model is a random walk of that standard deviation per round and the
     msd is measured against the moving optimum. With drift 0 it is ISFedAvg with uniform policies.
+    With `client_weights="size"`, which takes no drift, the mean weighs agents by their sizes.
     """
+    if client_weights != "uniform":
+        if drift != 0.0:
+            raise ValueError(f"drift={drift} needs client_weights='uniform'")
+        return WeightedFedAvg(
+            step_size=step_size,  # type: ignore[arg-type]  (it refuses "auto")
+            num_active=num_active,
+            divide_by_steps=True,
+            replacement=False,
+            client_weights=client_weights,
+            label="Dynamic FedAvg",
+        )
     return ISFedAvg(
         step_size=step_size,
         num_active=num_active,

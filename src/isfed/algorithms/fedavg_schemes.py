@@ -20,6 +20,7 @@ from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.parts import (
     Sampled,
     agent_weights,
+    answering,
     check_choice,
     check_number,
     draw_with_replacement,
@@ -55,9 +56,13 @@ class FedAvgScheme(Sampled):
         weights, params = agent_weights(agents, self.client_weights), state.params
         if self.scheme == "I":
             active, times = draw_with_replacement(agents, weights, self.num_active, round_index)
+            here = answering(agents, active, round_index)
+            active, times = active[here], times[here]
         else:
             active = self.select(agents, round_index)
             times = np.ones(active.size)
+        if not active.size:
+            return ModelState(params)  # nobody answered
         step = np.full(active.size, self.step_size / (1.0 + self.decay * round_index))
         if self.scheme == "transformed-II":
             step *= weights[active] * agents.num_agents
@@ -65,6 +70,6 @@ class FedAvgScheme(Sampled):
         if self.scheme == "original":
             return ModelState(params + weights[active] @ changes)
         if self.scheme == "II":
-            share = weights[active] * (agents.num_agents / self.num_active)
+            share = weights[active] * (agents.num_agents / active.size)
             return ModelState(share.sum() * params + share @ changes)
-        return ModelState(params + times @ changes / self.num_active)
+        return ModelState(params + times @ changes / times.sum())

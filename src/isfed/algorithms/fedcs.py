@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_number, draw_uniformly
+from isfed.algorithms.parts import Sampled, answering, check_number, draw_uniformly
 from isfed.base.checks import is_number
+from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
 from isfed.federation.clock import Times
 
@@ -28,23 +29,41 @@ class Schedule(NamedTuple):
     seconds: float
 
 
-def greedy_schedule(times: Times, *, deadline: float, most: int | None = None) -> Schedule:
+def greedy_schedule(times: Times, *, deadline: float) -> Schedule:
     """The paper's Algorithm 3: always the candidate that lengthens the round least."""
-    download, compute, upload = (np.asarray(part, float) for part in times)
-    waiting = np.arange(download.size)
-    chosen: list[int] = []
+    parts = (np.asarray(part, np.float64) for part in times)
+    return Schedule(*_greedy(*parts, float(deadline)))
+
+
+@compiled
+def _greedy(download, compute, upload, deadline):
+    waiting = np.ones(download.size, np.bool_)
+    chosen, count = np.empty(download.size, np.int64), 0
     sent, elapsed = 0.0, 0.0  # the multicast, and the uploads after it
-    while waiting.size and (most is None or len(chosen) < most):
-        later = np.maximum(0.0, compute[waiting] - elapsed)
-        longer = np.maximum(download[waiting], sent) - sent + upload[waiting] + later
-        place = int(np.argmin(longer))
-        unit = int(waiting[place])
-        waiting = np.delete(waiting, place)
-        end = elapsed + upload[unit] + later[place]
-        if max(sent, download[unit]) + end < deadline:
-            chosen.append(unit)
-            sent, elapsed = max(sent, float(download[unit])), float(end)
-    return Schedule(np.array(chosen, np.int64), sent + elapsed)
+    for _ in range(download.size):
+        best, least = -1, np.inf
+        for unit in range(download.size):
+            later = max(0.0, compute[unit] - elapsed)
+            longer = max(download[unit], sent) - sent + upload[unit] + later
+            if waiting[unit] and longer < least:
+                best, least = unit, longer
+        waiting[best] = False
+        end = elapsed + upload[best] + max(0.0, compute[best] - elapsed)
+        if max(sent, download[best]) + end < deadline:
+            chosen[count] = best
+            count += 1
+            sent, elapsed = max(sent, download[best]), end
+    return chosen[:count], sent + elapsed
+
+
+@compiled
+def _length(download, compute, upload):
+    """The end of a round: a multicast, training side by side, uploads one after the other."""
+    sent, end = 0.0, 0.0
+    for unit in range(download.size):
+        sent = max(sent, download[unit])
+        end = max(end, compute[unit]) + upload[unit]
+    return sent + end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,28 +99,31 @@ class FedCS(Sampled):
         """The agents that were asked, and who of them works."""
         asked = draw_uniformly(agents, self.num_active, round_index)
         agents.cross(scalars_up=3 * asked.size)  # rate, upload, download
-        if self.deadline == math.inf:
-            return asked, Schedule(np.arange(asked.size), _parallel(self._times(agents, asked)))
-        return asked, greedy_schedule(self._times(agents, asked), deadline=self.deadline)
+        if self.deadline < math.inf:
+            return asked, greedy_schedule(self._times(agents, asked), deadline=self.deadline)
+        times = self._times(agents, asked)
+        order = np.argsort(times.compute)
+        return asked, Schedule(order, _length(*(part[order] for part in times)))
+
+    def select_in_time(
+        self, agents: Agents, round_index: int
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """Who was asked, who of them works and answers, and how long the round really lasts."""
+        asked, schedule = self.schedule(agents, round_index)
+        active, seconds = asked[schedule.chosen], schedule.seconds
+        if agents.clock.jitter > 0.0 and active.size:
+            examples = self.examples_of(agents, active)
+            seconds = _length(*agents.times(active, examples, round_index))
+        return asked, active[answering(agents, active, round_index)], seconds
 
     def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
         """Ask, schedule, work, average."""
-        asked, schedule = self.schedule(agents, round_index)
-        active = asked[schedule.chosen]
-        agents.elapse(schedule.seconds)
+        _, active, seconds = self.select_in_time(agents, round_index)
+        agents.elapse(seconds)
         if not active.size:
             return ModelState(state.params)
         uploads = self.work(agents, active, state.params, round_index, timed=False)
         return ModelState(state.params + self.mean(agents, active, uploads.changes))
-
-
-def _parallel(times: Times) -> float:
-    """The end of a round in which all work, with uploads in the order in which they are done."""
-    order = np.argsort(times.compute)
-    end = 0.0
-    for unit in order:
-        end = max(end, float(times.compute[unit])) + float(times.upload[unit])
-    return float(times.download.max()) + end
 
 
 def check_share(value: Any, *, name: str) -> None:

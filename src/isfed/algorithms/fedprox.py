@@ -16,6 +16,7 @@ from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.parts import (
     Sampled,
     agent_weights,
+    answering,
     check_choice,
     check_number,
     draw_with_replacement,
@@ -57,6 +58,8 @@ class FedProx(Sampled):
         if self.sampling == "weighted":
             prob = agent_weights(agents, self.client_weights)
             active, times = draw_with_replacement(agents, prob, self.num_active, round_index)
+            here = answering(agents, active, round_index)
+            active, times = active[here], times[here]
         else:
             active = self.select(agents, round_index)
         steps = self.steps_of(agents, active)
@@ -81,7 +84,7 @@ class FedProx(Sampled):
         points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * active.size)
         order = np.argsort(points[: active.size])
         slow = np.zeros(active.size, bool)
-        slow[order[: round(self.stragglers * active.size)]] = True
+        slow[order[round((1.0 - self.stragglers) * active.size) :]] = True
         # 1 to E_k - 1; one step where there is but one
         fewer = 1 + np.floor(points[active.size :] * np.maximum(steps - 1, 1)).astype(np.int64)
         return slow, fewer

@@ -15,7 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_choice, check_number, draw_uniformly
+from isfed.algorithms.parts import (
+    Sampled,
+    answering,
+    check_choice,
+    check_number,
+    count_draws,
+    draw_uniformly,
+    normalised,
+)
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Uploads
 
@@ -54,48 +62,62 @@ class FOLB(Sampled):
         if not active.size:
             return ModelState(params)
         uploads = self._uploads(agents, active, params, round_index)
-        gradients = agents.gradients(active, params)
-        mean = gradients.sum(axis=0) / active.size
-        influence = gradients @ mean
+        gradients = agents.gradients(active, params, sent=True)
+        share = self.shares(agents, active)
+        mean = share @ gradients
+        influence = share * (gradients @ mean)
         if self.penalty > 0.0:
             error = self._inexactness(agents, active, params, uploads, gradients)
-            influence = influence - self.penalty * error * (mean @ mean)
+            influence = influence - share * self.penalty * error * (mean @ mean)
         norm = influence
         if self.variant == "two-sets":
             others = draw_uniformly(agents, self.num_active, round_index, purpose=Purpose.DOMAINS)
-            agents.cross(models_down=others.size)
+            others = others[answering(agents, others, round_index)]
             second = agents.gradients(others, params)
-            norm = second @ (second.sum(axis=0) / others.size)
+            other_share = self.shares(agents, others)
+            norm = other_share * (second @ (other_share @ second))
         total = np.abs(norm).sum() if self.absolute else abs(norm.sum())
         if total < TINY:
-            return ModelState(params + uploads.changes.sum(axis=0) / active.size)
+            return ModelState(params + share @ uploads.changes)
         return ModelState(params + (influence / total) @ uploads.changes)
 
+    def shares(self, agents: Agents, active: np.ndarray) -> np.ndarray:
+        """(n,) what each of these agents counts among them before their gradients are compared."""
+        if self.client_weights == "uniform":
+            return np.full(active.size, 1.0 / max(1, active.size))
+        return normalised(agents.sizes[active])
+
     def _uploads(
-        self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
+        self,
+        agents: Agents,
+        active: np.ndarray,
+        params: np.ndarray,
+        round_index: int,
+        *,
+        sent: bool = False,
     ) -> Uploads:
-        return self.work(agents, active, params, round_index, prox=float(self.prox))
+        return self.work(agents, active, params, round_index, prox=float(self.prox), sent=sent)
 
     def _inexactness(self, agents, active, params, uploads, gradients) -> np.ndarray:
         """gamma_k = |gradient of the local problem at x_k| / |g_k|."""
         agents.cross(scalars_up=active.size)
-        ends = agents.gradients(active, params + uploads.changes) + self.prox * uploads.changes
+        models = params + uploads.changes
+        ends = agents.gradients(active, models, sent=True, kept=True) + self.prox * uploads.changes
         lengths = np.linalg.norm(gradients, axis=1)
         return np.linalg.norm(ends, axis=1) / np.maximum(lengths, TINY)
 
     def _near_optimal(self, params: np.ndarray, agents: Agents, round_index: int) -> ModelState:
         """Draw by |<grad P, g_k>| with replacement, and turn the changes of opposing agents."""
         everybody = np.arange(agents.num_agents)
-        agents.cross(models_down=agents.num_agents)
+        everybody = everybody[answering(agents, everybody, round_index)]
         gradients = agents.gradients(everybody, params)
-        agreement = gradients @ (gradients.sum(axis=0) / agents.num_agents)
+        share = self.shares(agents, everybody)
+        agreement = share * (gradients @ (share @ gradients))
         mass = np.abs(agreement)
         if not mass.sum() > TINY:
             return ModelState(params)
-        ends = np.cumsum(mass)
-        points = agents.stream(Purpose.AGENTS, round_index).uniforms(self.num_active) * ends[-1]
-        drawn = np.minimum(np.searchsorted(ends, points, side="right"), np.flatnonzero(mass)[-1])
-        active, times = np.unique(drawn, return_counts=True)
-        uploads = self._uploads(agents, active, params, round_index)
-        weights = times * np.sign(agreement[active]) / self.num_active
+        points = agents.stream(Purpose.AGENTS, round_index).uniforms(self.num_active)
+        drawn, times = count_draws(mass, points)
+        uploads = self._uploads(agents, everybody[drawn], params, round_index, sent=True)
+        weights = times * np.sign(agreement[drawn]) / self.num_active
         return ModelState(params + weights @ uploads.changes)

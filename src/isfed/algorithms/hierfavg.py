@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Everybody
+from isfed.algorithms.parts import TINY, Everybody, agent_weights
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -78,14 +78,16 @@ class HierFAVG(Everybody):
 
     def round(self, state: Any, agents: Agents, round_index: int) -> HierState:
         """tau_2 averages at the edges, then one at the cloud."""
-        weights, edges = self.weights(agents), state.edges
-        belongs = (edges == np.arange(edges.max() + 1)[:, None]) * weights  # (edges, K)
-        mass = belongs.sum(axis=1)
+        edges = state.edges
+        members = edges == np.arange(edges.max() + 1)[:, None]  # (edges, K)
+        mass = (members * agent_weights(agents, self.client_weights)).sum(axis=1)
+        belongs = members * self.weights(agents, round_index)
+        here = np.maximum(belongs.sum(axis=1), TINY)  # an edge of which nobody answers stays
         models = np.repeat(state.params[None], mass.size, axis=0)
         for j in range(self.edge_rounds):
             # Every average at the edges has an address of its own.
             time = round_index * self.edge_rounds + j
-            changes = self.work(agents, models[edges], time).changes
-            models = models + (belongs @ changes) / mass[:, None]
+            changes = self.work(agents, models[edges], round_index, time=time).changes
+            models = models + (belongs @ changes) / here[:, None]
         agents.cross(models_down=mass.size, models_up=mass.size)
         return HierState(mass @ models / mass.sum(), edges)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.fedcs import FedCS, check_share
+from isfed.algorithms.parts import answering
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
-from isfed.federation.clock import BYTES
 from isfed.problems import Problem
 
 
@@ -77,17 +77,17 @@ class HybridFL(FedCS):
 
     def round(self, state: Any, agents: Any, round_index: int) -> HybridState:
         """A round of FedCS, an upload of data, and the cloud's own steps."""
-        asked, schedule = self.schedule(agents, round_index)
-        active = asked[schedule.chosen]
-        gathered, seconds = self.fetched(state, agents, asked, schedule.seconds)
+        asked, active, seconds = self.select_in_time(agents, round_index)
+        here = asked[answering(agents, asked, round_index)]
+        gathered, seconds = self.fetched(state, agents, here, seconds)
         agents.elapse(seconds)
         params = state.params
         changes = np.empty((0, params.size))
         if active.size:
             changes = self.work(agents, active, params, round_index, timed=False).changes
-        weights = np.ones(active.size)
-        if self.client_weights == "size" or gathered.any():
-            weights = agents.sizes[active].astype(float)
+        weights = agents.sizes[active].astype(float)
+        if self.client_weights == "uniform":  # every agent counts as one of the mean size
+            weights[:] = agents.sizes.mean()
         if gathered.any():
             changes = np.vstack(
                 [changes, self._server(state, agents, active, gathered, round_index)]
@@ -110,7 +110,7 @@ class HybridFL(FedCS):
         firsts = data.offsets[donors].tolist()
         lasts = data.offsets[donors + 1].tolist()
         rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
-        size = BYTES * (data.num_features + 1)
+        size = data.features.itemsize * data.num_features + data.targets.itemsize
         counts = np.bincount(state.classes[gathered], minlength=int(state.classes.max()) + 1)
         free = ~gathered[rows]
         sent = 0
@@ -125,7 +125,7 @@ class HybridFL(FedCS):
             gathered[rows[place]] = True
             counts[state.classes[rows[place]]] += 1
             sent += 1
-        agents.cross(scalars_up=sent * (data.num_features + 1))
+        agents.cross(data_up=sent * size)
         return gathered, seconds
 
     def _server(self, state, agents, active, gathered, round_index) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from isfed.algorithms import corrected
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
-from isfed.algorithms.corrected import CorrectedState
+from isfed.algorithms.corrected import CorrectedState, heard
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
@@ -232,7 +232,7 @@ class ISFedAvg:
         """The round itself: select, work, average, refresh; returns its telemetry."""
         if self.agents.refresh == Refresh.ALL:
             cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
-        selection = cloud.select(round_index)
+        selection = heard(cloud.select(round_index), agents, round_index)
         divisor = agents.local_steps[selection.active] if self.divide_by_steps else 1
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)

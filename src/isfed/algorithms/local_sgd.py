@@ -93,9 +93,11 @@ class StichSGD(Method):
             mass = mass + weight
             mean = mean + (weight / mass) * (weights @ models - mean)  # x-hat, up to this step
             # Each step has an address of its own: its draws are those of a round.
-            uploads = self.inner(time).work(agents, models, time, silent=local > 0)
+            inner = self.inner(time)
+            uploads = inner.work(agents, models, round_index, time=time, silent=local > 0)
             models = models + uploads.changes
-        return StichState(weights @ models, mean, mass)
+        moved = self.inner(0).weights(agents, round_index) @ (models - state.params)
+        return StichState(state.params + moved, mean, mass)
 
     def model(self, state: Any) -> np.ndarray:
         """The weighted average of all models."""

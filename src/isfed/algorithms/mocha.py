@@ -19,7 +19,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.algorithm import Method
-from isfed.algorithms.parts import check_choice, check_number
+from isfed.algorithms.parts import (
+    ClientWeights,
+    agent_weights,
+    answering,
+    check_choice,
+    check_number,
+)
 from isfed.base.checks import check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose, below, start
@@ -99,6 +105,7 @@ class MochaState(NamedTuple):
     shared: np.ndarray  # (K, M) the columns of B
     relations: np.ndarray  # (K, K) Sigma
     safety: np.ndarray  # (1,) rho: agents step at the same time, so each steps with care
+    weights: np.ndarray  # (K,) of the agents' models in their mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,7 @@ class Mocha(Method):
     effort: coordinate steps of a turn over N_k, drawn uniformly from this range.
     drop: probability that an agent does nothing in a round.
     loss: "hinge", "squared" or "logistic"; "auto" takes that of the problem.
+    client_weights: how the agents' models are averaged into one, "uniform" or by their "size".
     """
 
     penalty: float = 0.01
@@ -119,12 +127,14 @@ class Mocha(Method):
     effort: tuple[float, float] = (0.5, 0.5)
     drop: float = 0.0
     loss: LossName = "auto"
+    client_weights: ClientWeights = "uniform"
     step_size = math.nan  # there is none
 
     def __post_init__(self) -> None:
         check_number(self.penalty, name="penalty", above=True)
         check_whole(self.inner_rounds, name="inner_rounds", least=1)
         check_choice(self.loss, LossName, name="loss")
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
         low, high = self.effort
         if not 0.0 < low <= high < math.inf:
             raise ValueError(f"effort={self.effort} must be a range of positive numbers")
@@ -155,7 +165,8 @@ class Mocha(Method):
         shared = np.array(
             [(dual[rows] @ data.features[rows]) / (rows.stop - rows.start) for rows in _rows(data)]
         )
-        return MochaState(dual, shared, np.eye(count) / count, np.ones(1))
+        weights = agent_weights(agents, self.client_weights)
+        return MochaState(dual, shared, np.eye(count) / count, np.ones(1), weights)
 
     def models(self, state: MochaState) -> np.ndarray:
         """(K, M) the agents' models: W = B Sigma / lambda."""
@@ -163,7 +174,7 @@ class Mocha(Method):
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models."""
-        return (state.relations.sum(axis=0) @ state.shared) / (self.penalty * len(state.shared))
+        return (state.weights @ state.relations) @ state.shared / self.penalty
 
     def round(self, state: MochaState, agents: Any, round_index: int) -> MochaState:
         """Coordinate steps of all agents, and at times a new Sigma."""
@@ -188,12 +199,16 @@ class Mocha(Method):
     def _steps(self, agents: Any, round_index: int) -> np.ndarray:
         """(K,) how many coordinate steps every agent takes."""
         low, high = self.effort
+        everybody = np.arange(agents.num_agents)
         if low == high and self.drop == 0.0:
-            return np.maximum(1, np.rint(low * agents.sizes)).astype(np.int64)
-        points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * agents.num_agents)
-        points = points.reshape(2, -1)
-        steps = np.maximum(1, np.rint((low + (high - low) * points[0]) * agents.sizes))
-        return np.where(points[1] < self.drop, 0, steps).astype(np.int64)
+            steps = np.maximum(1, np.rint(low * agents.sizes)).astype(np.int64)
+        else:
+            points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * everybody.size)
+            points = points.reshape(2, -1)
+            steps = np.maximum(1, np.rint((low + (high - low) * points[0]) * agents.sizes))
+            steps = np.where(points[1] < self.drop, 0, steps).astype(np.int64)
+        here = answering(agents, everybody, round_index)
+        return steps if isinstance(here, slice) else np.where(here, steps, 0)
 
 
 def related(state: MochaState, models: np.ndarray) -> MochaState:

@@ -57,12 +57,14 @@ class MomentumSGD(Everybody):
             agents, state.params, round_index, momentum=float(self.momentum),
             nesterov=self.nesterov, velocity=state.velocity,
         )  # fmt: skip
-        weights = self.weights(agents)
+        weights = self.weights(agents, round_index)
         params = state.params + weights @ uploads.changes
         velocity = uploads.velocity if self.momentum > 0.0 else state.velocity
         if self.buffer == "average":
-            velocity = np.repeat((weights @ velocity)[None], agents.num_agents, axis=0)
-            agents.cross(models_down=agents.num_agents, models_up=agents.num_agents)
+            here = int(np.count_nonzero(weights))
+            if here:
+                velocity = np.repeat((weights @ velocity)[None], agents.num_agents, axis=0)
+            agents.cross(models_down=here, models_up=here)
         elif self.buffer == "reset":
             velocity = np.zeros_like(velocity)
         return MomentumState(params, velocity)

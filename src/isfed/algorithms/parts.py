@@ -10,6 +10,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import Method, ModelState
 from isfed.base.checks import check_active, check_whole, is_number
+from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns, Uploads
 from isfed.sampling.designs import HartleyRao
@@ -17,6 +18,8 @@ from isfed.sampling.policies import Table, Uniform
 
 ClientWeights = Literal["uniform", "size"]
 UNIFORM, HARTLEY_RAO, NO_NODES = Uniform(), HartleyRao(), np.empty(0)
+ALL = slice(None)
+TINY = 1e-300
 
 
 def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = False) -> None:
@@ -52,12 +55,34 @@ def draw_with_replacement(
     agents: Agents, prob: np.ndarray, num: int, round_index: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """`num` independent draws by probabilities, as the agents drawn and how often each was."""
-    points = agents.stream(Purpose.AGENTS, round_index).uniforms(num)
-    ends = np.cumsum(prob)
-    # A point beyond the last end, by rounding, belongs to the last agent that can be drawn.
-    last = int(np.flatnonzero(prob)[-1])
-    drawn = np.minimum(np.searchsorted(ends, points * ends[-1], side="right"), last)
-    return np.unique(drawn, return_counts=True)
+    return count_draws(prob, agents.stream(Purpose.AGENTS, round_index).uniforms(num))
+
+
+@compiled
+def count_draws(mass, points):
+    """The units in which points of [0, 1) fall, in order, and how often each was hit."""
+    total, last = 0.0, 0
+    for unit in range(mass.size):
+        total += mass[unit]
+        last = unit if mass[unit] > 0.0 else last
+    places = np.sort(points) * total
+    units, times = np.empty(points.size, np.int64), np.zeros(points.size, np.int64)
+    found, unit, end = 0, 0, mass[0]
+    for place in places:
+        # A point beyond the last end, by rounding, belongs to the last unit that can be drawn.
+        while unit < last and place >= end:
+            unit += 1
+            end += mass[unit]
+        if found == 0 or units[found - 1] != unit:
+            units[found] = unit
+            found += 1
+        times[found - 1] += 1
+    return units[:found], times[:found]
+
+
+def answering(agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray | slice:
+    """Picks those of the agents that answer in a round: all, but for the clock's drop-outs."""
+    return ALL if agents.clock.drop == 0.0 else agents.answers(which, round_index)
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:
@@ -68,6 +93,8 @@ def normalised(weights: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True, kw_only=True)
 class Everybody(Method):
     """A method in which all agents work in every round, and the cloud averages their models.
+
+    An agent that does not answer takes no step in that round, and the average is over the others.
 
     step_size: of a local step.
     steps: local steps between two averages; one number for all agents, or one for each.
@@ -101,25 +128,51 @@ class Everybody(Method):
         params: np.ndarray,
         round_index: int,
         *,
+        time: int | None = None,
         steps: Any = None,
         **local: Any,
     ) -> Uploads:
-        """One turn of every agent, from a model for all, (M,), or one for each, (K, M)."""
-        count = agents.num_agents
-        steps = np.full(count, self.steps if steps is None else steps, np.int64)
-        turns = Turns(np.arange(count), params, np.full(count, float(self.step_size)))
-        return agents.work(
-            turns, round_index, Local(steps=steps, full_batch=self.full_batch, **local)
+        """One turn of every agent, from a model for all, (M,), or one for each, (K, M).
+
+        The draws have the address `time`; the changes of those that do not answer are zero.
+        """
+        everybody = np.arange(agents.num_agents)
+        steps = np.full(everybody.size, self.steps if steps is None else steps, np.int64)
+        step = np.full(everybody.size, float(self.step_size))
+        local["full_batch"] = self.full_batch
+        time = round_index if time is None else time
+        here = answering(agents, everybody, round_index)
+        if isinstance(here, slice):
+            return agents.work(Turns(everybody, params, step), time, Local(steps=steps, **local))
+        velocity = local.get("velocity")
+        if velocity is not None:
+            local["velocity"] = velocity[here]
+        models = params if params.ndim == 1 else params[here]
+        some = agents.work(
+            Turns(everybody[here], models, step[here]), time, Local(steps=steps[here], **local)
+        )
+        changes = np.zeros((everybody.size, agents.num_params))
+        changes[here] = some.changes
+        if velocity is not None and some.velocity.size:
+            velocity = velocity.copy()
+            velocity[here] = some.velocity
+        return some._replace(
+            changes=changes, velocity=some.velocity if velocity is None else velocity
         )
 
-    def weights(self, agents: Agents) -> np.ndarray:
-        """(K,) the weight of every agent in the average."""
-        return agent_weights(agents, self.client_weights)
+    def weights(self, agents: Agents, round_index: int) -> np.ndarray:
+        """(K,) the weight of every agent in the average of a round; 0 if it does not answer."""
+        weights = agent_weights(agents, self.client_weights)
+        here = answering(agents, np.arange(agents.num_agents), round_index)
+        if isinstance(here, slice):
+            return weights
+        weights = np.where(here, weights, 0.0)
+        return weights / max(float(weights.sum()), TINY)  # all zero: the model stays
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """All agents step, then all models are averaged."""
         uploads = self.work(agents, state.params, round_index)
-        return ModelState(state.params + self.weights(agents) @ uploads.changes)
+        return ModelState(state.params + self.weights(agents, round_index) @ uploads.changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +207,7 @@ class Sampled(Method):
     def select(self, agents: Agents, round_index: int) -> np.ndarray:
         """L agents, uniformly without replacement, but for those that do not answer."""
         active = draw_uniformly(agents, self.num_active, round_index)
-        if agents.clock.drop == 0.0:
-            return active
-        return active[agents.answers(active, round_index)]
+        return active[answering(agents, active, round_index)]
 
     def steps_of(self, agents: Agents, active: np.ndarray) -> np.ndarray:
         """(n,) how many local steps each of these agents is asked for."""

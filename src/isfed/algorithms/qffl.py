@@ -1,8 +1,8 @@
 """q-FFL: Li, Sanjabi, Beirami and Smith, "Fair Resource Allocation in Federated Learning" (ICLR
 2020), arXiv 1905.10497.
 
-The objective is sum_k P_k^(q+1) / (q+1): agents with a large risk count more. With F = P_k(w) and
-d_k = (w - x_k) / eta, the cloud moves by the sum of F^q d_k over the sum of
+The objective is sum_k c_k P_k^(q+1) / (q+1): agents with a large risk count more. With F = P_k(w)
+and d_k = (w - x_k) / eta, the cloud moves by the sum of F^q d_k over the sum of
 h_k = q F^(q-1) |d_k|^2 + F^q / eta, an estimate of the curvature. q-FedSGD takes d_k = grad P_k(w).
 """
 
@@ -21,9 +21,17 @@ TINY = 1e-10  # keeps a power of a vanishing risk finite, as in the public code
 
 
 def fair_step(
-    losses: np.ndarray, directions: np.ndarray, *, power: float, step_size: float
+    losses: np.ndarray,
+    directions: np.ndarray,
+    *,
+    power: float,
+    step_size: float,
+    weights: np.ndarray | float = 1.0,
 ) -> np.ndarray:
-    """(M,) how far the model moves down, from the risks and the directions of the agents heard."""
+    """(M,) how far the model moves down, from the risks and the directions of the agents heard.
+
+    `weights` are c_k of the objective, up to a factor.
+    """
     if (losses < 0.0).any():
         raise ValueError(
             f"a risk of {losses.min():g} has no power q={power:g}: q-FFL needs losses that are "
@@ -32,7 +40,7 @@ def fair_step(
     risks = losses + TINY
     squares = (directions**2).sum(axis=1)
     curvature = power * risks ** (power - 1.0) * squares + risks**power / step_size
-    return (risks**power) @ directions / curvature.sum()
+    return (weights * risks**power) @ directions / (weights * curvature).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +54,6 @@ class QFedAvg(Sampled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.client_weights != "uniform":
-            raise ValueError("client_weights must be 'uniform': q-FFL weighs agents by their risk")
         check_number(self.power, name="power")
 
     def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
@@ -57,14 +63,18 @@ class QFedAvg(Sampled):
             return ModelState(state.params)
         losses = agents.losses(active, state.params)
         directions = self.directions(agents, active, state.params, round_index)
-        step = fair_step(losses, directions, power=self.power, step_size=self.step_size)
+        step = fair_step(
+            losses, directions, power=self.power, step_size=self.step_size,
+            weights=1.0 if self.client_weights == "uniform" else agents.sizes[active],
+        )  # fmt: skip
         return ModelState(state.params - step)
 
     def directions(
         self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
     ) -> np.ndarray:
         """(n, M) d_k = (w - x_k) / eta."""
-        return self.work(agents, active, params, round_index).changes / -self.step_size
+        uploads = self.work(agents, active, params, round_index, sent=True)
+        return uploads.changes / -self.step_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,5 +85,4 @@ class QFedSGD(QFedAvg):
         self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
     ) -> np.ndarray:
         """(n, M) grad P_k(w)."""
-        agents.cross(models_down=active.size)
-        return agents.gradients(active, params)
+        return agents.gradients(active, params, sent=True)

@@ -62,13 +62,18 @@ class RestartedSGD(Everybody):
         """A period of steps with one average."""
         if self.average == "post":
             return super().round(state, agents, round_index)
-        models, weights = state.models, self.weights(agents)
+        models, weights = state.models, self.weights(agents, round_index)
+        if not weights.any():
+            return state  # nobody answered
         alone = int(np.max(self.steps)) - 1
         if alone:
-            models = models + self.work(agents, models, 2 * round_index, steps=alone).changes
+            time = 2 * round_index
+            models = models + self.work(agents, models, round_index, time=time, steps=alone).changes
         silent = alone > 0  # the models crossed when the period began
-        last = self.work(agents, models, 2 * round_index + 1, steps=1, silent=silent).changes
-        return SeparateState(weights @ models + last)
+        last = self.work(
+            agents, models, round_index, time=2 * round_index + 1, steps=1, silent=silent
+        )
+        return SeparateState(weights @ models + last.changes)
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models."""

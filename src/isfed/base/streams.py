@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     STALENESS = 10  # how old a model an agent works from
     CLUSTERS = 11  # who belongs to whom
     SERVER = 12  # the cloud's own training
+    RISKS = 13  # of which example an agent tells the loss
 
 
 def stream_key(seed: int, *, repetition: int, purpose: Purpose) -> np.uint64:

@@ -26,10 +26,11 @@ from isfed.base.files import OWNER_ONLY, load_arrays, pack_arrays, save_arrays, 
 from isfed.datasets.files import VARIABLE
 from isfed.experiments.folder import StoreError
 from isfed.experiments.sources import ProblemSource
+from isfed.federation.clock import Clock
 from isfed.problems import Problem
 from isfed.sampling.policies import Oracle
 from isfed.simulate.driver import CHUNK_SECONDS, Recording, drive
-from isfed.simulate.history import DivergenceError, History, Measure
+from isfed.simulate.history import Costs, DivergenceError, History, Measure
 from isfed.simulate.kernel_run import kept_repetitions
 from isfed.simulate.run import kernel_runs, make_run
 
@@ -45,6 +46,8 @@ class Cell:
     source: where the problem comes from.
     repetitions: which ones.
     details: whether the telemetry and the probabilities at the end are kept.
+    clock: how fast the agents are, if virtual seconds are to be counted.
+    costs_every: rounds between two looks at the ledger, in place of what the source measures.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Cell:
     seed: int
     engine: Any = "auto"
     details: bool = True
+    clock: Clock | None = None
+    costs_every: int | None = None
 
     @property
     def work(self) -> int:
@@ -216,11 +221,14 @@ def run_cell(
 
     `progress` is told the rounds just done, each counted once for every repetition.
     """
-    problem, measure = problem_of(cell.source)
+    problem, measured = problem_of(cell.source)
+    measure: Any = measured
     run = make_run(
         problem, cell.algorithm, repetitions=cell.repetitions, seed=cell.seed, engine=cell.engine,
-        threads=threads,
+        threads=threads, clock=cell.clock,
     )  # fmt: skip
+    if cell.costs_every is not None:
+        measure = Costs(problem.num_params, cell.costs_every)
     recording = Recording(run, cell.rounds, measure)
     arrays = shelf.checkpoint(cell)
     if arrays is not None:

@@ -251,7 +251,10 @@ class Crew:
 def _compile(cell: Cell) -> None:
     """Compile once, here: else every worker would, at the same time."""
     problem, _ = problem_of(cell.source)
-    make_run(problem, cell.algorithm, repetitions=range(1), engine=cell.engine, threads=1).compile()
+    make_run(
+        problem, cell.algorithm, repetitions=range(1), engine=cell.engine, threads=1,
+        clock=cell.clock,
+    ).compile()  # fmt: skip
 
 
 def _in_worker(

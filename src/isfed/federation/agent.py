@@ -173,7 +173,7 @@ class Agent:
         first_moment = second_moment = 0.0
         self.watch = self._new_watch()
         for _ in range(num_steps):
-            batch, weight, share = self._batch(stream, full=local.full_batch)
+            batch, weight, share = self._batch(stream, local)
             if batch.size == 0:
                 continue
             gradients += batch.size
@@ -190,21 +190,23 @@ class Agent:
                 known = norms if rules.examples.learns else self.table.scores[batch]
                 self.watch.batch(share, known)
             self.table.refresh(batch, norms)
-        drawn = num_steps * (num_examples if local.full_batch else self.batch_size)
+        size = self.batch_size if local.batch is None else local.batch
+        drawn = num_steps * (num_examples if local.full_batch else size)
         moments = (first_moment / drawn, second_moment / drawn) if drawn else (0.0, 0.0)
         score = self._score(params, model, step, num_steps, moments)
         return Upload(model - params, score, gradients)
 
-    def _batch(self, stream: Stream, *, full: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _batch(self, stream: Stream, local: Local) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The examples of a step, their weights in its mean, and their shares 1 / (N_k p_n)."""
         num_examples = len(self.targets)
-        if full:
+        if local.full_batch:
             ones = np.ones(num_examples)
             return np.arange(num_examples), ones, ones
-        batch, example_prob = self.table.draw(self.batch_size, stream)
+        size = self.batch_size if local.batch is None else local.batch
+        batch, example_prob = self.table.draw(size, stream)
         weight = share = 1.0 / (num_examples * example_prob)
-        if batch.size != self.batch_size:  # a design of random size: the mean is over B_k
-            weight = share * (batch.size / self.batch_size)
+        if batch.size != size:  # a design of random size: the mean is over B_k
+            weight = share * (batch.size / size)
         return batch, weight, share
 
     def _new_watch(self) -> TurnWatch:

@@ -6,14 +6,15 @@ process, as PyTorch models, or on other machines. What crosses is counted here, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.clock import Clock, Speeds, Times
+from isfed.federation.ledger import BYTES, FORWARD, Ledger, first_entries
 from isfed.federation.turn import StepRule
 from isfed.problems import Problem
 
@@ -62,6 +63,8 @@ class Local:
     timed: whether these turns make one synchronous round of the virtual clock; a method with a
         schedule of its own says no and calls `elapse`.
     silent: whether the agents go on from where they are, so that nothing is sent down or up.
+    sent: whether the agents have the model already, so that nothing is sent down.
+    batch: examples of every drawn step; None for the problem's `batch_size`.
     """
 
     steps: np.ndarray | None = None
@@ -74,6 +77,8 @@ class Local:
     shift: np.ndarray | None = None
     timed: bool = True
     silent: bool = False
+    sent: bool = False
+    batch: int | None = None
 
     @cached_property
     def rule(self) -> StepRule:
@@ -85,43 +90,6 @@ class Local:
 
 
 PLAIN_LOCAL = Local()
-
-
-@dataclass
-class Ledger:
-    """What a run has cost so far.
-
-    Models, scalars and bytes cross between cloud and agents; gradients and forward passes are
-    counted in examples; seconds are those of the virtual clock.
-    """
-
-    models_down: int = 0
-    models_up: int = 0
-    scalars_down: int = 0
-    scalars_up: int = 0
-    gradients: int = 0
-    forwards: int = 0
-    seconds: float = 0.0
-
-    def bytes_up(self, num_params: int) -> int:
-        """Eight bytes for every number sent up."""
-        return 8 * (self.models_up * num_params + self.scalars_up)
-
-    def bytes_down(self, num_params: int) -> int:
-        """Eight bytes for every number sent down."""
-        return 8 * (self.models_down * num_params + self.scalars_down)
-
-    def as_array(self) -> np.ndarray:
-        """All entries, in the order of the fields."""
-        return np.array([getattr(self, field.name) for field in fields(self)], np.float64)
-
-    @classmethod
-    def from_array(cls, values: np.ndarray) -> Ledger:
-        """What `as_array` wrote."""
-        ledger = cls()
-        for field, value in zip(fields(cls), values.tolist(), strict=True):
-            setattr(ledger, field.name, type(field.default)(value))
-        return ledger
 
 
 class Agents(Protocol):
@@ -171,12 +139,26 @@ class Agents(Protocol):
         """One turn of every agent named."""
         ...
 
-    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
-        """(n,) the risk of each of these agents at a model, (M,) or (n, M), from all its data."""
+    def losses(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
+        """(n,) the risk of each of these agents at a model, (M,) or (n, M), from all its data.
+
+        sent: the agents have the model already.
+        kept: they keep what they find.
+        """
         ...
 
-    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
-        """(n, M) the gradients of their risks, from all their data."""
+    def gradients(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
+        """(n, M) the gradients of their risks, from all their data; options as for `losses`."""
+        ...
+
+    def sampled_losses(
+        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
+    ) -> np.ndarray:
+        """(n,) the loss of one example of each of these agents, drawn uniformly."""
         ...
 
     def scores_at(
@@ -217,8 +199,9 @@ class Agents(Protocol):
         models_up: int = 0,
         scalars_down: int = 0,
         scalars_up: int = 0,
+        data_up: int = 0,
     ) -> None:
-        """Messages beyond one model down and one change up for every turn."""
+        """Messages beyond one model down and one change up for every turn; `data_up` in bytes."""
         ...
 
     def state(self) -> dict[str, np.ndarray]:
@@ -235,7 +218,7 @@ class AddressedAgents:
 
     def __init__(self, problem: Problem, *, seed: int, repetition: int) -> None:
         self.problem = problem
-        self.ledger = Ledger()
+        self.ledger = Ledger(**first_entries(problem.num_agents))
         self.num_agents = problem.num_agents
         self.num_params = problem.num_params
         self.sizes = problem.data.num_examples
@@ -277,9 +260,11 @@ class AddressedAgents:
         models_up: int = 0,
         scalars_down: int = 0,
         scalars_up: int = 0,
+        data_up: int = 0,
     ) -> None:
-        """Messages beyond one model down and one change up for every turn."""
+        """Messages beyond one model down and one change up for every turn; `data_up` in bytes."""
         ledger = self.ledger
+        ledger.data_up += data_up
         ledger.models_down += models_down
         ledger.models_up += models_up
         ledger.scalars_down += scalars_down
@@ -291,21 +276,49 @@ class AddressedAgents:
         """A synchronous round lasts as long as its slowest turn."""
         if self.timed and local.timed and which.size:
             times = self.times(which, gradients, round_index)
-            self.ledger.seconds += float((times.compute if local.silent else times.total).max())
+            seconds = times.compute if local.silent else times.compute + times.upload
+            if not (local.silent or local.sent):
+                seconds = seconds + times.download
+            self.ledger.seconds += float(seconds.max())
 
-    def charge_asked(self, which: np.ndarray, *, gradients: bool) -> None:
-        """All examples of these agents: gradients, one vector up each, or risks, one number up."""
-        ledger, examples = self.ledger, self.sizes[which]
+    def charge_asked(
+        self, which: np.ndarray, examples: Any, *, gradients: bool, sent: bool, kept: bool
+    ) -> None:
+        """A model down, that many evaluations of examples, and an answer up, from each of these.
+
+        The answer is a vector if they were asked for gradients, else a number.
+        """
+        ledger, total = self.ledger, int(examples.sum())
+        ledger.models_down += 0 if sent else which.size
         if gradients:
-            ledger.gradients += int(examples.sum())
-            ledger.models_up += which.size
+            ledger.gradients += total
+            ledger.models_up += 0 if kept else which.size
         else:
-            ledger.forwards += int(examples.sum())
-            ledger.scalars_up += which.size
+            ledger.forwards += total
+            ledger.scalars_up += 0 if kept else which.size
         if self.timed and which.size:
-            # A forward pass is about a third of a gradient.
-            times = self.times(which, examples if gradients else examples / 3.0, None)
-            ledger.seconds += float(times.total.max())
+            times = self.times(which, examples if gradients else FORWARD * examples, None)
+            seconds = times.compute
+            if not sent:
+                seconds = seconds + times.download
+            if not kept:
+                short = BYTES / self.speeds.upload[which] + self.clock.latency
+                seconds = seconds + (times.upload if gradients else short)
+            ledger.seconds += float(seconds.max())
+
+    def sampled_losses(
+        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
+    ) -> np.ndarray:
+        """(n,) the loss of one example of each of these agents, drawn uniformly."""
+        loss, data = self.problem.loss, self.problem.data
+        found = np.empty(which.size)
+        for i, agent in enumerate(which.tolist()):
+            point = self.stream(Purpose.RISKS, round_index, agent).uniforms(1)[0]
+            row = int(data.offsets[agent]) + int(point * self.sizes[agent])
+            rows = slice(row, row + 1)
+            found[i] = loss.values(params, data.features[rows], data.targets[rows])[0]
+        self.charge_asked(which, np.ones(which.size), gradients=False, sent=sent, kept=False)
+        return found
 
     @property
     def optimum(self) -> np.ndarray:
@@ -321,14 +334,14 @@ class AddressedAgents:
         return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
 
     def charge_turns(
-        self, count: int, gradients: int, *, scored: bool, silent: bool = False
+        self, count: int, gradients: int, *, scored: bool, local: Local = PLAIN_LOCAL
     ) -> None:
         """A model and a probability down, a change and perhaps a score up, for every turn."""
         ledger = self.ledger
         ledger.gradients += gradients
-        if silent:
+        if local.silent:
             return
-        ledger.models_down += count
+        ledger.models_down += 0 if local.sent else count
         ledger.models_up += count
         ledger.scalars_down += count
         ledger.scalars_up += count if scored else 0

@@ -15,8 +15,7 @@ import numpy as np
 from isfed.base.checks import is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream, fill_normal, start, uniform
-
-BYTES = 8  # of one number
+from isfed.federation.ledger import BYTES
 
 
 class Speeds(NamedTuple):

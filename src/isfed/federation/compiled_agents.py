@@ -122,32 +122,39 @@ class CompiledAgents(AddressedAgents):
         if local.momentum != 0.0:
             given = local.velocity
             velocity = np.zeros((count, size)) if given is None else np.array(given, np.float64)
+        task = self.task
+        if local.batch is not None:
+            task = task._replace(batch_size=np.full(self.num_agents, local.batch))
         total = _work(
-            self.task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
+            task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
             (self.nodes, self.at, self.memory, NO_SHIFT if local.shift is None else local.shift),
             (turns.agents, turns.step, NO_STEPS if local.steps is None else local.steps),
             turns.params.reshape(-1, size),
             (NOBODY if local.correction is None else local.correction, velocity),
             (changes, scores, gradients, watch),
         )  # fmt: skip
-        self.charge_turns(count, total, scored=self.scores_wanted, silent=local.silent)
+        self.charge_turns(count, total, scored=self.scores_wanted, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
-    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def losses(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
         which = np.asarray(which, np.int64)
         found = agent_risks(self.problem, which, params)
-        self.charge_asked(which, gradients=False)
+        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
         return found
 
-    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def gradients(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n, M) the gradients of their risks."""
         which = np.asarray(which, np.int64)
         out = np.empty((which.size, self.num_params))
         models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
         _gradients(self.task, self.plan.examples, which, models, out)
-        self.charge_asked(which, gradients=True)
+        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         return out
 
     def scores_at(

@@ -53,25 +53,28 @@ class ObjectAgents(AddressedAgents):
             )  # fmt: skip
             changes[i], scores[i], gradients[i] = upload.change, upload.score, upload.gradients
             watch[i] = agent.watch.turn
-        self.charge_turns(
-            count, int(gradients.sum()), scored=self.rules.agents.learns, silent=local.silent
-        )
+        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
-    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def losses(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
         which = np.asarray(which, np.int64)
         found = agent_risks(self.problem, which, params)
-        self.charge_asked(which, gradients=False)
+        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
         return found
 
-    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def gradients(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n, M) the gradients of their risks."""
         which = np.asarray(which, np.int64)
         models = np.broadcast_to(params, (which.size, self.num_params))
-        self.charge_asked(which, gradients=True)
-        return np.array([self.agents[k].norms_at(models[i])[1] for i, k in enumerate(which)])
+        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
+        found = [self.agents[k].norms_at(models[i])[1] for i, k in enumerate(which)]
+        return np.array(found).reshape(-1, self.num_params)
 
     def scores_at(
         self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True

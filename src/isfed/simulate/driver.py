@@ -31,7 +31,7 @@ class Recording:
         self.watched = np.zeros((repetitions, rounds, len(COLUMNS)), np.float32)
         self.measured = None if measure is None else Measured(measure, repetitions, rounds)
         if self.measured is not None:
-            self.measured.measure_at(run.params, 0)
+            self.measured.measure_at(run, 0)
 
     def add(self, block: Block, run: Run) -> None:
         """Record the rounds that a run has just done."""
@@ -39,7 +39,7 @@ class Recording:
         self.msd[:, self.done : end] = block.msd
         self.watched[:, self.done : end] = block.watched
         if self.measured is not None:
-            self.measured.measure_at(run.params, run.round_index)
+            self.measured.measure_at(run, run.round_index)
         self.done = end
 
     def block(self) -> Block:

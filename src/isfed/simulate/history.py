@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from isfed.federation.agents import Ledger
+from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
 
@@ -48,6 +48,39 @@ class Measure(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Costs:
+    """A measure of what a run has cost so far, instead of its models.
+
+    num_params: M.
+    every: rounds between measurements.
+
+    >>> Costs(num_params=2, every=10).names
+    ('bytes_up', 'bytes_down', 'gradients', 'forwards', 'seconds')
+    """
+
+    num_params: int
+    every: int
+    names: ClassVar[tuple[str, ...]] = (
+        "bytes_up", "bytes_down", "gradients", "forwards", "seconds",
+    )  # fmt: skip
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """Models alone do not tell what they cost."""
+        raise TypeError("Costs measures ledgers, not models")
+
+    def of_ledgers(self, ledgers: np.ndarray) -> np.ndarray:
+        """From ledgers, (R, entries), to one column per name."""
+        books = [Ledger.from_array(row) for row in ledgers]
+        return np.array(
+            [
+                [b.bytes_up(self.num_params), b.bytes_down(self.num_params), b.gradients,
+                 b.forwards, b.seconds]
+                for b in books
+            ]
+        )  # fmt: skip
+
+
 class Measured:
     """What a measure found: values[rep, point, name] at rounds 0, every, 2 every, ..., the last."""
 
@@ -58,11 +91,13 @@ class Measured:
         self.rounds = np.unique(np.append(np.arange(0, rounds, measure.every), rounds))
         self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
 
-    def measure_at(self, params: np.ndarray, round_index: int) -> None:
-        """Measure the models, (R, M), if this is a round to measure at."""
+    def measure_at(self, run: Any, round_index: int) -> None:
+        """Measure a run if this is a round to measure at: its models, or what it has cost."""
         point = int(np.searchsorted(self.rounds, round_index))
         if self.rounds[point] == round_index:
-            self.values[:, point] = self.measure(params)
+            of_ledgers = getattr(self.measure, "of_ledgers", None)
+            found = self.measure(run.params) if of_ledgers is None else of_ledgers(run.ledgers())
+            self.values[:, point] = found
 
     def fields(self) -> dict[str, Any]:
         """What a history keeps of it."""

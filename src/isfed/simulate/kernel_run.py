@@ -11,7 +11,6 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.base.streams import Purpose, stream_keys
-from isfed.federation.agents import Ledger
 from isfed.federation.arrays import (
     example_tables,
     make_task,
@@ -19,6 +18,7 @@ from isfed.federation.arrays import (
     write_scores,
 )
 from isfed.federation.correction import Reference, make_reference
+from isfed.federation.ledger import Ledger, first_entries
 from isfed.federation.turn import Task
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
@@ -205,19 +205,21 @@ class KernelRun:
             ]
         )  # fmt: skip
 
-    def _ledgers(self) -> np.ndarray:
+    def ledgers(self) -> np.ndarray:
         """(R, entries) what every repetition cost."""
         asks_all = self.algorithm.agents.refresh == Refresh.ALL
         everybody = self.round_index * self.problem.num_agents if asks_all else 0
         reports = self.algorithm.agents.learns
+        first = first_entries(self.problem.num_agents)["scalars_up"]
         return np.array(
             [
                 Ledger(
                     models_down=uploads + everybody,
                     models_up=uploads,
                     scalars_down=uploads,
-                    scalars_up=(uploads if reports else 0) + everybody,
+                    scalars_up=first + (uploads if reports else 0) + everybody,
                     gradients=gradients,
+                    rounds=self.round_index,
                 ).as_array()
                 for gradients, uploads in self.arrays.counts.tolist()
             ]
@@ -234,7 +236,7 @@ class KernelRun:
             uploads=self.arrays.counts[:, 1].copy(),
             step_size=self.step_size,
             telemetry=block.watched,
-            ledgers=self._ledgers(),
+            ledgers=self.ledgers(),
             no_msd=self.problem.no_optimum,
             **({} if measured is None else measured.fields()),
         )

@@ -82,6 +82,7 @@ class RoundsRun:
                 state = self.states[rep]
                 for i in range(finite):
                     state = algorithm.round(state, agents, self.round_index + i)
+                    agents.ledger.rounds += 1
                     msd[rep, i] = self._distance(state)
                     row = getattr(state, "watched", None)
                     if row is not None:
@@ -123,6 +124,10 @@ class RoundsRun:
                 {k[len(start) :]: values for k, values in state.items() if k.startswith(start)}
             )
 
+    def ledgers(self) -> np.ndarray:
+        """(R, entries) what every repetition has cost so far."""
+        return np.array([agents.ledger.as_array() for agents in self.agents])
+
     def history(self, block: Block, measured: Measured | None = None) -> History:
         """What happened, given the msd and telemetry of all rounds and what was measured."""
         num_agents = self.problem.num_agents
@@ -150,7 +155,7 @@ class RoundsRun:
             uploads=np.array([agents.ledger.models_up for agents in self.agents]),
             step_size=self.step_size,
             telemetry=block.watched,
-            ledgers=np.array([agents.ledger.as_array() for agents in self.agents]),
+            ledgers=self.ledgers(),
             no_msd=self.problem.no_optimum,
             **({} if measured is None else measured.fields()),
         )

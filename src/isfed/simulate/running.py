@@ -56,6 +56,10 @@ class Run(Protocol):
         """Go on from a state; a ValueError or KeyError if it does not fit."""
         ...
 
+    def ledgers(self) -> np.ndarray:
+        """(R, entries) what every repetition has cost so far, see `Ledger`."""
+        ...
+
     def history(self, block: Block, measured: Measured | None = None) -> History:
         """What happened, given the msd and telemetry of all rounds and what was measured."""
         ...

@@ -94,7 +94,7 @@ class TorchAgents(AddressedAgents):
                 order = Order(
                     agent=k,
                     steps=int(self.local_steps[k] if local.steps is None else local.steps[i]),
-                    batch_size=int(self.batch_size[k]),
+                    batch_size=int(self.batch_size[k] if local.batch is None else local.batch),
                     step=float(turns.step[i]),
                     correction=None if local.correction is None else local.correction[i],
                     velocity=velocity[i],
@@ -105,9 +105,7 @@ class TorchAgents(AddressedAgents):
                 np.subtract(trained, starts[place], out=changes[i], dtype=np.float64)
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)
                 gradients[i] = outcome.gradients
-        self.charge_turns(
-            count, int(gradients.sum()), scored=self.rules.agents.learns, silent=local.silent
-        )
+        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
@@ -152,20 +150,27 @@ class TorchAgents(AddressedAgents):
             spread, stored, gradient, self.memory[order.agent],
         )  # fmt: skip
 
-    def losses(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def losses(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n,) the risk of each of these agents at a model."""
-        models = np.broadcast_to(params, (len(which), self.num_params))
-        self.charge_asked(np.asarray(which, np.int64), gradients=False)
+        which = np.asarray(which, np.int64)
+        models = np.broadcast_to(params, (which.size, self.num_params))
+        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
         data = self.problem.data
         return np.array(
             [self.network.values(models[i], *data.agent(k)).mean() for i, k in enumerate(which)]
         )
 
-    def gradients(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def gradients(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
         """(n, M) the gradients of their risks."""
-        models = np.broadcast_to(params, (len(which), self.num_params))
-        self.charge_asked(np.asarray(which, np.int64), gradients=True)
-        return np.array([self._norms(models[i], k)[1] for i, k in enumerate(which)])
+        which = np.asarray(which, np.int64)
+        models = np.broadcast_to(params, (which.size, self.num_params))
+        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
+        found = [self._norms(models[i], k)[1] for i, k in enumerate(which)]
+        return np.array(found).reshape(-1, self.num_params)
 
     def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """The score of every example of an agent, and the gradient of its risk."""

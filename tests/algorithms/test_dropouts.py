@@ -1,0 +1,176 @@
+"""Agents that do not answer: every method goes on without them, and nobody is charged for them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small_federations import identical_agents, quadratics, regression
+
+from isfed import (
+    FOLB,
+    AdaptiveTau,
+    AgnosticFL,
+    Clock,
+    CooperativeSGD,
+    DecentralisedSGD,
+    DynamicFedAvg,
+    ElasticAveraging,
+    FedAsync,
+    FedAvg,
+    FedAvgScheme,
+    FedCS,
+    FedProx,
+    HierFAVG,
+    HybridFL,
+    ISFedAvg,
+    LocalGD,
+    LocalSGD,
+    Memory,
+    Mocha,
+    MomentumSGD,
+    PeriodicAveraging,
+    QFedAvg,
+    QFedSGD,
+    RestartedSGD,
+    StichSGD,
+    simulate,
+)
+from isfed.algorithms.cooperative import ring_matrix, without
+from isfed.federation.object_agents import ObjectAgents
+
+STEP: dict[str, Any] = {"step_size": 0.05}
+SOME: dict[str, Any] = {**STEP, "num_active": 3}
+FULL: dict[str, Any] = {"full_batch": True}
+EVERYBODY = [
+    LocalGD(steps=2, **STEP),
+    LocalSGD(steps=2, **STEP, **FULL),
+    StichSGD(strong=1.0, shift=80.0, steps=2, full_batch=True),
+    PeriodicAveraging(steps=2, **STEP, **FULL),
+    DecentralisedSGD(**STEP, **FULL),
+    ElasticAveraging(**STEP, **FULL),
+    RestartedSGD(steps=2, **STEP, **FULL),
+    RestartedSGD(steps=2, average="pre", **STEP, **FULL),
+    AdaptiveTau(budget=1e9, **STEP, **FULL),
+    MomentumSGD(momentum=0.5, **STEP, **FULL),
+    HierFAVG(edges=2, edge_rounds=2, **STEP, **FULL),
+    AgnosticFL(**STEP),
+]
+SAMPLED = [
+    FedAvg(**SOME),
+    DynamicFedAvg(**SOME),
+    ISFedAvg(**SOME),
+    ISFedAvg(correction="difference", **SOME),
+    *(FedAvgScheme(scheme=s, **SOME, **FULL) for s in ("I", "II", "transformed-II", "original")),
+    FedProx(**SOME, **FULL),
+    FedProx(sampling="weighted", **SOME, **FULL),
+    FedCS(deadline=5.0, **SOME, **FULL),
+    HybridFL(deadline=5.0, permit=0.5, **SOME, **FULL),
+    *(FOLB(variant=v, **SOME, **FULL) for v in ("one-set", "two-sets", "near-optimal")),
+    QFedAvg(**SOME, **FULL),
+    QFedSGD(**SOME),
+    FedAsync(**STEP, **FULL),
+    FedAsync(in_flight=2, **STEP, **FULL),
+    AgnosticFL(stochastic=True, **STEP),
+    AgnosticFL(stochastic=True, gradient="per-domain", **STEP),
+    Mocha(penalty=0.1),
+]
+
+
+def name_of(method):
+    return f"{method.name} {getattr(method, 'variant', '') or getattr(method, 'sampling', '')}"
+
+
+@pytest.mark.parametrize("method", [*EVERYBODY, *SAMPLED], ids=name_of)
+def test_half_of_the_agents_answer_and_half_of_the_models_come_back(method):
+    problem, rounds = identical_agents(count=6), 240
+    half, all_of_them = (
+        simulate(problem, method, rounds=rounds, clock=Clock(drop=drop)) for drop in (0.5, 0.0)
+    )
+    assert np.isfinite(half.params).all()
+    one, other = half.ledger(), all_of_them.ledger()
+    assert one.models_up < 0.75 * other.models_up
+    assert one.gradients < 0.75 * other.gradients
+    assert one.rounds == other.rounds == rounds
+
+
+@pytest.mark.parametrize("method", EVERYBODY, ids=name_of)
+def test_the_others_still_find_the_optimum_if_all_agree(method):
+    """Full batches, equal agents: w^o is where every step leads, whoever takes it."""
+    problem = identical_agents()
+    if isinstance(method, StichSGD):
+        return  # its output is a mean over the whole run
+    rounds = 3000 if isinstance(method, AgnosticFL) else 900
+    found = simulate(problem, method, rounds=rounds, clock=Clock(drop=0.3)).params[0]
+    np.testing.assert_allclose(found, problem.optimum, atol=3e-2 if rounds == 3000 else 1e-6)
+
+
+def test_the_mean_is_over_those_that_answer_by_the_letter():
+    problem, parts = regression(), quadratics(regression())
+    method, clock = LocalGD(step_size=0.05, steps=2, client_weights="size"), Clock(drop=0.4)
+    agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+    agents.use_clock(clock)
+    state, model = method.start(agents, np.zeros(3)), np.zeros(3)
+    for round_index in range(12):
+        state = method.round(state, agents, round_index)
+        here = agents.answers(np.arange(4), round_index)
+        sizes = np.where(here, problem.data.num_examples, 0)
+        ends = []
+        for h, b in parts:
+            x = model.copy()
+            for _ in range(2):
+                x = x - 0.05 * (h @ x - b)
+            ends.append(x)
+        if here.any():
+            model = sizes @ np.array(ends) / sizes.sum()
+        np.testing.assert_allclose(state.params, model, rtol=1e-12)
+
+
+def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkeypatch):
+    """ISFedAvg: over all answers of two agents drawn, half of the update is left on average."""
+    problem = regression(local_steps=1)
+    method = ISFedAvg(step_size=0.05, num_active=4, agents=Memory(), examples=Memory())
+    whole = simulate(problem, method, rounds=1, engine="agents").params[0]
+    rng_rounds = 400
+    moved = np.zeros(3)
+    for seed in range(rng_rounds):
+        agents = ObjectAgents(problem, method.rules(4), seed=0, repetition=0)
+        agents.use_clock(Clock(drop=0.5))
+        answers = np.random.default_rng(seed).random(4) < 0.5
+        monkeypatch.setattr(agents, "answers", lambda which, _, found=answers: found[which])
+        state = method.start(agents, np.zeros(3))
+        moved += method.round(state, agents, 0).params / rng_rounds
+    # the standard error of a mean of 400 fair coins for each of four agents
+    np.testing.assert_allclose(moved, 0.5 * whole, atol=4 * np.abs(whole).max() / np.sqrt(400))
+
+
+def test_whoever_is_absent_talks_to_nobody():
+    absent = np.array([False, True, False, False, False])
+    matrix = without(ring_matrix(5), absent)
+    np.testing.assert_allclose(matrix, matrix.T)
+    np.testing.assert_allclose(matrix.sum(axis=0), 1.0)
+    np.testing.assert_array_equal(matrix[1], [0, 1, 0, 0, 0])
+    problem = regression()
+    one, other = (
+        simulate(problem, m, rounds=20, engine="agents", clock=Clock(drop=0.3)).params
+        for m in (PeriodicAveraging(steps=3, **STEP, **FULL), LocalSGD(steps=3, **STEP, **FULL))
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_nobody_at_all_leaves_the_model(monkeypatch):
+    problem = regression()
+    for method in (*EVERYBODY, *SAMPLED):
+        agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+        agents.use_clock(Clock(drop=0.5))
+        monkeypatch.setattr(agents, "answers", lambda which, _: np.zeros(which.size, bool))
+        state = method.start(agents, np.full(3, 0.25))
+        before = method.model(state)
+        after = method.model(method.round(state, agents, 0))
+        np.testing.assert_allclose(after, before, atol=1e-15, err_msg=name_of(method))
+
+
+def test_a_mixing_of_ones_own_with_absences_keeps_the_sum():
+    problem = identical_agents()
+    method = CooperativeSGD(mixing=ring_matrix, **STEP, **FULL)
+    found = simulate(problem, method, rounds=900, clock=Clock(drop=0.5)).params[0]
+    np.testing.assert_allclose(found, problem.optimum, atol=1e-6)
