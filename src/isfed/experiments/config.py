@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from isfed.base.checks import check_active
 from isfed.experiments import data_sets  # noqa: F401 (gives the data sets their names)
 from isfed.experiments.folder import Configured
 from isfed.experiments.keys import ConfigError, check_keys, read_value
@@ -78,11 +79,10 @@ def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list
         if name in algorithms:
             raise ConfigError(f"two algorithms are called {name!r}; give them names")
         if isinstance(source, RegressionSource):  # of others it is known when they are loaded
-            num_active, num_agents = getattr(algorithm, "num_active", 1), source.recipe.num_agents
-            if num_active > num_agents:
-                raise ConfigError(
-                    f"{name}: num_active={num_active} exceeds num_agents={num_agents}"
-                )
+            try:
+                check_active(getattr(algorithm, "num_active", 1), source.recipe.num_agents)
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}") from error
         algorithms[name] = algorithm
         tables.append(again)
     return algorithms, tables

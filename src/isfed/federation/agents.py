@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.federation.arrays import agent_risks
 from isfed.federation.clock import Clock, Speeds, Times
 from isfed.federation.ledger import BYTES, FORWARD, Ledger, first_entries
 from isfed.federation.turn import StepRule
@@ -318,6 +319,15 @@ class AddressedAgents:
             rows = slice(row, row + 1)
             found[i] = loss.values(params, data.features[rows], data.targets[rows])[0]
         self.charge_asked(which, np.ones(which.size), gradients=False, sent=sent, kept=False)
+        return found
+
+    def losses(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
+        """(n,) the risk of each of these agents at a model."""
+        which = np.asarray(which, np.int64)
+        found = agent_risks(self.problem, which, params)
+        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
         return found
 
     @property

@@ -11,7 +11,6 @@ from isfed.base.streams import Purpose, start
 from isfed.federation.agent import Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.federation.arrays import (
-    agent_risks,
     example_tables,
     make_sampler,
     make_task,
@@ -136,15 +135,6 @@ class CompiledAgents(AddressedAgents):
         self.charge_turns(count, total, scored=self.scores_wanted, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
-
-    def losses(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        """(n,) the risk of each of these agents at a model."""
-        which = np.asarray(which, np.int64)
-        found = agent_risks(self.problem, which, params)
-        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
-        return found
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from isfed.base import files
+from isfed.base.checks import check_active
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.agent import Agent, SampledMethod, Upload
@@ -256,8 +257,7 @@ def take_turn(
 
 def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
     """Raise a ValueError for choices that need what nobody has when agents are apart."""
-    if algorithm.num_active > num_agents:
-        raise ValueError(f"num_active={algorithm.num_active} exceeds num_agents={num_agents}")
+    check_active(algorithm.num_active, num_agents)
     for what, policy in (("agents", algorithm.agents), ("examples", algorithm.examples)):
         if policy.initial == Initial.OPTIMUM:
             raise ValueError(

@@ -7,7 +7,6 @@ import numpy as np
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Agent, Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
-from isfed.federation.arrays import agent_risks
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.policies import Initial, Refresh
@@ -56,15 +55,6 @@ class ObjectAgents(AddressedAgents):
         self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
-
-    def losses(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        """(n,) the risk of each of these agents at a model."""
-        which = np.asarray(which, np.int64)
-        found = agent_risks(self.problem, which, params)
-        self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
-        return found
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
