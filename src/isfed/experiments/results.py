@@ -148,7 +148,20 @@ class Results:
 
 
 def load_results(folder: str | Path) -> Results:
-    """Read a results folder; a StoreError says what is wrong with one that cannot be read."""
+    """Read a results folder; a StoreError says what is wrong with one that cannot be read.
+
+    folder: what a command wrote, for instance "runs/regression"; docs/results.md lists its files.
+
+    >>> import tempfile
+    >>> from isfed.experiments import make_experiment, run_experiment
+    >>> fedavg = {"kind": "FedAvg", "step_size": 0.01, "num_active": 3}
+    >>> small = {"rounds": 10, "repetitions": 2, "problem": {"num_agents": 12}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = run_experiment(make_experiment(small | {"algorithm": [fedavg]}), folder)
+    ...     results = load_results(folder)
+    >>> results["FedAvg"].msd.shape, results["FedAvg"].summary["uploads_per_round"]
+    ((10,), 3.0)
+    """
     path = Path(folder)
     summary = _summary(path)
     try:

@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 def run_study(
     configured: Configured,
-    folder: Path,
+    folder: str | Path,
     study: Callable[[Crew], Outcome],
     *,
     resume: bool = False,
@@ -37,7 +37,7 @@ def run_study(
 ) -> Results:
     """Let a crew do a study and put what it found into the folder, unless it is there already."""
     workers = workers or Workers()
-    place = Folder(folder, configured)
+    place = Folder(Path(folder), configured)
     with place.opened(resume=resume, overwrite=overwrite) as complete:
         if not complete:
             shelf = Shelf(place.cells, configured.digest)
@@ -47,7 +47,7 @@ def run_study(
     return load_results(folder)
 
 
-def run_experiment(experiment: Experiment, folder: Path, **options: Any) -> Results:
+def run_experiment(experiment: Experiment, folder: str | Path, **options: Any) -> Results:
     """Run every algorithm of an experiment, and return what is in the folder then.
 
     `options` are those of `run_study`: resume, overwrite, workers, progress. An algorithm that
