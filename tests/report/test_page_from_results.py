@@ -16,7 +16,6 @@ import tomli_w
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.cli.report import finish
 from isfed.experiments import load_results
 from isfed.report.from_results import page_data, verdict, warnings
 from isfed.report.page import page
@@ -84,7 +83,8 @@ def folder(tmp_path) -> Path:
 
 def test_one_folder_as_a_page(folder):
     data = page_data(load_results(folder))
-    assert data.verdict == "ISFedAvg, <memory> ends lowest: 8.0 ± 0.4 dB below FedAvg."
+    said = "ISFedAvg, <memory> ends lowest: 8.0 ± 0.4 dB below FedAvg"
+    assert data.verdict == f"{said}, but the run was too short to have settled."
     assert [figure.title for figure in data.figures] == ["Distance to the optimum", "Test error"]
     first, second = data.figures
     assert list(first.axes) == ["rounds", "uploads", "gradients"]
@@ -94,7 +94,7 @@ def test_one_folder_as_a_page(folder):
     assert first.band == "2 standard errors over 20 repetitions"
     texts = [cell.text for cell in first.table.rows[1]]
     assert texts[1:5] == ["0.01", "−38.00 ± 0.30 dB", "8.00 ± 0.40 dB", "no"]
-    assert texts[5:] == ["6", "30,682", "1.5"]
+    assert texts[5:] == ["6", "30,682"]
     assert second.table.rows[0][2].text == "0.322 ± 0.01"
     assert data.data == (("num agents", "300"),)
     assert data.configurations["config.toml"] == (folder / "config.toml").read_text()
@@ -235,13 +235,6 @@ def test_the_command(folder, tmp_path, monkeypatch):
     assert call("first", "second") == (0, "The report is in report-first-second.html\n")
     assert call("first", "--out", "deep/page.html")[0] == 0
     assert (tmp_path / "deep" / "page.html").exists()
-
-
-def test_a_command_leaves_its_page_and_its_words(folder, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["isfed", "run", "my file.toml", "--resume", "--seed", "3"])
-    finish(load_results(folder))
-    assert (folder / "command.txt").read_text() == "isfed run 'my file.toml' --seed 3\n"
-    assert "isfed run &#x27;my file.toml&#x27; --seed 3" in (folder / "report.html").read_text()
 
 
 def test_the_command_refuses_what_is_no_results_folder(folder, tmp_path):

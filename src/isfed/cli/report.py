@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +13,8 @@ from isfed.cli.common import one_line_errors, print_line
 if TYPE_CHECKING:
     from isfed.experiments import Results
 
-PAGE = "report.html"
-NOT_AGAIN = ("--resume", "--overwrite")  # what to do with old results is not part of the run
+# Where results go, who computes them and what is printed: nothing of that changes them.
+NOT_AGAIN = ("out", "resume", "overwrite", "backend", "jobs", "threads", "as_json", "save")
 
 
 def report(
@@ -38,6 +37,7 @@ def report(
     """
     from isfed.base.files import write_whole
     from isfed.experiments import load_results
+    from isfed.experiments.folder import REPORT
     from isfed.report.from_results import page_data
     from isfed.report.page import page
     from isfed.report.pair import pair_data
@@ -45,7 +45,7 @@ def report(
     with one_line_errors(stopped="nothing was written"):
         one = load_results(folder)
         if other is None:
-            data, usual = page_data(one), folder / PAGE
+            data, usual = page_data(one), folder / REPORT
         else:
             data = pair_data(one, load_results(other))
             usual = Path(f"report-{folder.resolve().name}-{other.resolve().name}.html")
@@ -55,12 +55,39 @@ def report(
 
 
 def finish(results: Results) -> None:
-    """Leave the command and the page beside the results, and say where they are."""
+    """Leave the page beside the results, and say where they are."""
+    page = write_page(results)
+    print_line(f"Results are in {results.path}; open {page} to see them")
+
+
+def write_page(results: Results) -> Path:
+    """Leave the command that made them, and the page, beside the results; returns the page."""
     from isfed.base.files import write_whole
-    from isfed.report.from_results import COMMAND, page_data
+    from isfed.experiments.folder import COMMAND, REPORT
+    from isfed.report.from_results import page_data
     from isfed.report.page import page
 
-    words = [word for word in sys.argv[1:] if word not in NOT_AGAIN]
-    write_whole(results.path / COMMAND, f"{shlex.join(['isfed', *words])}\n".encode())
-    write_whole(results.path / PAGE, page(page_data(results)).encode())
-    print_line(f"Results are in {results.path}; open {results.path / PAGE} to see them")
+    write_whole(results.path / COMMAND, f"{shlex.join(words_again())}\n".encode())
+    write_whole(results.path / REPORT, page(page_data(results)).encode())
+    return results.path / REPORT
+
+
+def words_again() -> list[str]:
+    """The command that is running, without what has no say in the results."""
+    from click import get_current_context
+
+    context: Any = get_current_context()
+    words, options = context.command_path.split()[1:], []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name)
+        if source is None or source.name != "COMMANDLINE" or parameter.name in NOT_AGAIN:
+            continue
+        value = context.params[parameter.name]
+        if parameter.param_type_name == "argument":
+            words.append(str(value))
+        elif isinstance(value, bool):
+            options.append((parameter.opts if value else parameter.secondary_opts)[0])
+        else:
+            for one in value if parameter.multiple else (value,):
+                options += [parameter.opts[0], str(one)]
+    return ["isfed", *words, *options]

@@ -17,6 +17,7 @@ from isfed.cli.common import (
     print_line,
     with_options,
 )
+from isfed.cli.report import finish, write_page
 from isfed.cli.run import run_and_report
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def regression(
             _heterogeneity(results.path / "heterogeneity", options)
         for line in paper_verdict(results):
             print_line(f"- {line}")
-        print_line(f"Results are in {results.path}")
+        finish(results)
         end_if_diverged(results)
 
 
@@ -85,7 +86,9 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
 
     grid = replace(Grid(), **options.given)
     with RunProgress(console) as progress:
-        heterogeneity_figure(run_grid(grid, folder, progress=progress, **options.running))
+        results = run_grid(grid, folder, progress=progress, **options.running)
+    heterogeneity_figure(results)
+    write_page(results)
 
 
 @app.command("classification")
@@ -111,7 +114,7 @@ def classification(
         results = _run_tuned(paper_classification(source), options)
         for line in classification_verdict(results):
             print_line(f"- {line}")
-        print_line(f"Results are in {results.path}")
+        finish(results)
         end_if_diverged(results)
 
 
@@ -124,7 +127,7 @@ def writers(options: RunOptions, data_dir: DataDir = None) -> None:
 
     with one_line_errors():
         results = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
-        print_line(f"Results are in {results.path}")
+        finish(results)
         end_if_diverged(results)
 
 

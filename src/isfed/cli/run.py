@@ -15,6 +15,7 @@ from isfed.cli.common import (
     print_line,
     with_options,
 )
+from isfed.cli.report import finish
 
 if TYPE_CHECKING:
     from isfed.experiments import Experiment, Results
@@ -51,5 +52,5 @@ def run(
         results = run_and_report(read_experiment(file, **options.given), options)
         for line in settling_lines(results):
             print_line(f"- {line}")
-        print_line(f"Results are in {results.path}")
+        finish(results)
         end_if_diverged(results)

@@ -26,6 +26,7 @@ from isfed.cli.common import (
     telling,
     with_options,
 )
+from isfed.cli.report import finish
 from isfed.cli.table_options import RIDGE, TableOptions, spelled
 
 Json = Annotated[
@@ -134,7 +135,7 @@ def compare(
             model = save_best(results, source, save)
             name = model.trained["algorithm"]
             print_line(f"The model of {name} is in {save}: isfed predict {save} NEW{file.suffix}")
-        print_line(f"Results are in {folder}")
+        finish(results)
     if as_json:
         _print_json(results)
 
@@ -227,7 +228,7 @@ def diagnose(
             )
             for line in constant_lines(results):
                 print_line(f"  {line}")
-        print_line(f"Results are in {folder}")
+        finish(results)
     if as_json:
         _print_json(results)
 

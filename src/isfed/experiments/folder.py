@@ -37,11 +37,13 @@ HISTORY = "history.parquet"
 MEASURES = "measures.parquet"
 REPETITIONS = "repetitions.parquet"
 INCLUSION = "inclusion.parquet"
+COMMAND = "command.txt"  # what was typed, if a command made the folder
+REPORT = "report.html"
 CELLS = "cells"
 LOCK = ".lock"
 FIGURES = ("msd", "measures", "heterogeneity", "comparison", "inclusion")
 WRITTEN = (
-    SUMMARY, CONFIG, TIMES, HISTORY, MEASURES, REPETITIONS, INCLUSION,
+    SUMMARY, CONFIG, TIMES, HISTORY, MEASURES, REPETITIONS, INCLUSION, COMMAND, REPORT,
     *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
 )  # fmt: skip
 # What the first format wrote; --overwrite clears it away.

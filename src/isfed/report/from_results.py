@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.experiments.folder import COMMAND, CONFIG
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
 from isfed.report.quantities import (
@@ -20,8 +21,6 @@ from isfed.report.quantities import (
     units_of,
 )
 
-CONFIG = "config.toml"
-COMMAND = "command.txt"  # what was typed, if a command made the folder
 MEANING = {
     "experiment": "An experiment",
     "tuned": "Methods at one step size, and each again at its own best one",
@@ -83,9 +82,7 @@ def summary_line(results: Results) -> str:
         said = f"{MEANING['diagnosis']}: {setting['num_agents']:,} agents, {setting['rows']:,} rows"
     if "rounds" in found:
         said += f", {found['rounds']:,} rounds, {found['repetitions']:,} repetitions"
-    seconds = [a.seconds for a in results.algorithms if math.isfinite(a.seconds)]
-    took = f" It took {sum(seconds):,.0f} seconds of computing." if seconds else ""
-    return f"{said}.{took}"
+    return f"{said}."
 
 
 def verdict(results: Results) -> str:
@@ -110,7 +107,10 @@ def verdict(results: Results) -> str:
         )
     if best is first or gain <= 2.0 * error:
         return f"No algorithm ends below {against} by more than two standard errors."
-    return f"{best.name} ends lowest: {gain:.1f} ± {error:.1f} dB below {against}."
+    said = f"{best.name} ends lowest: {gain:.1f} ± {error:.1f} dB below {against}"
+    if False in (best.settled, first.settled):
+        return f"{said}, but the run was too short to have settled."
+    return f"{said}."
 
 
 def warnings(results: Results) -> Iterator[str]:
@@ -202,7 +202,8 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     needed = quantity.key == "excess" and "rounds" in first.summary
     columns = ["algorithm", "step size", quantity.level_name, f"below {first.name}", "settled"]
     columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
-    columns += ["uploads per round", "gradients per round", "seconds"]
+    # No seconds: a page of the same results is the same page (they are in times.json).
+    columns += ["uploads per round", "gradients per round"]
     rows = []
     for algorithm in results.algorithms:
         value, error = quantity.level(algorithm)
@@ -219,7 +220,7 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
         ]
         cells += [_reached(algorithm.summary.get(key)) for key in NEEDED] if needed else []
         cells += [number_cell(algorithm.number(f"{k}_per_round")) for k in NEEDED[1:]]
-        rows.append((*cells, number_cell(algorithm.seconds, ".3g")))
+        rows.append(tuple(cells))
     return PageTable(f"{quantity.title}, with standard errors", tuple(columns), tuple(rows))
 
 
