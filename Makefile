@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-torch test-report test-lowest check format bench study theory clean
+.PHONY: help install dev install-torch run test test-federation test-torch test-report test-faults test-lowest check format bench study theory clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,10 @@ test-report: $(VENV)/.installed-report  ## run the tests of the report page, in 
 test-ray: dev  ## run the tests on a local Ray cluster of two workers; skipped where Ray is missing
 	@echo "==> pytest tests/experiments/test_ray.py"
 	@ISFED_TEST_RAY=1 $(BIN)/python -m pytest -rs tests/experiments/test_ray.py
+
+test-faults: dev  ## faults on purpose: kills, full disks, damaged files, bad inputs; FAULTS="--kills 20 ..." for fewer
+	@echo "==> python tests/faults/main.py $(FAULTS)"
+	@$(BIN)/python tests/faults/main.py $(FAULTS)
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"

@@ -1,5 +1,5 @@
 """`python -m isfed`."""
 
-from isfed.cli.app import main
+from isfed.cli import main
 
 main()

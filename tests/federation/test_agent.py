@@ -208,7 +208,7 @@ def test_an_agent_without_gradients_draws_uniformly(make_agent, examples):
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        ((0, 2), "local_steps=0 must be at least 1"),
+        ((0, 2), "local_steps=0 must be a whole number >= 1"),
         ((1, 0), "batch_size=0 must be between 1 and num_examples=7"),
         ((1, 8), "batch_size=8 must be between 1 and num_examples=7"),
     ],

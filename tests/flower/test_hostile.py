@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 import logging
+from pathlib import Path
 
 import hostile
 import numpy as np
@@ -137,3 +138,11 @@ def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):
     first._lock.close()
     mended, _ = train(tmp_path, lambda reply: reply, rounds=5, checkpoint=checkpoint, readmit=[0])
     assert mended.train_metrics_clientapp[5]["answered"] == 5
+
+
+def test_the_table_of_attacks_in_the_documentation_is_what_is_tried():
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    assert hostile.attack_table() in page
+    assert hostile.attack_table().count("\n") - 1 >= 25
+    for _, place in hostile.ELSEWHERE.values():
+        assert (Path(__file__).parents[2] / place).exists()

@@ -139,3 +139,78 @@ SCORES = {
     "a list of scores": lambda r: send(r, Array(np.zeros(2)), [1.0, 2.0]),
     "no score": lambda r: send(r, Array(np.zeros(2)), metrics=MetricRecord({})),
 }
+REFUSED = "nothing: refused and counted, the model is the one without this agent"
+ABSENT = "nothing: counts as an absence; what it writes into the log is cut to a line"
+KEPT = "its change counts as that of others; the score is refused and counted"
+# What was tried elsewhere: name -> (what it achieved, the test that tries it).
+ELSEWHERE = {
+    "a reply that Flower itself cannot decode": (
+        "nothing: refused, and no other reply is lost with it",
+        "tests/flower/test_hostile.py",
+    ),
+    "200 megabytes in place of a change": (
+        "the cloud loads them, then refuses and counts",
+        "tests/network/test_faults.py",
+    ),
+    "refused models in every round": (
+        "left out after three, and reported",
+        "tests/flower/test_hostile.py",
+    ),
+    "a change as long as the others', in any direction": (
+        "**moves the model** by up to its weight: poisoning is not prevented",
+        "docs/deploy.md",
+    ),
+    "a huge score in every round": (
+        "more turns, up to the cap; no more weight",
+        "tests/federation/test_coordinator.py",
+    ),
+    "an evaluation of 1e300 examples": (
+        "counts as ten times the median agent",
+        "tests/flower/test_evaluation.py",
+    ),
+    "a malformed evaluation": ("nothing: left out", "tests/flower/test_evaluation.py"),
+    "asking again under 400 job names to average the score's noise away": (
+        "the same noise every time",
+        "tests/flower/test_client.py",
+    ),
+    "a cloud that calls the agent by other numbers to get other noise": (
+        "the same noise every time",
+        "tests/flower/test_client.py",
+    ),
+    "a cloud that begins job after job to fill the agent's disk": (
+        "old files are removed",
+        "tests/flower/test_client.py",
+    ),
+    "a job named like a path": ("nothing: refused", "tests/flower/test_client.py"),
+    "a second node that claims the number of another": (
+        "not believed while the first is there",
+        "tests/flower/test_strategy.py",
+    ),
+    "Flower's differential privacy around the strategy": (
+        "the run ends with a sentence",
+        "tests/flower/test_privacy.py",
+    ),
+    "a node with a key that was never registered": (
+        "not let in",
+        "tests/network/test_faults.py",
+    ),
+    "a node without a key": ("not let in", "tests/network/test_faults.py"),
+    "a second node with the key of one that is online": (
+        "not let in",
+        "tests/network/test_faults.py",
+    ),
+    "a node without TLS": ("not let in", "tests/network/test_faults.py"),
+    "a node with a stolen key that was revoked": ("not let in", "tests/network/test_faults.py"),
+}
+
+
+def attack_table() -> str:
+    """The table of docs/deploy.md."""
+    rows = [
+        *((name, REFUSED, "tests/flower/test_hostile.py") for name in UNREADABLE),
+        *((name, ABSENT, "tests/flower/test_hostile.py") for name in FAILURES),
+        *((name, KEPT, "tests/flower/test_hostile.py") for name in SCORES),
+        *((name, *found) for name, found in ELSEWHERE.items()),
+    ]
+    lines = ["| attack | what it achieved | tried in |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {a} | {b} | {c} |" for a, b, c in rows)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
 from isfed.federation.correction import CorrectionRule
@@ -82,6 +85,15 @@ class ModelState(NamedTuple):
     params: np.ndarray
 
 
+def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(own)
+    def post_init(self: Any) -> None:
+        check_fields(self)
+        own(self)
+
+    return post_init
+
+
 class Method:
     """What most methods share; a method of your own may inherit it and write `round` alone.
 
@@ -90,6 +102,16 @@ class Method:
     """
 
     step_size: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have the fields of every method that is a dataclass looked at, before its own checks."""
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("__post_init__")
+        if own is not None:
+            cls.__post_init__ = _checked_first(own)  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def name(self) -> str:

@@ -78,6 +78,8 @@ class ISFedAvg:
     label: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.label, str):
+            raise ValueError(f"label={self.label!r} must be a text")
         if self.step_size != "auto" and not (is_number(self.step_size) and self.step_size > 0.0):
             raise ValueError(f"step_size={self.step_size!r} must be a positive number or 'auto'")
         check_whole(self.num_active, name="num_active", least=1)

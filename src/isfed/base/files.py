@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -9,6 +10,7 @@ import os
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 OWNER_ONLY = 0o600
+CHECKSUM = "checksum"  # the name of an array
 PART = ".part"  # the end of the name of a file that is not whole yet
 WINDOWS = os.name == "nt"
 PATIENCE = (0.01, 0.05, 0.2, 0.5)  # seconds between two tries to rename, on Windows
@@ -84,10 +87,38 @@ def clear_parts(folder: Path) -> None:
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Arrays as the content of a file; equal arrays make equal bytes."""
+    """Arrays as the content of a file, with a checksum; equal arrays make equal bytes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    content: Any = {**arrays, CHECKSUM: np.array(_checksum(arrays))}
+    np.savez(buffer, **content)
     return buffer.getvalue()
+
+
+def unpack_arrays(content: bytes | Path) -> dict[str, np.ndarray]:
+    """What `pack_arrays` packed; a ValueError if it is anything else."""
+    try:
+        with np.load(io.BytesIO(content) if isinstance(content, bytes) else content) as file:
+            arrays = {name: file[name] for name in file.files}
+        given = str(arrays.pop(CHECKSUM))
+    except KeyError:
+        raise ValueError("it has no checksum") from None
+    except (ValueError, EOFError, TypeError, AttributeError, NotImplementedError) as error:
+        raise ValueError(str(error)) from error
+    except (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError) as error:
+        raise ValueError(f"{error or type(error).__name__}") from error
+    if given != _checksum(arrays):
+        raise ValueError("its checksum is another one")
+    return arrays
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """Of names, types, shapes and values."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.tobytes() if array.dtype.kind == "U" else array.reshape(-1).data)
+    return digest.hexdigest()
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -98,9 +129,8 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """What `save_arrays` wrote; a file that is no such thing is refused with its name."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        return unpack_arrays(path)
+    except ValueError as error:
         raise ValueError(
             f"{path} is damaged or was not written by isfed ({error}); remove it to begin anew"
         ) from error
@@ -123,6 +153,17 @@ def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *,
             )
         if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(found).all():
             raise ValueError(f"{what} holds {name} with numbers that are not finite")
+
+
+def put(target: np.ndarray, name: str, state: Mapping[str, np.ndarray]) -> None:
+    """Copy an array of a state into its place, which it must fit; a KeyError if it is absent."""
+    given = state[name]
+    if given.shape != target.shape or given.dtype != target.dtype:
+        raise ValueError(
+            f"{name} is {given.dtype} of shape {given.shape}, expected {target.dtype} of shape "
+            f"{target.shape}"
+        )
+    target[...] = given
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -155,8 +196,10 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow as pa  # here, because an import of PyArrow takes a while
     import pyarrow.parquet as pq
 
+    # What is not known is absent in the file, not a number that is none.
+    arrays = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
     sink = io.BytesIO()
-    pq.write_table(pa.table(dict(columns)), sink)
+    pq.write_table(pa.table(arrays), sink)
     write_whole(path, sink.getvalue())
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from numbers import Integral
 
 import numpy as np
 
+from isfed.base.arguments import shown
+from isfed.base.checks import check_whole
 from isfed.base.compiled import inlined
 
 UINT = np.uint64
@@ -130,6 +133,7 @@ class Stream:
     """
 
     def __init__(self, seed: int | np.random.Generator) -> None:
+        _check_source(seed, name="seed")
         if isinstance(seed, np.random.Generator):
             self.state = seed.integers(0, 2**64, size=4, dtype=np.uint64)
             return
@@ -147,17 +151,31 @@ class Stream:
 
     def uniforms(self, count: int) -> np.ndarray:
         """`count` uniforms on [0, 1)."""
+        check_whole(count, name="count", least=0)
         out = np.empty(count)
         fill_uniform(self.state, out, count)
         return out
 
     def normals(self, count: int) -> np.ndarray:
         """`count` standard normals."""
+        check_whole(count, name="count", least=0)
         out = np.empty(count)
         fill_normal(self.state, out, count)
         return out
 
 
+def _check_source(source: object, *, name: str) -> None:
+    """None would be another seed every time, and nobody could repeat what it gave."""
+    whole = isinstance(source, Integral) and not isinstance(source, bool) and int(source) >= 0
+    if not (whole or isinstance(source, np.random.Generator)):
+        raise ValueError(
+            f"{name}={shown(source)} must be a Stream, a NumPy generator or a whole number >= 0"
+        )
+
+
 def as_stream(source: Stream | np.random.Generator | int) -> Stream:
     """A stream from a stream, a NumPy generator or a seed."""
-    return source if isinstance(source, Stream) else Stream(source)
+    if isinstance(source, Stream):
+        return source
+    _check_source(source, name="rng")
+    return Stream(source)

@@ -42,8 +42,3 @@ def _main(
     ] = False,
 ) -> None:
     pass
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    app()

@@ -18,10 +18,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from isfed.cli.stopping import INTERRUPTED, interrupts_raise
+
 if TYPE_CHECKING:
     from isfed.experiments import Results
 
-RUN_FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+RUN_FAILED, BAD_USAGE, OUR_FAULT = 1, 2, 70
+TRACEBACK = "ISFED_TRACEBACK"  # set it to see where an error comes from
 
 # A pipe has no width of its own; tables then take what they need instead of being cut at 80.
 WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
@@ -125,7 +128,8 @@ def one_line_errors(
 ) -> Iterator[None]:
     """A user's mistake or a full disk ends in one line and a code, not in a traceback.
 
-    `spell` puts the names that the library uses as the command line spells them.
+    So does a fault of ours, which is called one. `spell` puts the names that the library uses as
+    the command line spells them.
     """
     from isfed.base.compiling import announcing
     from isfed.experiments import ConfigError, StoreError
@@ -134,25 +138,41 @@ def one_line_errors(
     from isfed.theory.stability import GrowthWarning
 
     try:
-        with warnings.catch_warnings(), announcing(_say_compiling):
+        with interrupts_raise(), warnings.catch_warnings(), announcing(_say_compiling):
             warnings.simplefilter("always", GrowthWarning)
             warnings.showwarning = _show_warning
             yield
-    except ConfigError as error:
-        fail(spell(str(error)), BAD_USAGE)
-    except (StoreError, DivergenceError, NoStepError) as error:
-        fail(spell(str(error)), RUN_FAILED)
-    except FileNotFoundError as error:
-        fail(str(error), RUN_FAILED)
-    except MemoryError:
-        fail("not enough memory for so many rounds and repetitions", RUN_FAILED)
-    except ValueError as error:
-        fail(spell(str(error)), BAD_USAGE)
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        fail(f"{error.strerror or error}{where}; what was saved before is whole", RUN_FAILED)
+    except (typer.Exit, typer.Abort):
+        raise
     except KeyboardInterrupt:
         fail(f"stopped; {stopped}", INTERRUPTED)
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        known = (ConfigError, StoreError, DivergenceError, NoStepError)
+        message, code = _explained(error, known)
+        fail(message if isinstance(error, OSError) else spell(message), code)
+
+
+def _explained(error: Exception, ours: tuple[type[Exception], ...]) -> tuple[str, int]:
+    """What to say of an error, and the code to end with."""
+    if isinstance(error, ours):
+        return str(error), BAD_USAGE if isinstance(error, ValueError) else RUN_FAILED
+    if isinstance(error, FileNotFoundError):
+        return str(error), RUN_FAILED
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error or 'for so many rounds and repetitions'})", RUN_FAILED
+    if isinstance(error, ValueError):
+        return str(error), BAD_USAGE
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        what = f"{error.strerror or error}{where}; what was saved before is whole"
+        return what, RUN_FAILED
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"isfed has a fault: {what[:300]}; please report it with what {TRACEBACK}=1 prints",
+        OUR_FAULT,
+    )
 
 
 @contextlib.contextmanager

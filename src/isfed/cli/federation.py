@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from isfed.cli.stopping import INTERRUPTED, interrupts_raise
 from isfed.flower import require_flwr
 
 app = typer.Typer(no_args_is_help=True, help="Agents and cloud over a network, on Flower.")
@@ -47,7 +48,7 @@ def demo(
         raise _fail(error) from None
     except KeyboardInterrupt:
         typer.echo("interrupted: every process was stopped", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"largest difference from the in-process simulation: {worst:.1e}")
     if worst > LARGEST_DIFFERENCE:
         raise _fail(f"expected at most {LARGEST_DIFFERENCE:.0e}: the two disagree")
@@ -202,7 +203,11 @@ def _mistakes() -> Iterator[None]:
     """What the user can mend, in one line; Flower has to be there."""
     try:
         require_flwr()
-        yield
+        with interrupts_raise():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("error: stopped", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     except (ImportError, ValueError, OSError) as error:
         raise _fail(error) from None
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
+from isfed.base.arguments import check_fields, shown
+from isfed.base.checks import is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +38,13 @@ class Columns:
         for name in ("features", "categorical"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
+        if self.task not in ("regression", "classification"):
+            raise ValueError(f"task={shown(self.task)} must be 'regression' or 'classification'")
+        if self.missing not in ("error", "mean") and not is_number(self.missing):
+            raise ValueError(f"missing={shown(self.missing)} must be 'error', 'mean' or a number")
+        check_fields(self)
         for name in (self.agent, self.target):
             if name in (self.features or ()):
                 raise ValueError(f"column {name!r} cannot be a feature too")
-        if self.task not in ("regression", "classification"):
-            raise ValueError(f"task={self.task!r} must be 'regression' or 'classification'")
-        number = isinstance(self.missing, int | float) and np.isfinite(self.missing)
-        if self.missing not in ("error", "mean") and not number:
-            raise ValueError(f"missing={self.missing!r} must be 'error', 'mean' or a number")
         if self.least_rows is not None and self.least_rows < 1:
             raise ValueError(f"least_rows={self.least_rows} must be at least 1")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arguments import shown
 from isfed.datasets import account, encoding
 from isfed.datasets.account import Account, Role
 from isfed.datasets.columns import Columns
@@ -79,6 +80,8 @@ def read_table(
     >>> read.agents.tolist(), read.features, read.data.num_examples.tolist()
     (['a', 'b'], ('x', '(intercept)'), [2, 2])
     """
+    if not isinstance(columns, Columns):
+        raise TypeError(f"columns={shown(columns)} must be Columns(agent=..., target=...)")
     return _Encoder(open_source(source, reading), columns, None, release=release).table()
 
 

@@ -8,7 +8,6 @@ again. The result of a repetition does not depend on the cell it is in, so neith
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import os
 import re
@@ -22,7 +21,14 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.base.files import OWNER_ONLY, load_arrays, pack_arrays, save_arrays, write_whole
+from isfed.base.files import (
+    OWNER_ONLY,
+    load_arrays,
+    pack_arrays,
+    save_arrays,
+    unpack_arrays,
+    write_whole,
+)
 from isfed.datasets.files import VARIABLE
 from isfed.experiments.folder import StoreError
 from isfed.experiments.sources import ProblemSource
@@ -160,8 +166,7 @@ class Shelf:
         """The result of a cell that is there."""
         if self.folder is not None:
             return _unpacked(self._load(self._path(cell, RESULT)))
-        with np.load(io.BytesIO(self.kept[cell.file])) as file:
-            return _unpacked({name: file[name] for name in file.files})
+        return _unpacked(unpack_arrays(self.kept[cell.file]))
 
 
 def cells_of(

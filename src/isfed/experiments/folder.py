@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import tomli_w
 
 from isfed.base.files import (
+    PART,
     clear_parts,
     hold,
     read_json,
@@ -207,22 +208,30 @@ class Folder:
         summary: Mapping[str, Any],
         times: Mapping[str, Any],
     ) -> None:
-        """Put complete results in the place of whatever is there; `tables` are Parquet files."""
-        (self.path / SUMMARY).unlink(missing_ok=True)
-        for name in (*WRITTEN, *OLD):
-            (self.path / name).unlink(missing_ok=True)
-        for name, columns in tables.items():
-            write_columns(self.path / name, columns)
-        write_whole(self.path / CONFIG, self.configured.to_toml().encode())
-        write_json(self.path / TIMES, times)
+        """Put complete results in the place of whatever is there; `tables` are Parquet files.
+
+        All of them are on the disk before the first old one is removed: it may be full.
+        """
         heading = {
             "format": FORMAT, "kind": self.configured.kind, "digest": self.configured.digest,
         }  # fmt: skip
-        write_json(self.path / SUMMARY, heading | dict(summary))
+        for name, columns in tables.items():
+            write_columns(self._beside(name), columns)
+        write_whole(self._beside(CONFIG), self.configured.to_toml().encode())
+        write_json(self._beside(TIMES), times)
+        write_json(self._beside(SUMMARY), heading | dict(summary))
+        for name in (*WRITTEN, *OLD):  # the summary first
+            (self.path / name).unlink(missing_ok=True)
+        for name in (*tables, CONFIG, TIMES, SUMMARY):
+            self._beside(name).replace(self.path / name)
         for folder in (self.path / CELLS).glob("*"):
             _remove_cells(folder)
         _remove_empty(self.path / CELLS)
         _remove_cells(self.path / OLD_CELLS)
+
+    def _beside(self, name: str) -> Path:
+        """Where a file waits until all are there; what a killed process left is cleared away."""
+        return self.path / f".{name}.new{PART}"
 
     def _remove_cells(self) -> None:
         _remove_cells(self.cells)

@@ -144,15 +144,27 @@ def _agent_distance(source: ProblemSource, history: History) -> float | None:
     return float(np.linalg.norm(history.agent_prob - optimal[0], axis=1).mean())
 
 
-def _telemetry(history: History) -> dict[str, float] | None:
-    """How the sampling went over the last rounds, see `isfed.sampling.telemetry`."""
+def _telemetry(history: History) -> dict[str, Any] | None:
+    """How the sampling went over the last rounds, see `isfed.sampling.telemetry`.
+
+    What is not known is None, and `absent` says why.
+    """
     last = max(1, round(STEADY_SHARE * history.rounds))
-    if not history.telemetry[:, -last:].size or np.isnan(history.telemetry[0, -1, 0]):
+    rows = history.telemetry[:, -last:]
+    if not rows.size or np.isnan(rows).all():
         return None
-    means = history.telemetry[:, -last:].mean(axis=(0, 1), dtype=np.float64)
-    found = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
+    means = rows.mean(axis=(0, 1), dtype=np.float64)
+    found: dict[str, Any] = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
     found["largest_weight"] = float(history.watched("largest_weight")[:, -last:].max())
-    found["variance_ratio"] = float(means[UNIFORM] / means[MOMENT]) if means[MOMENT] > 0 else 1.0
+    found["variance_ratio"] = float(means[UNIFORM] / means[MOMENT]) if means[MOMENT] != 0 else 1.0
+    absent = [name for name, value in found.items() if not math.isfinite(value)]
+    if absent:
+        unknown = int(np.isnan(rows).any(axis=(0, 2)).sum())
+        found |= dict.fromkeys(absent)
+        found["absent"] = (
+            f"{', '.join(absent)}: in {unknown} of the last {last} rounds a square of a change "
+            f"over the step size ({history.step_size:g}) is no number of float32"
+        )
     return found
 
 

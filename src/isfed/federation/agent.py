@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from isfed.base.arguments import check_fields, shown
+from isfed.base.checks import as_numbers, check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
 from isfed.federation.agents import PLAIN_LOCAL, Local
@@ -37,6 +39,10 @@ class Rules:
     example_design: Design
     agents: Policy
     divide_by_steps: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_whole(self.num_agents, name="num_agents", least=1)
 
 
 class SampledMethod(Protocol):
@@ -116,18 +122,27 @@ class Agent:
         work: tuple[int, int],
         rules: Rules,
     ) -> None:
-        self.index = index
-        self.features, self.targets = data
+        self.index = check_whole(index, name="index", least=0)
+        if not (isinstance(data, tuple) and len(data) == 2):
+            raise TypeError(f"data={shown(data)} must be (features, targets)")
+        if not (isinstance(work, tuple) and len(work) == 2):
+            raise TypeError(f"work={shown(work)} must be (local_steps, batch_size)")
+        if not isinstance(rules, Rules):
+            raise TypeError(f"rules={shown(rules)} must be Rules")
+        if not callable(getattr(loss, "gradient", None)):
+            raise TypeError(f"loss={shown(loss)} needs gradient(params, x, y, weight)")
+        self.features = as_numbers(data[0], name="features")
+        self.targets = as_numbers(data[1], name="targets")
         self.loss = loss
         self.local_steps, self.batch_size = work  # E_k, B_k
         num_examples = len(self.targets)
         if len(self.features) != num_examples:
             raise ValueError(f"{len(self.features)} rows of features but {num_examples} targets")
-        if self.local_steps < 1:
-            raise ValueError(f"local_steps={self.local_steps} must be at least 1")
-        if not 1 <= self.batch_size <= num_examples:  # compiled code would draw beyond the table
+        check_whole(self.local_steps, name="local_steps", least=1)
+        batch_size = check_whole(self.batch_size, name="batch_size", least=0)
+        if not 1 <= batch_size <= num_examples:  # compiled code would draw beyond the table
             raise ValueError(
-                f"batch_size={self.batch_size} must be between 1 and num_examples={num_examples}"
+                f"batch_size={batch_size} must be between 1 and num_examples={num_examples}"
             )
         self.rules = rules
         self.key = np.uint64(0)

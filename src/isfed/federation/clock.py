@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
 from isfed.base.checks import is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream, fill_normal, start, uniform
@@ -66,6 +67,7 @@ class Clock:
     drop: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("rate", "upload", "download"):
             value = getattr(self, name)
             if not (len(value) == 2 and 0.0 < value[0] <= value[1] < math.inf):

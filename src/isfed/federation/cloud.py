@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.checks import check_active
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers, check_active, check_vector, check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream
 from isfed.federation.agent import Upload
@@ -29,8 +30,13 @@ class Cloud:
     def __init__(
         self, params: np.ndarray, num_agents: int, num_active: int, policy: Policy, design: Design
     ) -> None:
-        check_active(num_active, num_agents)
-        self.params = params.copy()
+        check_active(num_active, check_whole(num_agents, name="num_agents", least=1))
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy={shown(policy)} must be a policy, e.g. Memory()")
+        if not isinstance(design, Design) or isinstance(design, type):
+            raise TypeError(f"design={shown(design)} must be a design, e.g. Deville()")
+        model = as_numbers(params, name="params")
+        self.params = check_vector(model, name="params", size=model.size)
         self.num_active = num_active
         self.key = np.uint64(0)
         self.table = Table(num_agents, policy, design)

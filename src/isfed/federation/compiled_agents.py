@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isfed.base.compiled import compiled
+from isfed.base.files import put
 from isfed.base.streams import Purpose, start
 from isfed.federation.agent import Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
@@ -177,6 +178,6 @@ class CompiledAgents(AddressedAgents):
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
-        self.nodes[...] = state["example_nodes"]
-        self.memory[...] = state["memory"]
+        put(self.nodes, "example_nodes", state)
+        put(self.memory, "memory", state)
         self.ledger = type(self.ledger).from_array(state["ledger"])

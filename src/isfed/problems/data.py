@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers, check_whole
+
 
 def frozen(array: np.ndarray, dtype: Any) -> np.ndarray:
     """A read-only copy; an array that is read-only already is taken as it is."""
@@ -21,12 +24,17 @@ def frozen(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 def _numbers(value: Any, *, name: str) -> np.ndarray:
     """A frozen array of numbers or truth values, in the type that it has."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be numbers, got an array of {array.dtype}")
+    array = as_numbers(value, name=name)
     # A byte order or a width that other libraries do not know becomes the machine's own.
     native = array.dtype.newbyteorder("=")
     return frozen(array, np.float64 if native.itemsize > 8 else native)
+
+
+def check_agent(agent: Any, num_agents: int) -> int:
+    """The number of an agent, from 0 to K - 1."""
+    if check_whole(agent, name="agent", least=0) >= num_agents:
+        raise ValueError(f"agent={agent} must be below num_agents={num_agents}")
+    return int(agent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +60,10 @@ class FederatedData:
     def __post_init__(self) -> None:
         features = _numbers(self.features, name="features")
         targets = _numbers(self.targets, name="targets")
-        if not np.issubdtype(np.asarray(self.offsets).dtype, np.integer):
-            raise ValueError(f"offsets={self.offsets} must be whole numbers")
-        offsets = frozen(np.asarray(self.offsets), np.int64)
+        given = as_numbers(self.offsets, name="offsets")
+        if not np.issubdtype(given.dtype, np.integer):
+            raise ValueError(f"offsets={shown(self.offsets)} must be whole numbers")
+        offsets = frozen(given, np.int64)
         if features.ndim < 1 or 0 in features.shape[1:]:
             raise ValueError(f"features must have one row per example, got shape {features.shape}")
         if targets.shape[:1] != (len(features),):
@@ -80,10 +89,15 @@ class FederatedData:
     @classmethod
     def from_agents(cls, agents: Sequence[tuple]) -> FederatedData:
         """From one (features, targets) pair per agent."""
+        if not isinstance(agents, Sequence) or isinstance(agents, str):
+            raise TypeError(f"agents={shown(agents)} must be a list of (features, targets)")
         if not agents:
-            raise ValueError("there must be at least one agent")
-        blocks = [np.asarray(x) for x, _ in agents]
-        labels = [np.asarray(y) for _, y in agents]
+            raise ValueError("agents is empty: there must be at least one agent")
+        for agent, pair in enumerate(agents):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise TypeError(f"agents[{agent}]={shown(pair)} must be (features, targets)")
+        blocks = [as_numbers(x, name=f"features of agent {k}") for k, (x, _) in enumerate(agents)]
+        labels = [as_numbers(y, name=f"targets of agent {k}") for k, (_, y) in enumerate(agents)]
         for agent, (x, y) in enumerate(zip(blocks, labels, strict=True)):
             if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
                 raise ValueError(f"agent {agent}: features {x.shape} and targets {y.shape}")
@@ -113,6 +127,7 @@ class FederatedData:
 
     def agent(self, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """Views of one agent's features and targets."""
+        check_agent(agent, self.num_agents)
         rows = slice(self.offsets[agent], self.offsets[agent + 1])
         return self.features[rows], self.targets[rows]
 

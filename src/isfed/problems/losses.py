@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
+from isfed.base.arguments import shown
+from isfed.base.checks import check_whole, is_number
 from isfed.problems.data import FederatedData, frozen
 from isfed.problems.gradients import (
     HUBER,
@@ -22,6 +24,8 @@ from isfed.problems.gradients import (
     CompiledLoss,
     gradient_of,
 )
+
+LARGEST = 1e60  # of features, targets and ridge: their fourth powers enter limits and variances
 
 
 class Loss(Protocol):
@@ -60,8 +64,10 @@ class LinearLoss:
     bend: ClassVar[float]  # the largest second derivative in the margin
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.ridge) and self.ridge >= 0.0):
-            raise ValueError(f"ridge={self.ridge} must be a finite number >= 0")
+        if not (is_number(self.ridge) and 0.0 <= self.ridge <= LARGEST):
+            raise ValueError(
+                f"ridge={shown(self.ridge)} must be a finite number >= 0, at most {LARGEST:g}"
+            )
 
     @property
     def compiled(self) -> CompiledLoss:
@@ -105,6 +111,12 @@ class LinearLoss:
             raise ValueError(
                 f"{name} needs one target per example, got targets of shape {data.targets.shape}"
             )
+        for what, values in (("features", data.features), ("targets", data.targets)):
+            if max(float(values.max()), -float(values.min())) > LARGEST:
+                raise ValueError(
+                    f"{what} beyond {LARGEST:g} cannot be squared; standardise them, or choose "
+                    "other units"
+                )
         if data.features.dtype == data.targets.dtype == np.float64:
             return data
         features, targets = (frozen(a, np.float64) for a in (data.features, data.targets))
@@ -159,8 +171,10 @@ class Huber(LinearLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.knee) and self.knee > 0.0):
-            raise ValueError(f"knee={self.knee} must be a finite number > 0")
+        if not (is_number(self.knee) and 0.0 < self.knee <= LARGEST):
+            raise ValueError(
+                f"knee={shown(self.knee)} must be a finite number > 0, at most {LARGEST:g}"
+            )
 
     @property
     def compiled(self) -> CompiledLoss:
@@ -224,9 +238,7 @@ class Softmax(LinearLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole = isinstance(self.num_classes, int | np.integer)
-        if isinstance(self.num_classes, bool) or not whole or self.num_classes < 2:
-            raise ValueError(f"num_classes={self.num_classes} must be a whole number >= 2")
+        check_whole(self.num_classes, name="num_classes", least=2)
 
     @property
     def compiled(self) -> CompiledLoss:

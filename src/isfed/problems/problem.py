@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers, check_vector
 from isfed.problems import optimum
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import num_params_of
@@ -16,9 +18,9 @@ from isfed.problems.optimum import NoOptimumError
 
 def _per_agent(value: Any, num_agents: int, *, name: str) -> np.ndarray:
     """One whole number >= 1 per agent, from one for all or from a vector."""
-    given = np.asarray(value)
+    given = as_numbers(value, name=name)
     if not np.issubdtype(given.dtype, np.integer):
-        raise ValueError(f"{name}={value} must be a whole number (or one per agent)")
+        raise ValueError(f"{name}={shown(value)} must be a whole number (or one per agent)")
     if given.ndim > 1 or (given.ndim == 1 and given.size != num_agents):
         raise ValueError(f"{name} has shape {given.shape}, expected one per agent ({num_agents})")
     values = np.broadcast_to(given, num_agents).astype(np.int64)
@@ -75,7 +77,13 @@ class Problem:
 
     def _check(self) -> None:
         if not isinstance(self.data, FederatedData):
-            raise TypeError(f"data={self.data!r} must be FederatedData")
+            raise TypeError(f"data={shown(self.data)} must be FederatedData")
+        if not isinstance(self.name, str):
+            raise TypeError(f"name={shown(self.name)} must be a text")
+        if isinstance(self.loss, type) or not callable(getattr(self.loss, "gradient", None)):
+            raise TypeError(
+                f"loss={shown(self.loss)} needs gradient(params, x, y, weight); see docs/extend.md"
+            )
         # Optional: a loss may refuse rows it cannot take, or ask for them in another type.
         prepare = getattr(self.loss, "prepare", None)
         if prepare is not None:
@@ -83,10 +91,6 @@ class Problem:
         check_targets = getattr(self.loss, "check_targets", None)
         if check_targets is not None:
             check_targets(self.data.targets)
-        if not callable(getattr(self.loss, "gradient", None)):
-            raise TypeError(
-                f"loss={self.loss!r} needs gradient(params, x, y, weight); see docs/extend.md"
-            )
         num_agents = self.data.num_agents
         local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
         batch_size = _per_agent(self.batch_size, num_agents, name="batch_size")
@@ -101,12 +105,7 @@ class Problem:
         object.__setattr__(self, "batch_size", batch_size)
 
     def _check_model(self, given: Any) -> np.ndarray:
-        model = np.asarray(given, dtype=np.float64)
-        if model.shape != (self.num_params,) or not np.isfinite(model).all():
-            raise ValueError(
-                f"optimum must be {self.num_params} finite numbers, got shape {model.shape}"
-            )
-        return model
+        return check_vector(given, name="optimum", size=self.num_params)
 
     @property
     def num_agents(self) -> int:
@@ -156,7 +155,7 @@ class Problem:
 
     def local_optimum(self, agent: int) -> np.ndarray:
         """w_k^o, the minimiser of one agent's own risk."""
-        x, y = self.data.agent(agent)
+        x, y = self.data.agent(agent)  # which refuses a number that no agent has
         return optimum.minimise(self.loss, x, y, np.full(len(y), 1.0 / len(y)))
 
     @cached_property
@@ -176,5 +175,6 @@ class Problem:
                 f"{type(self.loss).__name__} has no values(params, x, y), so its risk cannot be "
                 "computed; add it to the loss"
             )
+        params = check_vector(params, name="params", size=self.num_params)
         values = self.loss.values(params, self.data.features, self.data.targets)
         return float(self.data.row_weights() @ values)

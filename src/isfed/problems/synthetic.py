@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
+from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import LeastSquares
@@ -35,9 +37,9 @@ class Regression:
     ridge: float = 0.001
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("num_agents", "num_examples", "num_features"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number >= 1")
+            check_whole(getattr(self, name), name=name, least=1)
         for name in ("feature_variance", "noise_variance", "local_steps", "batch_size"):
             value = getattr(self, name)
             if not (isinstance(value, tuple) and len(value) == 2):
@@ -53,8 +55,10 @@ class Regression:
                 raise ValueError(f"{name}={(low, high)} must be a range of whole numbers >= 1")
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
-        if not self.noise_ratio > 0.0:
+        if not 0.0 < self.noise_ratio < np.inf:
             raise ValueError(f"noise_ratio={self.noise_ratio} must be positive")
+        if not 0.0 <= self.ridge < np.inf:
+            raise ValueError(f"ridge={self.ridge} must be a finite number >= 0")
 
     def replace(self, **changes) -> Regression:
         """The same recipe with some fields changed."""
@@ -62,7 +66,7 @@ class Regression:
 
     def make(self, *, seed: int = 0) -> Problem:
         """Generate the problem."""
-        return make_regression(self, seed=seed)
+        return make_regression(self, seed=check_whole(seed, name="seed", least=0))
 
 
 PAPER = Regression(name="paper")

@@ -19,6 +19,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
+from isfed.base.checks import is_number
 from isfed.base.compiled import compiled, inlined
 from isfed.base.streams import Stream
 from isfed.sampling import score_table as tables
@@ -115,8 +117,9 @@ class ScorePolicy:
 
     def __post_init__(self) -> None:
         floor = check_floor(self.floor, name=f"floor of policy {self.name}")
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate={self.rate} of policy {self.name} must be in (0, 1]")
+        if not (is_number(self.rate) and 0.0 < self.rate <= 1.0):
+            raise ValueError(f"rate={self.rate!r} of policy {self.name} must be in (0, 1]")
+        check_fields(self)
         # As floats, for another type would compile every draw anew.
         object.__setattr__(self, "floor", floor)
         object.__setattr__(self, "rate", float(self.rate))
@@ -163,16 +166,14 @@ def Memory(  # noqa: N802
 
     `score` and `rate` matter for agents: what they report, and how fast its average moves.
     """
-    if score not in (Score.AVERAGED_BOUND, Score.SECOND_MOMENT):
-        raise ValueError("a memory needs score=AVERAGED_BOUND or SECOND_MOMENT")
+    if not isinstance(score, Score) or score in (Score.BOUND, Score.SPREAD):
+        raise ValueError(f"{score=!r}: a memory needs score=AVERAGED_BOUND or SECOND_MOMENT")
     return ScorePolicy("memory", Initial.UNSEEN, Refresh.TOUCHED, floor, score, rate)
 
 
 # Numba reads plain integers faster than members of an enumeration.
 KEEP_MASS = int(Refresh.TOUCHED_KEEP_MASS)
-BOUND = int(Score.BOUND)
-AVERAGED_BOUND = int(Score.AVERAGED_BOUND)
-SECOND_MOMENT, SPREAD = int(Score.SECOND_MOMENT), int(Score.SPREAD)
+BOUND, AVERAGED_BOUND, SECOND_MOMENT, SPREAD = map(int, Score)
 LARGEST_SCORE = 1e290  # the sum of a table of such scores is still finite
 
 
@@ -340,9 +341,7 @@ class Table:
     """The scores of one population under one policy and one design, for agents or for examples."""
 
     def __init__(self, count: int, policy: Policy, design: Design) -> None:
-        self.count = count
-        self.policy = policy
-        self.design = design
+        self.count, self.policy, self.design = count, policy, design
         self.nodes = np.empty(tables.table_size(count))
         tables.fill_table(self.nodes, 0, count, initial_score(policy))
 

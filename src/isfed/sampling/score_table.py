@@ -32,6 +32,8 @@ EQUAL_WITHOUT_TABLE = (HARTLEY_RAO, REPLACEMENT)
 # Unsigned indices: a signed one makes Numba look whether it counts from the end, at every access.
 U1, U2, U3, U4, U5, U6, U7, U8 = (np.uint64(i) for i in range(1, 9))
 U9, U10, U11, U12, U13, U14, U15 = (np.uint64(i) for i in range(9, 16))
+# Totals below TINY lose digits: they are first scaled by a power of two, which is exact.
+TINY, LIFT = 1e-280, 2.0**600
 MOST_BLOCKS = 64  # up to 1024 leaves a draw scans all the blocks, beyond it descends from the root
 
 
@@ -181,8 +183,9 @@ def scale(nodes, at, count, floor):
     total, seen = nodes[root], nodes[root + 1]
     if not total > 0.0:
         return 0.0, 1.0, 1.0  # nothing seen, or nothing but zeros: uniform
-    mean = total / seen
-    return 1.0 - floor, floor * mean, mean
+    lift = LIFT if total < TINY else 1.0
+    mean = lift * total / seen
+    return lift * (1.0 - floor), floor * mean, mean
 
 
 @inlined
@@ -398,6 +401,11 @@ def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, u
         if not total > 0.0:
             a, b, c = 0.0, 1.0, 1.0
             total = present
+        elif total < TINY:  # the certain units are out, and what is left is tiny
+            a = LIFT * a
+            b = LIFT * b if nodes[root + 1] > 0.0 else 0.0  # of units that are out it may be large
+            c = LIFT * c if nodes[root + 2] > 0.0 else 0.0
+            total = a * nodes[root] + b * nodes[root + 1] + c * nodes[root + 2]
         plain = nodes[root + 1] == count
         _block_starts(nodes, at, count, (a, b, c), starts)
         if deville:
@@ -497,6 +505,11 @@ def cap_inclusion(weights, count, num):
                 if weights[unit] >= 0.0:
                     weights[unit] = 1.0
             total = float(count - certain)
+        elif total < TINY:
+            for unit in range(count):
+                if weights[unit] >= 0.0:
+                    weights[unit] *= LIFT
+            total *= LIFT
         step = total / rest if rest > 0 else np.inf
         fresh = 0
         for unit in range(count):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from isfed.base.compiling import working_clock
+from isfed.base.files import put
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.history import DivergenceError, History, Measure, Measured
 from isfed.simulate.interrupts import hold_interrupt
-from isfed.simulate.running import Block, Run, put
+from isfed.simulate.running import Block, Run
 from isfed.theory.stability import explain_divergence, warn_if_growing
 
 CHUNK_SECONDS = 0.2
@@ -37,7 +38,9 @@ class Recording:
         """Record the rounds that a run has just done."""
         end = self.done + block.msd.shape[1]
         self.msd[:, self.done : end] = block.msd
-        self.watched[:, self.done : end] = block.watched
+        # A square beyond float32, or over a step size whose square is zero, says nothing.
+        finite = np.isfinite(block.watched)
+        self.watched[:, self.done : end] = np.where(finite, block.watched, np.nan)
         if self.measured is not None:
             self.measured.measure_at(run, run.round_index)
         self.done = end
@@ -75,10 +78,21 @@ class Recording:
         if self.measured is not None:
             put(self.measured.values, "measured", arrays)
         start = "run."
-        run.restore({k[len(start) :]: v for k, v in arrays.items() if k.startswith(start)})
+        state = {k[len(start) :]: v for k, v in arrays.items() if k.startswith(start)}
+        if not arrays["diverged"]:
+            _check_finite({"msd": self.msd[:, :done], **state}, run.state())
+        run.restore(state)
         run.round_index = self.done = done
         run.diverged = bool(arrays["diverged"])
         self.seconds = float(arrays["seconds"])
+
+
+def _check_finite(given: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) -> None:
+    """Refuse numbers that are not finite where those of a fresh run are."""
+    for name, values in given.items():
+        known = values.dtype.kind != "f" or np.isfinite(values).all()
+        if not known and np.isfinite(fresh.get(name, 0.0)).all():
+            raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def chunks(

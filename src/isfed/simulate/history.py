@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from isfed.base.checks import check_share
 from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
@@ -164,8 +165,7 @@ class History:
         above 1 importance sampling helps. Near w^o, where the gradient is small, that is the ratio
         of the variances.
         """
-        if not 0.0 < rate <= 1.0:
-            raise ValueError(f"rate={rate} must be in (0, 1]")
+        check_share(rate, name="rate")
         moments = self.telemetry[:, :, [MOMENT, UNIFORM]].astype(np.float64)
         averages = moving_average(moments, rate)
         over, under = averages[:, :, 1], averages[:, :, 0]
@@ -174,8 +174,7 @@ class History:
 
     def steady(self, *, share: float = 0.25) -> Steady:
         """The mean msd over the last `share` of the rounds."""
-        if not 0.0 < share <= 1.0:
-            raise ValueError(f"share={share} must be in (0, 1]")
+        check_share(share, name="share")
         if self.no_msd is not None:
             raise ValueError(f"this run has no msd: {self.no_msd}; use `measured` instead")
         last = max(1, round(share * self.rounds))
@@ -184,11 +183,15 @@ class History:
 
 
 def moving_average(values: np.ndarray, rate: float) -> np.ndarray:
-    """`rate` of each round and the rest of the average before it, over axis 1; from zero."""
+    """`rate` of each round and the rest of the average before it, over axis 1; from zero.
+
+    A round of which nothing is known leaves the average as it is.
+    """
     # A plain loop: scipy.signal takes half a second to import, and this is its only use.
-    averages = rate * values
+    known = np.isfinite(values)
+    averages = rate * np.where(known, values, 0.0)
     for i in range(1, values.shape[1]):
-        averages[:, i] += (1.0 - rate) * averages[:, i - 1]
+        averages[:, i] += np.where(known[:, i], 1.0 - rate, 1.0) * averages[:, i - 1]
     return averages
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
+from isfed.base.checks import check_whole
+from isfed.base.files import put
 from isfed.base.streams import Purpose, stream_keys
 from isfed.federation.arrays import (
     example_tables,
@@ -27,7 +29,7 @@ from isfed.sampling.telemetry import uniform_rows
 from isfed.simulate.corrected_kernel import run_corrected
 from isfed.simulate.history import History, Measured
 from isfed.simulate.kernel import State, run_rounds
-from isfed.simulate.running import Block, put
+from isfed.simulate.running import Block
 from isfed.theory.stability import with_step_size
 
 MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history
@@ -103,8 +105,8 @@ class KernelRun:
         initial: np.ndarray,
         threads: int | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads={threads} must be at least 1")
+        if threads is not None:
+            check_whole(threads, name="threads", least=1)
         which = range(repetitions) if isinstance(repetitions, int) else repetitions
         self.threads = threads or num_cores()
         self.problem = problem

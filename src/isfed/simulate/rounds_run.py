@@ -112,13 +112,23 @@ class RoundsRun:
             fields = {}
             for name, fresh in self.states[rep]._asdict().items():
                 given, fresh = state[f"{rep}.cloud.{name}"], np.asarray(fresh)
-                if given.dtype != fresh.dtype or given.ndim != fresh.ndim:
+                # The first axis may be that of a list that grows.
+                if (
+                    given.dtype != fresh.dtype
+                    or given.shape[1:] != fresh.shape[1:]
+                    or (given.ndim != fresh.ndim)
+                ):
                     raise ValueError(
                         f"{name} is {given.dtype} of shape {given.shape}, expected "
-                        f"{fresh.dtype} with {fresh.ndim} dimensions"
+                        f"{fresh.dtype} of shape {fresh.shape}"
                     )
                 fields[name] = given.copy()
-            self.states[rep] = self.states[rep]._replace(**fields)
+            model = self.algorithm.model(self.states[rep]).shape
+            state_now = self.states[rep]._replace(**fields)
+            if self.algorithm.model(state_now).shape != model:
+                found = self.algorithm.model(state_now).shape
+                raise ValueError(f"the model is of shape {found}, expected {model}")
+            self.states[rep] = state_now
             start = f"{rep}.agents."
             agents.restore(
                 {k[len(start) :]: values for k, values in state.items() if k.startswith(start)}

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm
-from isfed.base.checks import check_active, check_whole
+from isfed.base.arguments import shown
+from isfed.base.checks import check_active, check_vector, check_whole
 from isfed.federation.arrays import compiled_design
 from isfed.federation.clock import Clock
 from isfed.federation.compiled_agents import CompiledAgents
@@ -26,6 +27,7 @@ from isfed.theory.stability import with_step_size
 
 Engine = Literal["auto", "kernel", "agents", "objects"]
 ENGINES = ("auto", "kernel", "agents", "objects")
+METHOD = ("rules", "start", "round", "model", "plan")  # what an algorithm can do
 
 
 class NoMsdWarning(UserWarning):
@@ -34,6 +36,11 @@ class NoMsdWarning(UserWarning):
 
 def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: int) -> None:
     """Raise a ValueError for what cannot be run."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={shown(problem)} must be a Problem")
+    lacks = [name for name in METHOD if not callable(getattr(algorithm, name, None))]
+    if lacks or isinstance(algorithm, type):
+        raise TypeError(f"algorithm={shown(algorithm)} must be a method, e.g. FedAvg(...)")
     num_active = getattr(algorithm, "num_active", None)
     if num_active is not None:
         check_active(num_active, problem.num_agents)
@@ -46,12 +53,7 @@ def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:
     if initial is None:
         start = getattr(problem.loss, "initial", None)
         return np.zeros(problem.num_params) if start is None else start()
-    params = np.array(initial, dtype=np.float64)
-    if params.shape != (problem.num_params,) or not np.isfinite(params).all():
-        raise ValueError(
-            f"initial must be {problem.num_params} finite numbers, got shape {params.shape}"
-        )
-    return params
+    return check_vector(initial, name="initial", size=problem.num_params)
 
 
 def kernel_runs(problem: Problem, algorithm: Any) -> bool:
@@ -77,7 +79,7 @@ def _compiled_examples(algorithm: Any) -> bool:
 def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> Engine:
     """The fastest engine that can run it, or the one asked for if it can."""
     if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r} must be one of {', '.join(map(repr, ENGINES))}")
+        raise ValueError(f"engine={shown(engine)} must be one of {', '.join(map(repr, ENGINES))}")
     kernel = kernel_runs(problem, algorithm)
     if engine == "kernel" and not kernel:
         raise ValueError(
@@ -121,6 +123,11 @@ def make_run(
     threads: cores for the kernel; all unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     """
+    check_whole(seed, name="seed", least=0)
+    if threads is not None:
+        check_whole(threads, name="threads", least=1)
+    if clock is not None and not isinstance(clock, Clock):
+        raise TypeError(f"clock={shown(clock)} must be a Clock")
     params = check_initial(problem, initial)
     which = choose_engine(problem, algorithm, engine)
     if clock is not None and which == "kernel":  # it keeps no time
@@ -134,6 +141,13 @@ def make_run(
     own = getattr(problem.loss, "make_agents", None) or CompiledAgents
     make_agents: Any = own if which == "agents" else ObjectAgents
     return RoundsRun(problem, algorithm, make_agents, clock=clock, **common)
+
+
+def _check_measure(measure: Any) -> None:
+    names, every = getattr(measure, "names", None), getattr(measure, "every", None)
+    if not callable(measure) or isinstance(measure, type) or not isinstance(names, tuple | list):
+        raise TypeError(f"measure={shown(measure)} must have every, names and be callable")
+    check_whole(every, name="every", least=1)
 
 
 def simulate(
@@ -172,6 +186,10 @@ def simulate(
     (1, 20)
     """
     check_run(problem, algorithm, rounds, repetitions)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress={shown(progress)} must be a function")
+    if measure is not None:
+        _check_measure(measure)
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
         threads=threads, clock=clock,

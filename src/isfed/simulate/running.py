@@ -63,14 +63,3 @@ class Run(Protocol):
     def history(self, block: Block, measured: Measured | None = None) -> History:
         """What happened, given the msd and telemetry of all rounds and what was measured."""
         ...
-
-
-def put(target: np.ndarray, name: str, state: dict[str, np.ndarray]) -> None:
-    """Copy an array of a state into its place, which it must fit."""
-    given = state[name]
-    if given.shape != target.shape or given.dtype != target.dtype:
-        raise ValueError(
-            f"{name} is {given.dtype} of shape {given.shape}, expected {target.dtype} of shape "
-            f"{target.shape}"
-        )
-    target[...] = given

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.base.checks import check_active
+from isfed.base.checks import check_active, check_vector
 from isfed.base.progress import say
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
@@ -38,12 +38,7 @@ def check_model(problem: Problem, params: np.ndarray | None) -> np.ndarray:
     """A model to look at: w^o unless given."""
     if params is None:
         return problem.optimum
-    model = np.asarray(params, dtype=np.float64)
-    if model.shape != (problem.num_params,) or not np.isfinite(model).all():
-        raise ValueError(
-            f"params must be {problem.num_params} finite numbers, got shape {model.shape}"
-        )
-    return model
+    return check_vector(params, name="params", size=problem.num_params)
 
 
 def example_gradients(loss: Any, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -37,6 +37,18 @@ def test_equals_the_rule_in_exact_arithmetic(scores, num, floor):
     )
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.25])
+def test_subnormal_scores_keep_their_ratios(floor):
+    tiny = [1 * 5e-324, 2 * 5e-324, 0.0, 5 * 5e-324]
+    usual = inclusion_probabilities([1, 2, 0, 5], 2, floor=floor)
+    np.testing.assert_allclose(inclusion_probabilities(tiny, 2, floor=floor), usual, rtol=1e-14)
+    np.testing.assert_array_equal(inclusion_probabilities([5e-324] * 4, 3), [0.75] * 4)
+
+
+def test_one_subnormal_score_among_zeros_is_not_zero():
+    np.testing.assert_array_equal(inclusion_probabilities([0.0, 5e-324, 0.0], 1), [0, 1, 0])
+
+
 def test_the_four_balls_of_the_paper():
     inclusion = inclusion_probabilities([1 / 3, 1 / 6, 1 / 3, 1 / 6], 2)
     np.testing.assert_allclose(inclusion, [2 / 3, 1 / 3, 2 / 3, 1 / 3], rtol=1e-15)

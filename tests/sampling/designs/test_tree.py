@@ -1,5 +1,10 @@
 """The sum tree: exact after any history, and the same draws as a scan would give."""
 
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -156,7 +161,96 @@ def test_a_draw_is_a_function_of_its_stream():
     np.testing.assert_array_equal(default, tree.draw(20, 3, design=Deville()))
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e300])
+@pytest.fixture
+def eager_switches():
+    """Let the interpreter change threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_threads_that_share_a_tree_draw_as_one_would(eager_switches):
+    weights = np.r_[np.ones(200), [1e6] * 5]  # five certain units: a draw takes them out meanwhile
+    alone, shared = SumTree(weights), SumTree(weights)
+    expected = [alone.draw(20, seed) for seed in range(2000)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: shared.draw(20, seed), range(2000)))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(_bits(shared), _bits(alone))
+
+
+def test_threads_may_update_while_others_draw(eager_switches):
+    weights = np.r_[np.ones(200), [1e6] * 5]
+    tree = SumTree(weights)
+
+    def change(turn):
+        if turn % 2:
+            units, inclusion = tree.draw(20, turn)
+            return np.unique(units).size == 20 and np.count_nonzero(inclusion == 1.0) == 5
+        tree.update([turn % 200, 200 + turn % 5], [1.0 + turn % 3, 1e6 + turn])
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(change, range(2000)))
+    np.testing.assert_array_equal(_bits(tree), _bits(SumTree(tree.weights)))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))])
+def test_a_copy_is_a_tree_of_its_own(again):
+    tree = SumTree([1.0, 2.0, 3.0])
+    other = again(tree)
+    other.update(0, 5.0)
+    np.testing.assert_array_equal(tree.weights, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(other.draw(2, 0), SumTree([5.0, 2.0, 3.0]).draw(2, 0))
+
+
+SMALLEST = 5e-324
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=str)
+@pytest.mark.parametrize(
+    ("weights", "num"),
+    [
+        ([SMALLEST] * 4, 3),
+        ([SMALLEST, 2 * SMALLEST, 3 * SMALLEST, 4 * SMALLEST], 2),
+        ([1.0, SMALLEST, SMALLEST, SMALLEST, SMALLEST], 4),  # tiny once the certain one is out
+        ([1e300, 1e-290, *[3 * SMALLEST] * 7], 5),
+        ([*[0.0] * 40, *[7 * SMALLEST] * 40], 33),
+    ],
+)
+def test_inclusion_of_subnormal_weights_is_exact(weights, num, design):
+    exact = [float(p) for p in _literal_inclusion([Fraction(w) for w in weights], num)]
+    np.testing.assert_allclose(inclusion_probabilities(weights, num), exact, rtol=1e-14)
+    tree, counts = SumTree(weights), np.zeros(len(weights))
+    for seed in range(2000):
+        units, inclusion = tree.draw(num, seed, design=design)
+        np.testing.assert_allclose(inclusion, np.array(exact)[units], rtol=1e-14)
+        assert np.unique(units).size == num
+        counts[units] += 1
+    chance = np.array(exact)
+    error = np.sqrt(2000 * chance * (1 - chance)) + 1e-9
+    assert np.all(np.abs(counts - 2000 * chance) < 4.5 * error)
+
+
+def _literal_inclusion(weights, num):
+    """Cap at 1, rescale, repeat, in exact arithmetic."""
+    chance = [Fraction(0)] * len(weights)
+    rest, left = [u for u, w in enumerate(weights) if w], num
+    while rest:
+        total = sum(weights[u] for u in rest)
+        certain = [u for u in rest if weights[u] * left >= total]
+        if not certain:
+            for u in rest:
+                chance[u] = weights[u] * left / total
+            return chance
+        for u in certain:
+            chance[u] = Fraction(1)
+        rest, left = [u for u in rest if u not in certain], left - len(certain)
+    return chance
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-300, 1e300])
 @pytest.mark.parametrize("design", DESIGNS, ids=str)
 def test_inclusion_does_not_depend_on_the_scale_of_the_weights(scale, design):
     # 1e5 times 1e300 drawn 5e4 times: the product of total and num is beyond float64
@@ -230,8 +324,12 @@ def test_a_bad_update_is_named_and_changes_nothing(units, weights, message):
         (4, None, r"^num=4 must be between 1 and the number of units, 3$"),
         (1.5, None, r"^num=1.5 must be a whole number$"),
         (3, None, r"^num=3 exceeds the 2 units of positive weight$"),
-        (1, HartleyRao(), r"^a tree draws Systematic\(\) or Deville\(\), not HartleyRao\(\)$"),
-        (1, Poisson(), r"^a tree draws Systematic\(\) or Deville\(\), not Poisson\(\)$"),
+        (
+            1,
+            HartleyRao(),
+            r"^design: a tree draws Systematic\(\) or Deville\(\), not HartleyRao\(\)$",
+        ),
+        (1, Poisson(), r"^design: a tree draws Systematic\(\) or Deville\(\), not Poisson\(\)$"),
     ],
 )
 def test_a_bad_draw_is_named(num, design, message):

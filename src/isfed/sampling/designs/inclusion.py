@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.sampling.score_table import cap_inclusion
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers, is_number
+from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
 
 def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
     """Scores as a vector of finite, non-negative float64, or an error that says which is not."""
-    values = np.array(scores, dtype=np.float64)
+    values = np.array(as_numbers(scores, name=name, objects=True), dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"{name} must be a non-empty vector, got shape {values.shape}")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -27,15 +29,15 @@ def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
 
 def check_floor(floor: float, *, name: str = "floor") -> float:
     """A floor as a float in [0, 1]."""
-    if not 0.0 <= floor <= 1.0:
-        raise ValueError(f"{name}={floor} must be between 0 and 1")
+    if not (is_number(floor) and 0.0 <= floor <= 1.0):
+        raise ValueError(f"{name}={shown(floor)} must be between 0 and 1")
     return float(floor)
 
 
 def check_num(num: int, count: int) -> int:
     """The size of a draw from `count` units: a whole number from 1 to `count`."""
-    if not 1 <= num <= count:
-        raise ValueError(f"num={num} must be between 1 and the number of units, {count}")
+    if not (is_number(num) and 1 <= num <= count):
+        raise ValueError(f"num={shown(num)} must be between 1 and the number of units, {count}")
     if num != int(num):
         raise ValueError(f"num={num} must be a whole number")
     return int(num)
@@ -54,9 +56,11 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
     weights = check_scores(scores)
     floor = check_floor(floor)
     num = check_num(num, weights.size)
-    mean = weights.mean()
-    if mean == 0.0:
+    if weights.max() == 0.0:
         return np.full(weights.size, num / weights.size)
+    if weights.max() < TINY:  # else the mean of subnormal numbers is rounded away
+        weights *= LIFT
+    mean = weights.mean()
     if floor > 0.0:
         weights = (1.0 - floor) * weights + floor * mean
     positive = np.count_nonzero(weights)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream, as_stream, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
@@ -47,6 +48,9 @@ class Sampford:
         "exact inclusion and joint inclusion probabilities, n distinct units; rejects until all "
         "differ, which can take too long when many inclusion probabilities are large"
     )
+
+    def __post_init__(self) -> None:
+        check_whole(self.most_tries, name="most_tries", least=1)
 
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""

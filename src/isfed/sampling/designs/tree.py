@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream, as_stream
 from isfed.sampling import score_table as table
@@ -30,6 +35,9 @@ def _update(nodes, count, units, weights):
 class SumTree:
     """Weights of N units; draws n of them and changes m weights in O((n + m) log N).
 
+    Threads may share a tree: its draws and updates come one after the other. (A `Stream` that
+    threads share is theirs to guard.)
+
     >>> tree = SumTree([1.0, 2.0, 3.0, 4.0])
     >>> units, inclusion = tree.draw(2, rng=0)
     >>> tree.update(units, [5.0, 5.0])
@@ -44,6 +52,18 @@ class SumTree:
         self._nodes[: self._count] = values
         table.rebuild(self._nodes, 0, self._count)
         self._positive = int(np.count_nonzero(values))
+        # A draw sets its certain units aside in the tree and puts them back, and compiled code
+        # releases the interpreter's lock. A copy of the tree for each draw would cost O(N).
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:  # a copy in the middle of a draw would lack the units set aside
+            state = {name: value for name, value in vars(self).items() if name != "_lock"}
+            return {**state, "_nodes": self._nodes.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._count
@@ -51,17 +71,19 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of the weights."""
-        return float(self._nodes[-table.RECORD])
+        with self._lock:
+            return float(self._nodes[-table.RECORD])
 
     @property
     def weights(self) -> np.ndarray:
         """A copy of the weights."""
-        return self._nodes[: self._count].copy()
+        with self._lock:
+            return self._nodes[: self._count].copy()
 
     def update(self, units: ArrayLike, weights: ArrayLike) -> None:
         """Change the weights of some units; of a unit named twice the last weight counts."""
-        index = np.atleast_1d(np.asarray(units))
-        values = check_scores(np.atleast_1d(np.asarray(weights)), name="weights")
+        index = np.atleast_1d(as_numbers(units, name="units"))
+        values = check_scores(np.atleast_1d(as_numbers(weights, name="weights")), name="weights")
         if index.shape != values.shape:
             raise ValueError(f"{index.size} units but {values.size} weights")
         if not np.issubdtype(index.dtype, np.integer):
@@ -70,13 +92,14 @@ class SumTree:
         if outside.any():
             raise ValueError(f"unit {index[outside][0]} is outside 0..{self._count - 1}")
         distinct = np.unique(index).astype(np.int64)
-        before = self._nodes[distinct]
-        _update(self._nodes, self._count, index.astype(np.int64), values)
-        if not np.isfinite(self.total):
-            _update(self._nodes, self._count, distinct, before)
-            raise ValueError("the sum of the weights overflows; divide them by their maximum")
-        after = self._nodes[distinct]
-        self._positive += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
+        with self._lock:
+            before = self._nodes[distinct]
+            _update(self._nodes, self._count, index.astype(np.int64), values)
+            if not np.isfinite(self._nodes[-table.RECORD]):
+                _update(self._nodes, self._count, distinct, before)
+                raise ValueError("the sum of the weights overflows; divide them by their maximum")
+            after = self._nodes[distinct]
+            self._positive += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
 
     def draw(
         self,
@@ -87,9 +110,11 @@ class SumTree:
     ) -> tuple[np.ndarray, np.ndarray]:
         """`num` distinct units and the inclusion probability of each (Deville by default)."""
         num = check_num(num, self._count)
-        if num > self._positive:
-            raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
-        design = design or Deville()
+        design = Deville() if design is None else design
         if not isinstance(design, Systematic | Deville):
-            raise ValueError(f"a tree draws Systematic() or Deville(), not {design}")
-        return _draw(self._nodes, self._count, num, design.code, as_stream(rng).state)
+            raise ValueError(f"design: a tree draws Systematic() or Deville(), not {shown(design)}")
+        state = as_stream(rng).state
+        with self._lock:
+            if num > self._positive:
+                raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
+            return _draw(self._nodes, self._count, num, design.code, state)

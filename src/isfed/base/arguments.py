@@ -1,0 +1,161 @@
+"""Arguments against their annotations: what a public function or record is given, by name.
+
+An annotation says what kind of value an argument takes; which of these values make sense is the
+business of the function or record itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+WORDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "a text",
+    Path: "a path", type(None): "None",
+}  # fmt: skip
+LONGEST = 80  # characters of a value that a message shows
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an object of somebody else's may refuse
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def matches(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says; what we cannot tell is taken.
+
+    >>> matches(3, float), matches(True, int), matches(math.nan, float), matches([1, 2], list[int])
+    (True, False, False, True)
+    """
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(matches(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in get_args(hint))
+    if origin is Callable or hint is Callable:
+        return callable(value)
+    if origin in (tuple, list, Sequence):
+        return _matches_sequence(value, get_args(hint))
+    if hint in (bool, int, float, str, Path, type(None)):
+        return _matches_plain(value, hint)
+    # Arrays are looked at where they are made of what was given: a list will do.
+    if isinstance(hint, type) and not issubclass(hint, Mapping | np.ndarray):
+        if getattr(hint, "_is_protocol", False) and not getattr(hint, "_is_runtime_protocol", 0):
+            return not isinstance(value, _NEVER_OBJECTS)
+        # A class where an object is expected: the brackets were forgotten.
+        return isinstance(value, hint) and not isinstance(value, type)
+    return True
+
+
+_NEVER_OBJECTS = (bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None), type)
+
+
+def _matches_plain(value: Any, hint: Any) -> bool:
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if hint is float:  # infinity may be a limit; not-a-number is nothing
+        return isinstance(value, Real) and not isinstance(value, bool) and not _is_nan(value)
+    return isinstance(value, str | Path) if hint is Path else isinstance(value, hint)
+
+
+def _is_nan(value: Any) -> bool:
+    try:
+        return math.isnan(value)
+    except OverflowError:  # a whole number beyond every float
+        return True
+
+
+def _matches_sequence(value: Any, parts: tuple) -> bool:
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__"):
+        return False
+    if not parts or not hasattr(value, "__iter__"):
+        return hasattr(value, "__iter__")
+    if len(parts) == 1 or parts[-1] is Ellipsis:
+        return all(matches(part, parts[0]) for part in value)
+    return len(value) == len(parts) and all(map(matches, value, parts))
+
+
+def expected(hint: Any) -> str:
+    """What an annotation asks for, in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint in WORDS:
+        return WORDS[hint]
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(expected(part) for part in parts))
+    if origin is Literal:
+        return " or ".join(repr(option) for option in parts)
+    if origin in (tuple, list, Sequence):
+        if not parts or len(parts) == 1 or parts[-1] is Ellipsis:
+            return f"a list, each {expected(parts[0])}" if parts else "a list"
+        return f"{len(parts)} values, each {expected(parts[0])}"
+    if origin is Callable or hint is Callable:
+        return "a function"
+    name = getattr(hint, "__name__", str(hint))
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+@functools.cache
+def _hints(owner: Any) -> dict[str, Any]:
+    """The annotations as types; one that only a type checker can resolve says nothing."""
+    try:
+        return get_type_hints(owner)
+    except Exception:
+        return {}
+
+
+def check_argument(name: str, value: Any, hint: Any) -> None:
+    """Raise an error by name unless the value is what the annotation says."""
+    if not matches(value, hint):
+        plain = isinstance(value, str | Real) or value is None or get_origin(hint) is Literal
+        wrong = ValueError if plain else TypeError
+        raise wrong(f"{name}={shown(value)} must be {expected(hint)}")
+
+
+def check_fields(record: Any) -> None:
+    """Look at every field of a dataclass; call it first thing in `__post_init__`."""
+    if not is_dataclass(record):
+        return
+    hints = _hints(type(record))
+    for field in fields(record):
+        if field.init and field.name in hints:
+            check_argument(field.name, getattr(record, field.name), hints[field.name])
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the arguments of a function looked at before it runs.
+
+    >>> @checked
+    ... def double(*, count: int) -> int:
+    ...     return 2 * count
+    >>> double(count=1.5)
+    Traceback (most recent call last):
+    ValueError: count=1.5 must be a whole number
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = _hints(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if name in hints:
+                check_argument(name, value, hints[name])
+        return function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,156 @@
+"""What the parts share: three commands with their undisturbed results, and how an end is judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LONGEST = 300.0  # seconds: what takes longer hangs
+EXPERIMENT = """
+rounds = 3000
+repetitions = 6
+[problem]
+preset = "paper"
+num_agents = 12
+num_examples = 15
+[[algorithm]]
+kind = "FedAvg"
+step_size = 0.01
+num_active = 3
+[[algorithm]]
+kind = "ISFedAvg"
+step_size = 0.01
+num_active = 3
+"""
+# One process, one thread: kills are spread over as much of the work as possible.
+COMMANDS = {
+    "run": ["run", "experiment.toml", "--threads", "1"],
+    "reproduce": [
+        "reproduce", "regression", "--no-heterogeneity", "--rounds", "60", "--repetitions", "2",
+        "--threads", "1",
+    ],
+    "compare": [
+        "compare", "table.csv", "--agent", "site", "--target", "y", "--rounds", "300",
+        "--repetitions", "2", "--active", "2", "--threads", "1",
+    ],
+}  # fmt: skip
+MAY_DIFFER = ("times.json", ".lock")  # how long it took, and who held the folder
+DRAWN = (".png", ".svg")  # after the results are complete; a killed run may lack them
+
+
+@dataclass
+class Tally:
+    """What was tried and what went wrong, kept in a file so that a part can be continued."""
+
+    path: Path
+    counts: Counter = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> Tally:
+        path = folder / f"{name}.json"
+        if path.exists():
+            known = json.loads(path.read_text())
+            return cls(path, Counter(known["counts"]), known["wrong"])
+        return cls(path)
+
+    def add(self, what: str, number: int = 1) -> None:
+        self.counts[what] += number
+
+    def fail(self, text: str) -> None:
+        self.wrong.append(text)
+        print(f"WRONG: {text}", flush=True)
+
+    def save(self) -> None:
+        self.path.write_text(json.dumps({"counts": self.counts, "wrong": self.wrong}))
+
+
+def make_place(folder: Path) -> Path:
+    """A folder with the files that the commands read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    rng = random.Random(0)
+    rows = ["site,x,z,y"]
+    for site in "abcdef":
+        for _ in range(12):
+            x, z = rng.gauss(0, 1), rng.gauss(0, 1)
+            rows.append(f"{site},{x:.6f},{z:.6f},{x - z + rng.gauss(0, 0.3):.6f}")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def command(name: str, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "isfed", *COMMANDS[name], "--out", str(out), *more]
+
+
+def call(words: Sequence[str], place: Path, **options) -> subprocess.CompletedProcess:
+    """Run to the end; a hang is an error."""
+    return subprocess.run(
+        words, cwd=place, capture_output=True, text=True, timeout=LONGEST, env=environment(),
+        **options,
+    )  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "200", "MPLBACKEND": "agg"}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The results of a folder, by name; without drawings, which come after them."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in MAY_DIFFER and path.suffix not in DRAWN
+    }
+
+
+def references(place: Path) -> dict[str, tuple[dict[str, bytes], float]]:
+    """The undisturbed results of every command, and how long it takes once all is compiled."""
+    found = {}
+    for name in COMMANDS:
+        out = place / f"reference-{name}"
+        seconds_file = place / f"reference-{name}.seconds"
+        if not seconds_file.exists():
+            shutil.rmtree(out, ignore_errors=True)
+            done = call(command(name, out), place)  # compiles
+            if done.returncode:
+                raise RuntimeError(f"{name} failed undisturbed: {done.stderr[-500:]}")
+            shutil.rmtree(out)
+            before = time.monotonic()
+            call(command(name, out), place)
+            seconds_file.write_text(str(time.monotonic() - before))
+        found[name] = (files_of(out), float(seconds_file.read_text()))
+    return found
+
+
+def difference(found: dict[str, bytes], expected: dict[str, bytes]) -> str | None:
+    """How two folders differ; None if they are equal bit for bit."""
+    if found == expected:
+        return None
+    names = sorted({n for n in (*found, *expected) if found.get(n) != expected.get(n)})
+    return f"differ in {', '.join(names)}"
+
+
+TRACE = re.compile(r"Traceback|File \"|isfed has a fault|Exception ignored|Segmentation")
+
+
+def judged(code: int, errors: str, *, allowed: Sequence[int]) -> str | None:
+    """What is wrong with how a command ended; None if nothing is."""
+    if TRACE.search(errors):
+        return f"a traceback: {errors.strip()[-600:]}"
+    if code not in allowed:
+        return f"code {code}: {errors.strip()[-300:]}"
+    said = [line for line in errors.splitlines() if line.startswith("error:")]
+    if code not in (0, -9) and len(said) != 1:
+        return f"code {code} with {len(said)} lines of error: {errors.strip()[-300:]}"
+    return None

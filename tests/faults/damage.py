@@ -1,0 +1,144 @@
+"""Damaged files of every kind: one line that names the file, or the same results; no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common import (
+    COMMANDS,
+    Tally,
+    command,
+    difference,
+    environment,
+    files_of,
+    judged,
+    references,
+)
+
+RNG = random.Random(1)
+
+
+def _flip(content: bytes) -> bytes:
+    at = RNG.randrange(max(1, len(content)))
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :] if content else b"\1"
+
+
+KINDS: dict[str, Callable[[bytes], bytes | None]] = {
+    "empty": lambda content: b"",
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut by one byte": lambda content: content[:-1],
+    "one byte flipped": _flip,
+    "another byte flipped": _flip,
+    "random bytes": lambda content: RNG.randbytes(max(1, len(content))),
+    "text": lambda content: b"something else\n",
+    "invalid UTF-8": lambda content: b"\xff\xfe\x00" + content[3:],
+    "JSON of another shape": lambda content: b'{"format": 1, "algorithms": 7}',
+    "zeros": lambda content: b"\0" * len(content),
+    "twice": lambda content: content + content,
+    "a folder": lambda content: None,
+}
+
+
+def _spoil(path: Path, kind: str) -> None:
+    content = KINDS[kind](path.read_bytes())
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+
+def _unfinished(name: str, place: Path, seconds: float) -> Path:
+    """A folder with work in progress: the command was stopped after its first checkpoint."""
+    out = place / f"unfinished-{name}"
+    wait = seconds
+    while not list(out.rglob("*.npz")):
+        shutil.rmtree(out, ignore_errors=True)
+        process = subprocess.Popen(
+            command(name, out, "--resume"), cwd=place, env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        until = time.monotonic() + wait
+        while process.poll() is None and time.monotonic() < until and not list(out.rglob("*.npz")):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        wait *= 1.2
+        if process.returncode == 0:
+            wait *= 0.5
+    return out
+
+
+def run(place: Path, tally: Tally, *, share: float = 1.0) -> None:
+    """Every file of a complete and of an unfinished folder, damaged in every way."""
+    known = references(place)
+    for name in COMMANDS:
+        expected, seconds = known[name]
+        complete = place / f"reference-{name}"
+        for whole in (complete, _unfinished(name, place, seconds)):
+            for path in sorted(p for p in whole.rglob("*") if p.is_file()):
+                for kind in KINDS:
+                    key = f"{name} {path.relative_to(place)} {kind}"
+                    if key in tally.counts or random.Random(key).random() > share:
+                        continue
+                    _damage(name, whole, path, kind, place, expected, tally)
+                    tally.add(key)
+            tally.save()
+
+
+def _damage(name, whole: Path, path: Path, kind: str, place: Path, expected, tally: Tally) -> None:
+    out = place / "damaged"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(whole, out)
+    _spoil(out / path.relative_to(whole), kind)
+    what = f"{path.relative_to(place)} is {kind}"
+    tally.add("damaged files")
+    code, errors = in_process([*COMMANDS[name], "--out", str(out), "--resume"], place)
+    wrong = judged(code, errors, allowed=[0, 1, 2])
+    if wrong:
+        tally.fail(f"{what}: {wrong}")
+    elif code == 0:
+        tally.add("without consequence")
+        ignored = path.name in (*_HARMLESS, "config.toml") or path.suffix in (".png", ".svg")
+        found = None if ignored else difference(files_of(out), expected)
+        if found:
+            tally.fail(f"{what}: accepted, and the results {found}")
+    else:
+        tally.add("refused in one line")
+        if path.name not in errors and path.parent.name not in errors and "damaged" not in errors:
+            tally.fail(f"{what}: the message does not name it: {errors.strip()[:200]}")
+        code, errors = in_process([*COMMANDS[name], "--out", str(out), "--overwrite"], place)
+        if kind != "a folder":  # that somebody has to move away
+            wrong = judged(code, errors, allowed=[0]) or difference(files_of(out), expected)
+            if wrong:
+                tally.fail(f"{what}, then --overwrite: {wrong}")
+
+
+_HARMLESS = (".lock", "times.json")
+
+
+def in_process(words: list[str], place: Path) -> tuple[int, str]:
+    """Call the command line in this process: a start takes seconds, and here is nothing to kill."""
+    from typer.testing import CliRunner
+
+    from isfed.cli.app import app
+
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        result = CliRunner().invoke(app, words)
+    finally:
+        os.chdir(before)
+    errors = result.stderr
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        import traceback
+
+        errors += "Traceback " + "".join(traceback.format_exception(result.exception))[-800:]
+    return result.exit_code, errors

@@ -1,0 +1,328 @@
+"""Generated bad inputs: TOML files, tables, and the arguments of public functions.
+
+Each must be refused in one line that names what is wrong, or be taken with finite results. Counted
+in batches of their own seeds, so that a part can be continued.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import importlib.util
+import json
+import math
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tomli_w
+from common import Tally, judged
+from damage import in_process
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+BATCH = 250
+SLOW = 60.0  # seconds: such an input takes a fraction of one
+HUGE = [
+    2**31,
+    2**63,
+    10**30,
+    -(2**63),
+    1e300,
+    -1e300,
+    5e-324,
+    1e-308,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+WORDS = ["", "x", "FedAvg", "memory", "auto", "é", "\x00", "../..", "a" * 300, "paper", "nan"]
+PLAIN = (
+    st.none() | st.booleans() | st.integers(-3, 12) | st.floats(-3, 3) | st.sampled_from(HUGE)
+    | st.sampled_from(WORDS)
+)  # fmt: skip
+JUNK = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.sampled_from(WORDS), PLAIN)
+CONFIG: dict[str, Any] = {
+    "name": "mine", "rounds": 3, "repetitions": 1, "seed": 0, "engine": "auto",
+    "problem": {
+        "kind": "regression", "preset": "paper", "seed": 0, "num_agents": 4, "num_examples": 6,
+        "num_features": 2, "feature_variance": [0.5, 2.0], "noise_variance": [0.001, 1.0],
+        "noisy_share": 0.0, "noise_ratio": 1.0, "local_steps": [1, 2], "batch_size": [1, 2],
+        "ridge": 0.001,
+    },
+    "algorithm": [
+        {"kind": "FedAvg", "step_size": 0.01, "num_active": 2, "divide_by_steps": False},
+        {"kind": "ISFedAvg", "step_size": 0.01, "num_active": 2, "agents": "memory",
+         "examples": {"kind": "running", "floor": 0.3}, "agent_design": "deville",
+         "example_design": "systematic", "drift": 0.0, "divide_by_steps": True},
+    ],
+}  # fmt: skip
+# A number that makes a run long or large is no mistake: of these only what cannot be is tried.
+COUNTS = ("rounds", "repetitions", "num_agents", "num_examples", "num_features")
+
+
+def _paths(value: Any, path: tuple = ()) -> list[tuple]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    if isinstance(value, dict | list):
+        for key, part in items:
+            found += _paths(part, (*path, key))
+    return found
+
+
+@st.composite
+def tomls(draw: st.DrawFn) -> tuple[str, str]:
+    """A text, and the word that a message has to name ("" if any will do)."""
+    given = copy.deepcopy(CONFIG)
+    kind = draw(st.sampled_from(["value", "value", "value", "gone", "unknown", "text"]))
+    path = draw(st.sampled_from(_paths(CONFIG)))
+    holder: Any = given
+    for key in path[:-1]:
+        holder = holder[key]
+    word = next(str(key) for key in reversed(path) if isinstance(key, str))
+    if kind == "value":
+        value = draw(JUNK)
+        if word in COUNTS and isinstance(value, int) and 12 < value < 2**62:
+            value = -1
+        if value is None:
+            holder.pop(path[-1])
+        else:
+            holder[path[-1]] = value
+    elif kind == "gone":
+        holder.pop(path[-1])
+    elif kind == "unknown":
+        word = draw(st.sampled_from(["stepsize", "x y", "roundss", "é"]))
+        place: Any = draw(st.sampled_from([given, given["problem"], given["algorithm"][0]]))
+        place[word] = draw(PLAIN.filter(lambda v: v is not None))
+    try:
+        text = tomli_w.dumps(_written(given))
+    except (TypeError, ValueError, OverflowError):
+        text = "x = "
+    if kind == "text":
+        at = draw(st.integers(0, len(text)))
+        cut = draw(st.integers(0, 5))
+        text = (
+            text[:at]
+            + draw(st.sampled_from(["", "\x00", "=", "[", '"', "é", "1"]))
+            + text[at + cut :]
+        )
+        return text, ""
+    return text, word if kind != "gone" else ""
+
+
+def _written(value: Any) -> Any:
+    """What TOML can hold: None has no word there."""
+    if isinstance(value, dict):
+        return {str(k): _written(v) for k, v in value.items() if v is not None}
+    return [_written(v) for v in value if v is not None] if isinstance(value, list) else value
+
+
+CELLS = st.one_of(
+    st.none(), st.integers(-5, 5), st.floats(-3, 3), st.sampled_from([math.nan, math.inf, 1e300]),
+    st.sampled_from(WORDS), st.booleans(), st.binary(max_size=3), st.lists(st.integers(0, 2)),
+    st.dictionaries(st.sampled_from("ab"), st.integers(0, 2)), st.dates(), st.decimals(-3, 3),
+    st.just(datetime.timedelta(days=1)),
+)  # fmt: skip
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[pa.Table, list[str], str]:
+    """A table with one column replaced by something odd, and the options of a command."""
+    rows = draw(st.sampled_from([0, 1, 3, 12]))
+    columns: dict[str, Any] = {
+        "site": [str(i % 3) for i in range(rows)],
+        "x": [0.5 * i for i in range(rows)],
+        "colour": ["red" if i % 2 else "blue" for i in range(rows)],
+        "y": [float(i % 4) for i in range(rows)],
+    }
+    name = draw(st.sampled_from(list(columns)))
+    one = draw(st.sampled_from([st.just(None), CELLS.flatmap(st.just), CELLS]))
+    kind = draw(CELLS.map(type))
+    cells = CELLS.filter(lambda cell: isinstance(cell, kind) or cell is None)
+    columns[name] = [draw(one if kind is type(None) else cells) for _ in range(rows)]
+    try:
+        table = pa.table(columns)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        columns[name] = [None] * rows
+        table = pa.table(columns)
+    agent, target = draw(
+        st.sampled_from(
+            [
+                ("site", "y"),
+                ("y", "site"),
+                ("x", "y"),
+                ("site", "x"),
+                ("colour", "y"),
+                ("site", "colour"),
+                ("no", "y"),
+            ]
+        )
+    )
+    task = draw(st.sampled_from(["regression", "classification", "x"]))
+    missing = draw(st.sampled_from(["error", "mean", "0", "nan", "x"]))
+    words = ["--agent", agent, "--target", target, "--task", task, "--missing", missing]
+    return table, words, name
+
+
+def _finite_results(folder: Path) -> str | None:
+    """What in a results folder is not finite and not absent; None if nothing is."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    try:
+        for path in folder.rglob("*.json"):
+            json.loads(path.read_text(), parse_constant=refuse)
+        for path in folder.rglob("*.parquet"):
+            table = pq.read_table(path)
+            for name in table.column_names:
+                column = table.column(name)
+                if pa.types.is_floating(column.type):
+                    values = column.drop_null().to_numpy()
+                    if not np.isfinite(values).all():
+                        raise ValueError(f"{path.name}: {name}")
+    except ValueError as error:
+        return f"results that are not finite: {error}"
+    return None
+
+
+def _try_toml(case: tuple[str, str], place: Path, tally: Tally) -> None:
+    text, word = case
+    file, out = place / "bad.toml", place / "bad-out"
+    shutil.rmtree(out, ignore_errors=True)
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    begun = time.monotonic()
+    code, errors = in_process(["run", "bad.toml", "--out", "bad-out", "--threads", "1"], place)
+    wrong = judged(code, errors, allowed=[0, 1, 2]) or _late(begun)
+    if not wrong and code == 2 and word and word not in errors and "bad.toml" not in errors:
+        wrong = f"the message does not name {word}: {errors.strip()[:200]}"
+    if not wrong and code == 0:
+        wrong = _finite_results(out)
+    _book(tally, "TOML files", code, wrong, text)
+
+
+def _try_table(case: tuple[pa.Table, list[str], str], place: Path, tally: Tally) -> None:
+    table, words, name = case
+    out = place / "bad-out"
+    shutil.rmtree(out, ignore_errors=True)
+    pq.write_table(table, place / "bad.parquet")
+    begun = time.monotonic()
+    command = ["diagnose"] if tally.counts["tables"] % 4 else ["compare"]
+    few = [] if command == ["diagnose"] else ["--rounds", "20", "--repetitions", "2"]
+    code, errors = in_process([*command, "bad.parquet", *words, *few, "--out", "bad-out"], place)
+    wrong = judged(code, errors, allowed=[0, 1, 2]) or _late(begun)
+    if not wrong and code == 0:
+        wrong = _finite_results(out)
+    _book(tally, "tables", code, wrong, f"{words} {name}: {table.to_pydict()}")
+
+
+def _late(begun: float) -> str | None:
+    spent = time.monotonic() - begun
+    return f"took {spent:.0f} s" if spent > SLOW else None
+
+
+def _book(tally: Tally, what: str, code: int, wrong: str | None, case: str) -> None:
+    tally.add(what)
+    tally.add(f"{what} that were taken", int(code == 0))
+    if wrong:
+        tally.fail(f"{what}: {wrong} <- {case[:1500]!r}")
+
+
+def _calls() -> dict[str, tuple[Any, dict, dict]]:
+    """The table of tests/test_arguments.py."""
+    path = Path(__file__).parents[1] / "test_arguments.py"
+    spec = importlib.util.spec_from_file_location("test_arguments", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CALLS
+
+
+ARRAYS = st.one_of(
+    st.lists(st.floats(0, 3) | st.sampled_from(HUGE), max_size=4).map(
+        lambda values: np.array(values, object if any(abs(v) > 1e25 for v in values) else float)
+    ),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.just(np.ma.masked_array([1.0, 2.0], [True, False])), st.just(np.array(["a"])),
+    st.just(np.array([[1.0, 2.0], [3.0, 4.0]])), st.just(np.array([object()])),
+)  # fmt: skip
+# A count that makes a call long is no mistake.
+LARGE = {
+    *COUNTS, "count", "samples", "steps", "local_steps", "inner_rounds", "threads", "most_tries",
+    "num_classes",
+}  # fmt: skip
+
+
+def _try_call(data: Any, calls: dict, tally: Tally) -> None:
+    name = data.draw(st.sampled_from(sorted(calls)))
+    call, given, kinds = calls[name]
+    argument = data.draw(st.sampled_from(sorted(kinds)))
+    value = data.draw(JUNK | ARRAYS)
+    if argument in LARGE and isinstance(value, int) and value > 12:
+        value = -value
+    arguments = {
+        k: v() if callable(v) and k in ("problem", "algorithm", "data", "rules") else v
+        for k, v in given.items()
+    }
+    begun, wrong, taken = time.monotonic(), None, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = call(**arguments | {argument: value})
+        taken = True
+        if not _finite(result):
+            wrong = f"{name}({argument}=...) returns numbers that are not finite"
+    except (ValueError, TypeError) as error:
+        if argument not in str(error):
+            wrong = f"{name}: {type(error).__name__}: {error} does not name {argument}"
+    except Exception as error:
+        wrong = f"{name}: {type(error).__name__}: {error}"
+    _book(tally, "calls", 0 if taken else 2, wrong or _late(begun), f"{name} {argument}={value!r}")
+
+
+def _finite(result: Any) -> bool:
+    if isinstance(result, tuple):
+        return all(map(_finite, result))
+    if isinstance(result, float):
+        return not math.isnan(result)
+    if isinstance(result, np.ndarray) and result.dtype.kind == "f":
+        return bool(np.isfinite(result).all())
+    return True
+
+
+def run(place: Path, tally: Tally, *, cases: int) -> None:
+    """A third of each kind, at least."""
+    calls = _calls()
+
+    def batch(strategy: Any, attempt: Any, number: int, of: str) -> None:
+        count = min(BATCH, share - tally.counts[of])
+
+        @seed(number)
+        @settings(
+            max_examples=count, deadline=None, database=None, phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(case=strategy)
+        def go(case: Any) -> None:
+            if tally.counts[of] < share:
+                attempt(case)
+
+        go()
+
+    share = -(-cases // 3)
+    for of, strategy, attempt in (
+        ("calls", st.data(), lambda case: _try_call(case, calls, tally)),
+        ("TOML files", tomls(), lambda case: _try_toml(case, place, tally)),
+        ("tables", tables(), lambda case: _try_table(case, place, tally)),
+    ):
+        while tally.counts[of] < share:
+            batch(strategy, attempt, tally.counts[f"batches of {of}"], of)
+            tally.add(f"batches of {of}")
+            tally.save()
+            print(f"{of}: {tally.counts[of]} of {share}", flush=True)

@@ -1,0 +1,267 @@
+"""Every public constructor and function refuses what it cannot use, by the argument's name.
+
+The table says what each argument takes; every kind of value that it does not take is tried.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isfed
+from isfed import (
+    PAPER,
+    Columns,
+    FederatedData,
+    LeastSquares,
+    Memory,
+    Problem,
+    Stream,
+    SumTree,
+    Uniform,
+)
+from isfed.federation.agent import Rules
+from isfed.simulate.history import History
+
+THING = object()
+MASKED = np.ma.masked_array([0.5, 0.5], mask=[True, False])
+NEVER_NUMBERS = [None, "x", b"1", math.nan, True, [], {}, THING, 1j]
+BAD: dict[str, list[Any]] = {
+    "whole": [*NEVER_NUMBERS, -1, 1.5, math.inf, 1e300],
+    "number": [*NEVER_NUMBERS, 10**400],
+    "positive": [*NEVER_NUMBERS, 0.0, -1.0, math.inf, 10**400],
+    "limit": [*NEVER_NUMBERS, -1.0],  # a positive number, or infinity
+    "amount": [*NEVER_NUMBERS, -1.0, math.inf],
+    "share": [*NEVER_NUMBERS, -0.1, 1.1, math.inf],
+    "range": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), (2.0, 1.0), THING],
+    "flag": [None, "x", 1, math.nan, [], THING],
+    "word": [None, 1, "no such word", [], {}, THING],
+    "text": [None, 1, [], {}, THING],
+    "object": [7, "no such word", math.nan, [], {}, THING, int],
+    "function": [7, "x", [], THING],
+    "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0]],
+    "rng": [None, "x", 1.5, -1, math.nan, True, [], THING],
+    "units": ["x", THING, [0.5], [-1], [99], MASKED],
+}
+NUMBERS = {"step_size": "positive", "num_active": "whole", "local_steps": "whole?"}
+METHOD = {"step_size": "positive", "full_batch": "flag", "client_weights": "word"}
+SELECTED = {**METHOD, "num_active": "whole", "local_steps": "whole?"}
+EVERYBODY = {**METHOD, "steps": "whole"}
+BASE = {"step_size": 0.1}
+DRAWN = {"step_size": 0.1, "num_active": 2}
+# name -> (arguments that are right, the kind of each argument; "?" if None is right too)
+METHODS: dict[str, tuple[dict, dict]] = {
+    "FedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "divide_by_steps": "flag"}),
+    "DynamicFedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "drift": "amount"}),
+    "ISFedAvg": (DRAWN, {
+        "step_size": "positive", "num_active": "whole", "agents": "object", "examples": "object",
+        "agent_design": "object", "example_design": "object", "divide_by_steps": "flag",
+        "drift": "amount", "correction": "object?", "weighting": "word?", "label": "text",
+    }),
+    "FOLB": (DRAWN, {**SELECTED, "prox": "amount", "variant": "word", "penalty": "amount",
+                     "absolute": "flag"}),
+    "FedAvgScheme": (DRAWN, {**SELECTED, "scheme": "word", "decay": "amount"}),
+    "FedCS": (DRAWN, {**SELECTED, "deadline": "limit"}),
+    "FedProx": (DRAWN, {**SELECTED, "prox": "amount", "stragglers": "share",
+                        "keep_stragglers": "flag", "sampling": "word"}),
+    "HybridFL": (DRAWN, {**SELECTED, "deadline": "limit", "permit": "share", "fetch": "whole",
+                         "num_classes": "whole", "server_steps": "whole?",
+                         "server_batch": "whole"}),
+    "QFedAvg": (DRAWN, {**SELECTED, "power": "amount"}),
+    "QFedSGD": (DRAWN, {**SELECTED, "power": "amount"}),
+    "KAVG": ({**BASE, "steps": 2}, {"step_size": "positive", "steps": "whole",
+                                    "client_weights": "word"}),
+    "AdaptiveTau": (BASE, {**EVERYBODY, "budget": "positive", "local_cost": "range",
+                           "average_cost": "range", "phi": "positive", "most_steps": "whole",
+                           "adapt": "flag"}),
+    "AgnosticFL": (BASE, {"step_size": "positive", "mixture_step": "amount",
+                          "stochastic": "flag", "client_weights": "word"}),
+    "CooperativeSGD": (BASE, {**EVERYBODY, "mixing": "function?", "auxiliary": "whole",
+                              "label": "text"}),
+    "DecentralisedSGD": (BASE, {"step_size": "positive", "mixing": "function",
+                                "full_batch": "flag"}),
+    "ElasticAveraging": (BASE, {"step_size": "positive", "steps": "whole", "pull": "amount?",
+                                "full_batch": "flag"}),
+    "FedAsync": (BASE, {"step_size": "positive", "mixing": "share", "prox": "amount",
+                        "staleness": "word", "power": "amount", "delay": "whole",
+                        "in_flight": "whole?", "max_age": "whole", "history": "whole?",
+                        "local_steps": "range?", "full_batch": "flag"}),
+    "FullySynchronousSGD": (BASE, {"step_size": "positive", "full_batch": "flag"}),
+    "HierFAVG": (BASE, {**EVERYBODY, "edge_rounds": "whole", "edges": "whole"}),
+    "LocalGD": (BASE, EVERYBODY),
+    "LocalSGD": (BASE, EVERYBODY),
+    "Mocha": ({}, {"penalty": "positive", "inner_rounds": "whole", "learn_relations": "flag",
+                   "effort": "range", "drop": "share", "loss": "word"}),
+    "MomentumSGD": (BASE, {**EVERYBODY, "momentum": "share", "nesterov": "flag",
+                           "buffer": "word"}),
+    "PeriodicAveraging": ({**BASE, "steps": 2}, {"step_size": "positive", "steps": "whole",
+                                                 "full_batch": "flag"}),
+    "RestartedSGD": (BASE, {**EVERYBODY, "average": "word"}),
+    "StichSGD": ({"strong": 1.0, "shift": 9.0}, {
+        "strong": "positive", "shift": "positive", "steps": "whole", "client_weights": "word",
+        "full_batch": "flag"}),
+}  # fmt: skip
+
+
+@cache
+def small() -> Problem:
+    return PAPER.replace(num_agents=4, num_examples=6, batch_size=(1, 2)).make(seed=1)
+
+
+@cache
+def history() -> History:
+    method = isfed.ISFedAvg(step_size=0.01, num_active=2)
+    return isfed.simulate(small(), method, rounds=2, engine="objects")
+
+
+def method() -> Any:
+    return isfed.FedAvg(step_size=0.01, num_active=2)
+
+
+def rules() -> Rules:
+    return method().rules(4)
+
+
+HALF = [0.5, 0.5]
+ROWS = {"features": np.eye(2), "targets": np.ones(2), "offsets": [0, 1, 2]}
+RUN = {"problem": small, "algorithm": method, "rounds": 2, "engine": "objects"}
+OTHERS: dict[str, tuple[Any, dict, dict]] = {
+    "Memory": (isfed.Memory, {}, {"floor": "share", "score": "object", "rate": "share"}),
+    "Running": (isfed.Running, {}, {"floor": "share"}),
+    "Current": (isfed.Current, {}, {"floor": "share"}),
+    "Oracle": (isfed.Oracle, {}, {"floor": "share"}),
+    "Correction": (isfed.Correction, {"kind": "drift"}, {"kind": "word", "gain": "share",
+                                                         "unseen": "word"}),
+    "Clock": (isfed.Clock, {}, {"rate": "range", "upload": "range", "download": "range",
+                                "latency": "amount", "jitter": "amount", "drop": "share"}),
+    "Columns": (Columns, {"agent": "a", "target": "t"}, {
+        "agent": "text", "target": "text", "features": "function?", "categorical": "function",
+        "task": "word", "missing": "object", "standardise": "flag", "intercept": "flag",
+        "least_rows": "whole?"}),
+    "LeastSquares": (LeastSquares, {}, {"ridge": "amount"}),
+    "Logistic": (isfed.Logistic, {}, {"ridge": "amount"}),
+    "Huber": (isfed.Huber, {}, {"ridge": "amount", "knee": "positive"}),
+    "Softmax": (isfed.Softmax, {"num_classes": 3}, {"ridge": "amount", "num_classes": "whole"}),
+    "Regression": (isfed.Regression, {}, {
+        "name": "text", "num_agents": "whole", "num_examples": "whole", "num_features": "whole",
+        "feature_variance": "range", "noise_variance": "range", "noisy_share": "share",
+        "noise_ratio": "positive", "local_steps": "range", "batch_size": "range",
+        "ridge": "amount"}),
+    "Regression.make": (PAPER.make, {}, {"seed": "whole"}),
+    "FederatedData": (FederatedData, ROWS, {"features": "array", "targets": "array",
+                                            "offsets": "array"}),
+    "FederatedData.from_agents": (FederatedData.from_agents, {}, {"agents": "object"}),
+    "FederatedData.agent": (lambda **k: small().data.agent(**k), {}, {"agent": "whole"}),
+    "Problem": (Problem, {"data": lambda: small().data, "loss": LeastSquares()}, {
+        "data": "object", "loss": "object", "local_steps": "whole", "batch_size": "whole",
+        "name": "text", "optimum": "array"}),
+    "Problem.risk": (lambda **k: small().risk(**k), {}, {"params": "array"}),
+    "Problem.local_optimum": (lambda **k: small().local_optimum(**k), {}, {"agent": "whole"}),
+    "SumTree": (SumTree, {}, {"weights": "array"}),
+    "SumTree.draw": (lambda **k: SumTree([1.0, 2.0]).draw(**k), {"num": 1, "rng": 0}, {
+        "num": "whole", "rng": "rng", "design": "object"}),
+    "SumTree.update": (lambda **k: SumTree([1.0, 2.0]).update(**k), {"units": [0], "weights": [1]},
+                       {"units": "units", "weights": "array"}),
+    "Stream": (Stream, {}, {"seed": "rng"}),
+    "Stream.uniforms": (lambda **k: Stream(0).uniforms(**k), {}, {"count": "whole"}),
+    "Stream.normals": (lambda **k: Stream(0).normals(**k), {}, {"count": "whole"}),
+    "Sampford": (isfed.Sampford, {}, {"most_tries": "whole"}),
+    **{f"{name}.draw": (getattr(isfed, name)().draw, {"inclusion": HALF, "rng": 0},
+                        {"inclusion": "array", "rng": "rng"})
+       for name in ("Systematic", "Deville", "HartleyRao", "Sampford", "Poisson",
+                    "WithReplacement")},
+    **{f"{name}.joint": (getattr(isfed, name)().joint, {}, {"inclusion": "array"})
+       for name in ("Systematic", "Deville", "HartleyRao", "Sampford", "Poisson")},
+    "inclusion_probabilities": (isfed.inclusion_probabilities, {"scores": HALF, "num": 1}, {
+        "scores": "array", "num": "whole", "floor": "share"}),
+    "Rules": (Rules, {"num_agents": 2, "step_size": 0.1, "examples": Uniform(),
+                      "example_design": isfed.Deville(), "agents": Memory()}, {
+        "num_agents": "whole", "step_size": "number", "examples": "object",
+        "example_design": "object", "agents": "object", "divide_by_steps": "flag"}),
+    "Agent": (isfed.Agent, {"index": 0, "data": (np.eye(2), np.ones(2)), "loss": LeastSquares(),
+                            "work": (1, 1), "rules": rules}, {
+        "index": "whole", "data": "object", "loss": "object", "work": "object",
+        "rules": "object"}),
+    "Cloud": (isfed.Cloud, {"params": HALF, "num_agents": 4, "num_active": 2, "policy": Memory(),
+                            "design": isfed.Deville()}, {
+        "params": "array", "num_agents": "whole", "num_active": "whole", "policy": "object",
+        "design": "object"}),
+    "simulate": (isfed.simulate, RUN, {
+        "problem": "object", "algorithm": "object", "rounds": "whole", "repetitions": "whole",
+        "seed": "whole", "initial": "array", "engine": "word", "threads": "whole?",
+        "clock": "object?", "measure": "object?", "progress": "function?"}),
+    "History.watched": (lambda **k: history().watched(**k), {}, {"column": "word"}),
+    "History.variance_ratio": (lambda **k: history().variance_ratio(**k), {}, {"rate": "share"}),
+    "History.steady": (lambda **k: history().steady(**k), {}, {"share": "share"}),
+    "read_table": (isfed.read_table, {"source": {"a": [1], "t": [1]},
+                                      "columns": Columns(agent="a", target="t")}, {
+        "columns": "object"}),
+    "load_results": (isfed.load_results, {}, {"folder": "function"}),
+    "diagnose": (isfed.diagnose, {"problem": small, "num_active": 2}, {
+        "problem": "object", "num_active": "whole", "importance": "object?", "params": "array"}),
+    "certify": (isfed.certify, {"problem": small, "algorithm": method, "rounds": 2, "samples": 5}, {
+        "problem": "object", "algorithm": "object", "params": "array", "rounds": "whole",
+        "samples": "whole", "confidence": "share", "seed": "whole", "federation": "function"}),
+    "stable_step_size": (isfed.stable_step_size, {"problem": small, "algorithm": method}, {
+        "problem": "object", "algorithm": "object", "initial": "array"}),
+    "step_limits": (isfed.step_limits, {"problem": small, "algorithm": method}, {
+        "problem": "object", "algorithm": "object", "choices": "object?"}),
+}  # fmt: skip
+CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.items()}
+# Protocols, records that methods and agents hand to each other, errors, and what takes nothing.
+NOT_CALLED = {
+    "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History", "Local",
+    "ModelState", "Results", "Selection", "Turns", "Upload", "Uploads", "Score", "DivergenceError",
+    "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
+}  # fmt: skip
+
+
+def test_the_table_has_every_public_name():
+    tried = {name.split(".")[0] for name in CALLS}
+    assert set(isfed.__all__) - tried == NOT_CALLED
+
+
+def wrong_of(kind: str) -> list[Any]:
+    optional = kind.endswith("?")
+    return [v for v in BAD[kind.rstrip("?")] if not (optional and v is None)]
+
+
+def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
+    """What is wrong with how a call takes a wrong value; None if it refuses it by name."""
+    arguments = {k: v() if callable(v) and k in ("problem", "algorithm", "data", "rules") else v
+                 for k, v in given.items()}  # fmt: skip
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(**arguments | {name: value})
+    except (ValueError, TypeError) as error:
+        said = str(error)
+        if name in said and len(said) < 400 and "unexpected keyword" not in said:
+            return None
+        return f"{name}={value!r:.40}: {type(error).__name__}: {said[:160]}"
+    except Exception as error:
+        return f"{name}={value!r:.40}: {type(error).__name__} {str(error)[:160]}"
+    return f"{name}={value!r:.40} was accepted"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_arguments_are_refused_by_name(name):
+    call, given, kinds = CALLS[name]
+    found = [
+        complaint(call, given, argument, value)
+        for argument, kind in kinds.items()
+        for value in wrong_of(kind)
+    ]
+    assert [text for text in found if text] == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_right_arguments_are_taken(name):
+    call, given, _ = CALLS[name]
+    call(**given)
+    call(**{k: np.float64(v) if isinstance(v, float) else np.int64(v) for k, v in given.items()})
