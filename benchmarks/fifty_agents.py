@@ -127,7 +127,7 @@ def _standard_errors(steps: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--agents", type=int, default=50)
     parser.add_argument("--active", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=200)

@@ -152,7 +152,7 @@ def _reference(problem: Any, method: Any, rounds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--agents", type=int, default=12)
     parser.add_argument("--active", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=20)

@@ -5,10 +5,11 @@ The table says what each argument takes; every kind of value that it does not ta
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -46,7 +47,12 @@ BAD: dict[str, list[Any]] = {
     "function": [7, "x", [], THING],
     "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0]],
     "rng": [None, "x", 1.5, -1, math.nan, True, [], THING],
-    "units": ["x", THING, [0.5], [-1], [99], MASKED],
+    "units": ["x", THING, [0.5], MASKED],
+    "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING],
+    "path": [None, 7, [], THING],
+    "columns": [7, "x", THING],
+    "filling": [None, "x", [], {}, THING, math.nan, True],
+    "int": [*NEVER_NUMBERS, 1.5, math.inf],
 }
 NUMBERS = {"step_size": "positive", "num_active": "whole", "local_steps": "whole?"}
 METHOD = {"step_size": "positive", "full_batch": "flag", "client_weights": "word"}
@@ -76,8 +82,8 @@ METHODS: dict[str, tuple[dict, dict]] = {
     "QFedSGD": (DRAWN, {**SELECTED, "power": "amount"}),
     "KAVG": ({**BASE, "steps": 2}, {"step_size": "positive", "steps": "whole",
                                     "client_weights": "word"}),
-    "AdaptiveTau": (BASE, {**EVERYBODY, "budget": "positive", "local_cost": "range",
-                           "average_cost": "range", "phi": "positive", "most_steps": "whole",
+    "AdaptiveTau": (BASE, {**EVERYBODY, "budget": "positive", "local_cost": "pair",
+                           "average_cost": "pair", "phi": "positive", "most_steps": "whole",
                            "adapt": "flag"}),
     "AgnosticFL": (BASE, {"step_size": "positive", "mixture_step": "amount",
                           "stochastic": "flag", "client_weights": "word"}),
@@ -140,8 +146,8 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "Clock": (isfed.Clock, {}, {"rate": "range", "upload": "range", "download": "range",
                                 "latency": "amount", "jitter": "amount", "drop": "share"}),
     "Columns": (Columns, {"agent": "a", "target": "t"}, {
-        "agent": "text", "target": "text", "features": "function?", "categorical": "function",
-        "task": "word", "missing": "object", "standardise": "flag", "intercept": "flag",
+        "agent": "text", "target": "text", "features": "columns?", "categorical": "columns",
+        "task": "word", "missing": "filling", "standardise": "flag", "intercept": "flag",
         "least_rows": "whole?"}),
     "LeastSquares": (LeastSquares, {}, {"ridge": "amount"}),
     "Logistic": (isfed.Logistic, {}, {"ridge": "amount"}),
@@ -201,7 +207,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "read_table": (isfed.read_table, {"source": {"a": [1], "t": [1]},
                                       "columns": Columns(agent="a", target="t")}, {
         "columns": "object"}),
-    "load_results": (isfed.load_results, {}, {"folder": "function"}),
+    "load_results": (isfed.load_results, {}, {"folder": "path"}),
     "diagnose": (isfed.diagnose, {"problem": small, "num_active": 2}, {
         "problem": "object", "num_active": "whole", "importance": "object?", "params": "array"}),
     "certify": (isfed.certify, {"problem": small, "algorithm": method, "rounds": 2, "samples": 5}, {
@@ -212,6 +218,31 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "step_limits": (isfed.step_limits, {"problem": small, "algorithm": method}, {
         "problem": "object", "algorithm": "object", "choices": "object?"}),
 }  # fmt: skip
+USUAL = {"step_size": 0.1, "num_active": 2, "steps": 2}
+PLAIN = {int: "int", float: "number", bool: "flag", str: "text"}
+
+
+def derived(name: str) -> tuple[Any, dict, dict] | None:
+    """What the annotations of a method say, where the table has no line for it."""
+    call = getattr(isfed, name)
+    hints = get_type_hints(call)
+    given, kinds = {}, {}
+    for argument, parameter in inspect.signature(call).parameters.items():
+        if parameter.default is parameter.empty:
+            if argument not in USUAL:
+                return None
+            given[argument] = USUAL[argument]
+        parts = get_args(hints[argument]) if get_origin(hints[argument]) is not Literal else ()
+        optional = "?" if type(None) in parts else ""
+        plain = [part for part in parts if part is not type(None)]
+        hint = plain[0] if optional and len(plain) == 1 else hints[argument]
+        if hint in PLAIN:
+            kinds[argument] = PLAIN[hint] + optional
+        elif get_origin(hint) is Literal:
+            kinds[argument] = "word" + optional
+    return call, given, kinds
+
+
 CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.items()}
 # Protocols, records that methods and agents hand to each other, errors, and what takes nothing.
 NOT_CALLED = {
@@ -219,6 +250,10 @@ NOT_CALLED = {
     "ModelState", "Results", "Selection", "Turns", "Upload", "Uploads", "Score", "DivergenceError",
     "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
 }  # fmt: skip
+
+for public in set(isfed.__all__) - {name.split(".")[0] for name in CALLS} - NOT_CALLED:
+    if (found := derived(public)) is not None:
+        CALLS[public] = found
 
 
 def test_the_table_has_every_public_name():

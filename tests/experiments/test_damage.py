@@ -114,6 +114,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_old_results(small, tmp_path, m
     assert not list((tmp_path / "run").glob(".*.part"))
 
 
+@pytest.mark.filterwarnings("ignore:.*diverging")
 @pytest.mark.parametrize("step_size", [1e-308, 1.7])
 def test_telemetry_is_finite_or_absent_with_the_reason(small, tmp_path, step_size):
     for algorithm in small["algorithm"]:

@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 BATCH = 250
+SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 SLOW = 60.0  # seconds: such an input takes a fraction of one
 HUGE = [
     2**31,
@@ -306,7 +307,7 @@ def run(place: Path, tally: Tally, *, cases: int) -> None:
         @seed(number)
         @settings(
             max_examples=count, deadline=None, database=None, phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=SLOW_IS_FINE,
         )  # fmt: skip
         @given(case=strategy)
         def go(case: Any) -> None:

@@ -60,6 +60,8 @@ class HierFAVG(Everybody):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self.edge_rounds, name="edge_rounds", least=1)
+        if isinstance(self.edges, Sequence) and not self.edges:
+            raise ValueError("edges=[] must have at least one edge")
         if not isinstance(self.edges, Sequence):
             check_whole(self.edges, name="edges", least=1)
 

@@ -63,6 +63,8 @@ class HybridFL(FedCS):
         check_whole(self.fetch, name="fetch", least=0)
         check_whole(self.num_classes, name="num_classes", least=1)
         check_whole(self.server_batch, name="server_batch", least=1)
+        if self.server_steps is not None:
+            check_whole(self.server_steps, name="server_steps", least=0)
 
     def start(self, agents: Any, params: np.ndarray) -> HybridState:
         """The cloud has no data; a random few permit an upload."""

@@ -11,6 +11,7 @@ import numpy as np
 from isfed.algorithms import corrected
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import CorrectedState, heard
+from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
@@ -81,10 +82,12 @@ class ISFedAvg:
         if not isinstance(self.label, str):
             raise ValueError(f"label={self.label!r} must be a text")
         if self.step_size != "auto" and not (is_number(self.step_size) and self.step_size > 0.0):
-            raise ValueError(f"step_size={self.step_size!r} must be a positive number or 'auto'")
+            raise ValueError(
+                f"step_size={shown(self.step_size)} must be a positive number or 'auto'"
+            )
         check_whole(self.num_active, name="num_active", least=1)
         if not (is_number(self.drift) and self.drift >= 0.0):
-            raise ValueError(f"drift={self.drift!r} must be a number >= 0")
+            raise ValueError(f"drift={shown(self.drift)} must be a number >= 0")
         if not isinstance(self.divide_by_steps, bool):
             raise ValueError(f"divide_by_steps={self.divide_by_steps!r} must be true or false")
         for name in ("agents", "examples"):

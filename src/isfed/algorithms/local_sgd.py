@@ -16,6 +16,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import Method
 from isfed.algorithms.parts import ClientWeights, Everybody, agent_weights, check_number
+from isfed.base.checks import check_whole
 from isfed.federation.agents import Agents
 
 
@@ -62,6 +63,7 @@ class StichSGD(Method):
 
     def __post_init__(self) -> None:
         check_number(self.strong, name="strong", above=True)
+        check_whole(self.steps, name="steps", least=1)
         check_number(self.shift, name="shift", least=float(self.steps), above=True)
         self.inner(0)
 

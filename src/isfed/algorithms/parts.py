@@ -109,6 +109,8 @@ class Everybody(Method):
 
     def __post_init__(self) -> None:
         check_number(self.step_size, name="step_size", above=True)
+        if np.size(self.steps) == 0:
+            raise ValueError("steps=[] must be one number, or one for each agent")
         for steps in np.atleast_1d(np.asarray(self.steps, object)):
             check_whole(steps, name="steps", least=1)
         check_choice(self.client_weights, ClientWeights, name="client_weights")

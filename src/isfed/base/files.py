@@ -155,15 +155,20 @@ def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *,
             raise ValueError(f"{what} holds {name} with numbers that are not finite")
 
 
+def check_like(name: str, given: np.ndarray, fresh: np.ndarray, *, grows: bool = False) -> None:
+    """Refuse an array of another type or shape; one that `grows` may have begun empty."""
+    begun = grows and fresh.size == 0 and given.shape[1:] == fresh.shape[1:]
+    if given.dtype != fresh.dtype or not (given.shape == fresh.shape or begun):
+        raise ValueError(
+            f"{name} is {given.dtype} of shape {given.shape}, expected {fresh.dtype} of shape "
+            f"{fresh.shape}"
+        )
+
+
 def put(target: np.ndarray, name: str, state: Mapping[str, np.ndarray]) -> None:
     """Copy an array of a state into its place, which it must fit; a KeyError if it is absent."""
-    given = state[name]
-    if given.shape != target.shape or given.dtype != target.dtype:
-        raise ValueError(
-            f"{name} is {given.dtype} of shape {given.shape}, expected {target.dtype} of shape "
-            f"{target.shape}"
-        )
-    target[...] = given
+    check_like(name, state[name], target)
+    target[...] = state[name]
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arguments import checked
 from isfed.base.files import read_columns, read_json
 from isfed.experiments.folder import (
     CELLS,
@@ -147,6 +148,7 @@ class Results:
         return tuple(a for a in self.algorithms if a.diverged_round is not None)
 
 
+@checked
 def load_results(folder: str | Path) -> Results:
     """Read a results folder; a StoreError says what is wrong with one that cannot be read.
 

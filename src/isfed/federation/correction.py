@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from isfed.base.arguments import check_fields, shown
 from isfed.base.checks import is_number
 from isfed.base.compiled import compiled, inlined
 from isfed.sampling.policies import Policy, Score
@@ -55,8 +56,11 @@ class Correction:
     unseen: Literal["mean", "zero"] = "mean"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"correction {self.kind!r} must be 'difference' or 'drift'")
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
+            raise ValueError(
+                f"correction {shown(self.kind)} must be of kind 'difference' or 'drift'"
+            )
+        check_fields(self)
         gain = self.gain
         if gain != "adaptive" and not (is_number(gain) and 0.0 <= gain <= 1.0):
             raise ValueError(f"gain={gain!r} must be between 0 and 1, or 'adaptive'")

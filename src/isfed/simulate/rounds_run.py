@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm
+from isfed.base.files import check_like
 from isfed.federation.agents import Agents
 from isfed.federation.clock import Clock
 from isfed.problems import Problem
@@ -111,28 +112,15 @@ class RoundsRun:
         for rep, agents in enumerate(self.agents):
             fields = {}
             for name, fresh in self.states[rep]._asdict().items():
-                given, fresh = state[f"{rep}.cloud.{name}"], np.asarray(fresh)
-                # The first axis may be that of a list that grows.
-                if (
-                    given.dtype != fresh.dtype
-                    or given.shape[1:] != fresh.shape[1:]
-                    or (given.ndim != fresh.ndim)
-                ):
-                    raise ValueError(
-                        f"{name} is {given.dtype} of shape {given.shape}, expected "
-                        f"{fresh.dtype} of shape {fresh.shape}"
-                    )
+                given = state[f"{rep}.cloud.{name}"]
+                check_like(name, given, np.asarray(fresh), grows=True)
                 fields[name] = given.copy()
-            model = self.algorithm.model(self.states[rep]).shape
-            state_now = self.states[rep]._replace(**fields)
-            if self.algorithm.model(state_now).shape != model:
-                found = self.algorithm.model(state_now).shape
-                raise ValueError(f"the model is of shape {found}, expected {model}")
-            self.states[rep] = state_now
+            self.states[rep] = self.states[rep]._replace(**fields)
             start = f"{rep}.agents."
-            agents.restore(
-                {k[len(start) :]: values for k, values in state.items() if k.startswith(start)}
-            )
+            own = {k[len(start) :]: v for k, v in state.items() if k.startswith(start)}
+            for name, fresh in agents.state().items():
+                check_like(name, own[name], fresh, grows=True)
+            agents.restore(own)
 
     def ledgers(self) -> np.ndarray:
         """(R, entries) what every repetition has cost so far."""

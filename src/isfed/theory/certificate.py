@@ -19,7 +19,8 @@ from scipy.special import stdtrit
 
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.in_process import Federation
-from isfed.base.checks import check_active
+from isfed.base.arguments import checked
+from isfed.base.checks import check_active, check_whole
 from isfed.federation.agent import Agent, Upload
 from isfed.problems import Problem
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
@@ -105,6 +106,7 @@ def _frozen(policy: Policy) -> Policy:
     return ScorePolicy(policy.name, policy.initial, Refresh.NEVER, policy.floor)
 
 
+@checked
 def certify(
     problem: Problem,
     algorithm: ISFedAvg,
@@ -129,6 +131,8 @@ def certify(
     True
     """
     check_active(algorithm.num_active, problem.num_agents)
+    check_whole(rounds, name="rounds", least=0)
+    check_whole(seed, name="seed", least=0)
     if samples < 2 or not 0.0 < confidence < 1.0:
         raise ValueError(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"

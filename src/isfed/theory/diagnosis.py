@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
+from isfed.base.arguments import checked
 from isfed.base.checks import check_active
 from isfed.problems import Problem
 from isfed.sampling.policies import Memory, Policy, Uniform
@@ -39,6 +40,7 @@ def effective_size(inclusion: np.ndarray) -> float:
     return float(seen.size**2 / np.sum(1.0 / seen))
 
 
+@checked
 def diagnose(
     problem: Problem,
     *,

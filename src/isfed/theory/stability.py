@@ -24,6 +24,8 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from isfed.algorithms import ISFedAvg
+from isfed.base.arguments import checked
+from isfed.base.checks import check_vector
 from isfed.problems import NoOptimumError, Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.theory.choices import Choices, check_model, choices_at
@@ -57,6 +59,7 @@ def _matrix(apply: Any, size: int) -> np.ndarray:
     return (matrix + matrix.T) / 2.0
 
 
+@checked
 def step_limits(
     problem: Problem,
     algorithm: ISFedAvg,
@@ -146,6 +149,7 @@ class StableSteps:
         return largest, min(careful, largest)
 
 
+@checked
 def stable_step_size(
     problem: Problem, algorithm: ISFedAvg, *, initial: np.ndarray | None = None
 ) -> float:
@@ -159,7 +163,9 @@ def stable_step_size(
     >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1
     True
     """
-    start = np.zeros(problem.num_params) if initial is None else initial
+    start = np.zeros(problem.num_params)
+    if initial is not None:
+        start = check_vector(initial, name="initial", size=problem.num_params)
     if not isinstance(problem.loss, LinearLoss):
         return SHARE_OF_CURVATURE / risk_curvature(problem, start)
     models = [start]
