@@ -277,7 +277,7 @@ def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
             call(**arguments | {name: value})
     except (ValueError, TypeError) as error:
         said = str(error)
-        if name in said and len(said) < 400 and "unexpected keyword" not in said:
+        if name in said and len(said) < 1000 and "unexpected keyword" not in said:
             return None
         return f"{name}={value!r:.40}: {type(error).__name__}: {said[:160]}"
     except Exception as error:
