@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.adaptive_tau import AdaptiveTau
     from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
+    from isfed.algorithms.around import Scheduled
     from isfed.algorithms.clustered import ClusteredSampling
     from isfed.algorithms.cooperative import (
         CooperativeSGD,
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
     from isfed.algorithms.folb import FOLB
     from isfed.algorithms.hierfavg import HierFAVG
     from isfed.algorithms.hybrid_fl import HybridFL
+    from isfed.algorithms.importance import importance
     from isfed.algorithms.local_gd import LocalGD
     from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
     from isfed.algorithms.mocha import Mocha
     from isfed.algorithms.momentum import MomentumSGD
+    from isfed.algorithms.power_of_choice import PowerOfChoice
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
     from isfed.algorithms.scaffold import SCAFFOLD
+    from isfed.algorithms.server import FedAdagrad, FedAdam, FedYogi, Served, ServerMomentum
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
@@ -87,6 +91,7 @@ _NAMES = {
     "algorithms.adaptive_tau": ("AdaptiveTau",),
     "algorithms.agnostic": ("AgnosticFL",),
     "algorithms.clustered": ("ClusteredSampling",),
+    "algorithms.around": ("Scheduled",),
     "algorithms.cooperative": (
         "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
         "PeriodicAveraging",
@@ -99,17 +104,20 @@ _NAMES = {
     "algorithms.folb": ("FOLB",),
     "algorithms.hierfavg": ("HierFAVG",),
     "algorithms.hybrid_fl": ("HybridFL",),
+    "algorithms.importance": ("importance",),
     "algorithms.local_gd": ("LocalGD",),
     "algorithms.local_sgd": (
         "KAVG", "LocalSGD", "StichSGD",
     ),
     "algorithms.mocha": ("Mocha",),
     "algorithms.momentum": ("MomentumSGD",),
+    "algorithms.power_of_choice": ("PowerOfChoice",),
     "algorithms.qffl": (
         "QFedAvg", "QFedSGD",
     ),
     "algorithms.restarted": ("RestartedSGD",),
     "algorithms.scaffold": ("SCAFFOLD",),
+    "algorithms.server": ("FedAdagrad", "FedAdam", "FedYogi", "Served", "ServerMomentum"),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),
@@ -184,12 +192,15 @@ __all__ = [
     "DivergenceError",
     "DynamicFedAvg",
     "ElasticAveraging",
+    "FedAdagrad",
+    "FedAdam",
     "FedAsync",
     "FedAvg",
     "FedAvgScheme",
     "FedCS",
     "FedProx",
     "FedVARP",
+    "FedYogi",
     "FederatedClassifier",
     "FederatedData",
     "FederatedRegressor",
@@ -217,6 +228,7 @@ __all__ = [
     "PeriodicAveraging",
     "Poisson",
     "Policy",
+    "PowerOfChoice",
     "Problem",
     "QFedAvg",
     "QFedSGD",
@@ -226,8 +238,11 @@ __all__ = [
     "Rules",
     "Running",
     "Sampford",
+    "Scheduled",
     "Score",
     "Selection",
+    "Served",
+    "ServerMomentum",
     "Softmax",
     "StichSGD",
     "Stream",
@@ -242,6 +257,7 @@ __all__ = [
     "__version__",
     "certify",
     "diagnose",
+    "importance",
     "inclusion_probabilities",
     "load_results",
     "read_table",

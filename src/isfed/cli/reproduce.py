@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -129,6 +129,62 @@ def writers(options: RunOptions, data_dir: DataDir = None) -> None:
         results = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
         finish(results)
         end_if_diverged(results)
+
+
+@app.command("networks")
+@with_options
+def networks(
+    options: RunOptions,
+    setting: Annotated[
+        str,
+        typer.Option(help="a, b-dirichlet, b-shards, c, d, e, or all; docs/networks.md has them."),
+    ] = "all",
+    quick: Annotated[
+        bool, typer.Option(help="Smaller images, 30 rounds, 2 repetitions: minutes, not hours.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Networks: ten ways to sample and to correct on six federations, each at its own best step.
+
+    Needs PyTorch: pip install 'isfed[torch]'.
+    """
+    with one_line_errors():
+        from isfed.experiments import ConfigError
+        from isfed.experiments.networks import SETTINGS, NetworkStudy
+
+        _check_numbers(options)
+        names = list(SETTINGS) if setting == "all" else [setting]
+        if not set(names) <= set(SETTINGS):
+            raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(SETTINGS)}")
+        for name in names:
+            chosen = SETTINGS[name]
+            source = replace(chosen.source, data_dir=data_dir)
+            _run_network(NetworkStudy(replace(chosen, source=source)), options, quick, len(names))
+
+
+def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> None:
+    """One set-up: run, draw, print."""
+    from isfed.experiments.networks import quick, run_networks
+    from isfed.report.networks import networks_figure, networks_table, networks_verdict
+    from isfed.report.progress import RunProgress
+
+    study = quick(study) if short else study
+    given = dict(options.given)
+    rounds = given.pop("rounds", None)
+    if rounds is not None:
+        study = replace(study, setting=replace(study.setting, rounds=rounds))
+        study = replace(study, grid_rounds=min(rounds, study.grid_rounds))
+    study = replace(study, **given)
+    folder = options.out or Path("runs") / ("networks-quick" if short else "networks")
+    folder = folder / study.setting.name if options.out is None or count > 1 else folder
+    with RunProgress(console) as progress:
+        results = run_networks(study, folder, progress=progress, **options.running)
+    networks_figure(results)
+    console.print(networks_table(results))
+    for line in networks_verdict(results):
+        print_line(f"- {line}")
+    print_line(f"Results are in {results.path}")
+    end_if_diverged(results)
 
 
 def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:

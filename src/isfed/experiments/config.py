@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from isfed.base.checks import check_active
-from isfed.experiments import data_sets  # noqa: F401 (gives the data sets their names)
+from isfed.experiments import data_sets, network_data  # noqa: F401 (give data sets their names)
 from isfed.experiments.folder import Configured
 from isfed.experiments.keys import ConfigError, check_keys, read_value
 from isfed.experiments.registry import read_algorithm

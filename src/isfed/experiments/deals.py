@@ -64,6 +64,40 @@ class Shards:
         return deals.shards(labels, num_agents=num_agents, per_agent=self.per_agent, seed=seed)
 
 
-PARTITIONS = Registry("partition", iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards)
+@dataclass(frozen=True, kw_only=True)
+class FewClasses:
+    """Every agent holds `per_agent` classes, in amounts with a heavy tail (FedProx's MNIST)."""
+
+    per_agent: int = 2
+    spread: float = 2.0
+    least: int = 5
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return deals.few_classes(
+            labels, num_agents=num_agents, per_agent=self.per_agent, spread=self.spread,
+            least=self.least, seed=seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """Rows dealt at random, in amounts with a heavy tail."""
+
+    spread: float = 2.0
+    least: int = 1
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        sizes = deals.power_law_sizes(
+            len(labels), num_agents=num_agents, spread=self.spread, least=self.least, seed=seed
+        )
+        return deals.iid(len(labels), num_agents=num_agents, sizes=sizes, seed=seed)
+
+
+PARTITIONS = Registry(
+    "partition", iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
+    few_classes=FewClasses, power_law=PowerLaw,
+)  # fmt: skip
 REGISTRIES[Deal] = PARTITIONS
 READERS[Deal] = PARTITIONS.read

@@ -34,10 +34,12 @@ from isfed.algorithms.fedvarp import FedVARP
 from isfed.algorithms.folb import FOLB
 from isfed.algorithms.hierfavg import HierFAVG
 from isfed.algorithms.hybrid_fl import HybridFL
+from isfed.algorithms.importance import importance
 from isfed.algorithms.local_gd import LocalGD
 from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
 from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.momentum import MomentumSGD
+from isfed.algorithms.power_of_choice import PowerOfChoice
 from isfed.algorithms.qffl import QFedAvg, QFedSGD
 from isfed.algorithms.restarted import RestartedSGD
 from isfed.algorithms.scaffold import SCAFFOLD
@@ -162,7 +164,7 @@ for _method in (
     CooperativeSGD, FullySynchronousSGD, PeriodicAveraging, DecentralisedSGD, ElasticAveraging,
     FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
     FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
-    FedVARP, SCAFFOLD, ClusteredSampling,
+    FedVARP, SCAFFOLD, ClusteredSampling, PowerOfChoice, importance,
 ):  # fmt: skip
     register(_method.__name__, _method)
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show

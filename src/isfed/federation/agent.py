@@ -133,6 +133,9 @@ class Agent:
             raise TypeError(f"loss={shown(loss)} needs gradient(params, x, y, weight)")
         self.features = as_numbers(data[0], name="features")
         self.targets = as_numbers(data[1], name="targets")
+        refused = getattr(loss, "not_for_objects", None)  # what `gradient` alone cannot do
+        if refused is not None:
+            raise ValueError(refused)
         self.loss = loss
         self.local_steps, self.batch_size = work  # E_k, B_k
         num_examples = len(self.targets)

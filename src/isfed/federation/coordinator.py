@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -49,7 +49,9 @@ class Coordinator:
         seed: int = 0,
         safety: Safety | None = None,
         weighting: Weighting = "step",
+        agent_weights: np.ndarray | None = None,
     ) -> None:
+        """`agent_weights` is (K,) with mean 1: what an agent counts in the objective."""
         check_for_network(algorithm, num_agents)
         if weighting not in get_args(Weighting):
             raise ValueError(f"weighting={weighting!r} must be 'step' or 'change'")
@@ -57,6 +59,7 @@ class Coordinator:
         self.num_agents = num_agents
         self.seed = seed
         self.weighting = weighting
+        self.agent_weights = check_weights(agent_weights, num_agents, weighting)
         self.safety = safety or Safety()
         most = self.safety.most_inclusion
         if most is None:
@@ -179,6 +182,8 @@ class Coordinator:
         plain = here.times
         if self.weighting == "change":
             plain = plain / (self.num_agents * here.agent_prob)  # eq. (8), in the cloud's hands
+        if self.agent_weights is not None:
+            plain = plain * self.agent_weights[here.active]
         # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
         # made the agent late.
         plain = np.where(late, plain / self.safety.patience, plain)
@@ -214,6 +219,8 @@ class Coordinator:
             self.algorithm, self.num_agents, self.seed, self.safety, self.weighting,
             self.params.shape,
         )  # fmt: skip
+        if self.agent_weights is not None:
+            parts = (*parts, self.agent_weights.tolist())
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -242,6 +249,25 @@ class Coordinator:
         self.cloud.table.nodes = state["nodes"].copy()
         self.standing.restore(state)
         self.responses.restore(state)
+
+
+def check_weights(given: Any, num_agents: int, weighting: Weighting) -> np.ndarray | None:
+    """(K,) weights of the agents in the objective with mean 1; None where all are equal."""
+    if given is None:
+        return None
+    weights = np.asarray(given, dtype=np.float64)
+    good = weights.shape == (num_agents,) and bool(np.isfinite(weights).all())
+    if not good or weights.min() < 0.0 or not weights.sum() > 0.0:
+        raise ValueError(
+            f"agent_weights must be {num_agents} numbers >= 0, one per agent, and not all 0; got "
+            f"shape {weights.shape}"
+        )
+    if weighting == "step":
+        raise ValueError(
+            "agent_weights are in the cloud's hands: use weighting='change', which is the default "
+            "of flower.Strategy"
+        )
+    return weights / weights.mean()
 
 
 def take_turn(

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isfed.flower.client import agent_turn, tell_agent
+    from isfed.flower.own import own_turn
     from isfed.flower.strategy import Strategy
+    from isfed.flower.torch import torch_turn
 
-__all__ = ["Strategy", "agent_turn", "tell_agent"]
+__all__ = ["Strategy", "agent_turn", "own_turn", "tell_agent", "torch_turn"]
 
-_HOMES = {"Strategy": "strategy", "agent_turn": "client", "tell_agent": "client"}
+_HOMES = {
+    "Strategy": "strategy",
+    "agent_turn": "client",
+    "own_turn": "own",
+    "tell_agent": "client",
+    "torch_turn": "torch",
+}
 
 
 def require_flwr() -> None:

@@ -9,13 +9,14 @@ the one that the expected array has, and nothing is allocated before the two agr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 TYPES = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}  # a model's, and how NumPy says it
+KEPT = ("bool", "int8", "int16", "int32", "int64", "uint8")  # counters: sent along, not trained
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 4096  # NumPy writes 118 bytes for most arrays; a shape of 64 numbers needs 1600
 LONGEST_TEXT = 200
@@ -73,19 +74,26 @@ def read_bytes(data: bytes, *, dtype: str, shape: tuple[int, ...]) -> np.ndarray
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and types of a model's arrays; the algorithm sees one flat vector."""
+    """The names, shapes and types of a model's arrays; the algorithm sees one flat vector.
+
+    `kept` holds the arrays of whole numbers, such as the counters of batch norm: they are sent
+    down with the model, never come up, and keep their values.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
+    kept: dict[str, Array] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
         """The layout of a model; only real floating-point arrays can be trained."""
+        trained = {name: array for name, array in arrays.items() if array.dtype not in KEPT}
         layout = cls(
-            tuple(arrays.keys()),
-            tuple(tuple(array.shape) for array in arrays.values()),
-            tuple(array.dtype for array in arrays.values()),
+            tuple(trained),
+            tuple(tuple(array.shape) for array in trained.values()),
+            tuple(array.dtype for array in trained.values()),
+            {name: array for name, array in arrays.items() if name not in trained},
         )
         for name, dtype, shape in zip(layout.names, layout.dtypes, layout.shapes, strict=True):
             if dtype not in TYPES:
@@ -101,8 +109,9 @@ class Layout:
 
     def flatten(self, arrays: ArrayRecord) -> np.ndarray:
         """One vector of float64 from arrays of this layout."""
-        if len(arrays) != len(self.names):
-            raise WireError(f"expected {len(self.names)} arrays, got {len(arrays)}")
+        given = sum(name not in self.kept for name in arrays)
+        if given != len(self.names):
+            raise WireError(f"expected {len(self.names)} arrays, got {given}")
         parts = []
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             array: Any = arrays.get(name)
@@ -126,3 +135,7 @@ class Layout:
             record[name] = Array(np.asarray(vector[first:last].reshape(shape), dtype=dtype))
             first = last
         return ArrayRecord(record)
+
+    def model(self, vector: np.ndarray) -> ArrayRecord:
+        """The same with the arrays that are sent along: all that a module is loaded from."""
+        return ArrayRecord({**self.arrange(vector), **self.kept})

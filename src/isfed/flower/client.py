@@ -47,10 +47,7 @@ def agent_turn(
     reports_per_day  after so many the agent repeats its last score, and with `privacy` refuses to
                      work; None: no limit, or 1000 where there is noise
     """
-    if reports_per_day is not None and reports_per_day < 1:
-        raise ValueError(f"reports_per_day={reports_per_day} must be at least 1")
-    if reports_per_day is None and (score_noise > 0.0 or privacy is not None):
-        reports_per_day = REPORTS_PER_DAY
+    secrecy = Secrecy(score_noise, privacy, reports_per_day)
 
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
@@ -71,18 +68,37 @@ def agent_turn(
         memory = Memory(folder, agent, order)
         told = memory.recall()
         upload = take_turn(agent, params, order.agent_prob, order.round_index)
-        hidden = Hidden(folder, context, reports_per_day)
-        may_report = told is not None or hidden.may_report()
-        if told is None:
-            told = hidden.score(upload, order, memory.last_told, score_noise, fresh=may_report)
-        if privacy is not None:
-            if not may_report:
-                raise ValueError(f"this agent has answered {reports_per_day} times today")
-            upload = replace(upload, change=hidden.change(upload, privacy))
-        memory.keep(told)
-        return Message(wire.pack_upload(replace(upload, score=told), layout), reply_to=message)
+        upload = secrecy.hide(upload, order, Hidden(folder, context, secrecy.limit), memory, told)
+        return Message(wire.pack_upload(upload, layout), reply_to=message)
 
     return turn
+
+
+class Secrecy:
+    """What an agent does to a turn before it tells the cloud; the options of `agent_turn`."""
+
+    def __init__(
+        self, score_noise: float, privacy: Privacy | None, reports_per_day: int | None
+    ) -> None:
+        if reports_per_day is not None and reports_per_day < 1:
+            raise ValueError(f"reports_per_day={reports_per_day} must be at least 1")
+        self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
+        if reports_per_day is None and (score_noise > 0.0 or privacy is not None):
+            self.limit = REPORTS_PER_DAY
+
+    def hide(
+        self, upload: Upload, order: wire.Order, hidden: Hidden, memory: Memory, told: float | None
+    ) -> Upload:
+        """The upload as it leaves; the memory keeps what was `told`, now or before."""
+        may_report = told is not None or hidden.may_report()
+        if told is None:
+            told = hidden.score(upload, order, memory.last_told, self.score_noise, fresh=may_report)
+        if self.privacy is not None:
+            if not may_report:
+                raise ValueError(f"this agent has answered {self.limit} times today")
+            upload = replace(upload, change=hidden.change(upload, self.privacy))
+        memory.keep(told)
+        return replace(upload, score=told)
 
 
 class Hidden(Discretion):

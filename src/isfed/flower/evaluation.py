@@ -33,6 +33,20 @@ def readable(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
     return _alike(found)
 
 
+def judged(told: dict[int, MetricRecord], weight: str) -> list[dict[str, Any]]:
+    """The training metrics of agents that sent any beside their score; by agent."""
+    found = []
+    for agent, record in told.items():
+        metrics = {name: value for name, value in record.items() if name != "score"}
+        if not metrics:
+            continue
+        try:
+            found.append(_metrics(RecordDict({METRICS: MetricRecord(metrics)}), weight))
+        except Exception as error:  # whatever a hostile reply can cause
+            log(WARNING, "the metrics of agent %s are left out: %s", agent, shown(error))
+    return _alike(found)
+
+
 def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
     records = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(records) != 1:

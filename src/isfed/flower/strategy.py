@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from isfed.algorithms import ISFedAvg
 from isfed.base import files
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator, Weighting, check_for_network
+from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
 from isfed.federation.reports import RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower import evaluation, exchange, wire
@@ -41,6 +41,8 @@ class Strategy(FedAvg):
     num_agents   K
     seed         of the draws
     safety       how absent, slow, wrong and hostile agents are treated
+    agent_weights what every agent counts in the objective, e.g. its number of examples; None: all
+                 the same
     weighting    "change": the cloud divides what an agent returns by K p_k, so that an agent has no
                  say in its weight; "step": the agent divides its step, as in the paper's eq. (8)
     time_limit   of a round, in seconds
@@ -60,6 +62,7 @@ class Strategy(FedAvg):
         seed: int = 0,
         safety: Safety | None = None,
         weighting: Weighting = "change",
+        agent_weights: Sequence[float] | None = None,
         time_limit: float = 600.0,
         join_limit: float = 120.0,
         checkpoint: str | Path | None = None,
@@ -77,6 +80,7 @@ class Strategy(FedAvg):
         self.algorithm = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
         self.weighting: Weighting = weighting
+        self.agent_weights = check_weights(agent_weights, num_agents, weighting)
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.roll = Roll(num_agents, names, patience=join_limit)
@@ -109,7 +113,7 @@ class Strategy(FedAvg):
         if CLIPPING in config or self._returned not in (None, wire.digest(arrays)):
             raise ValueError(ALTERED)
         config["server-round"] = server_round
-        model = layout.arrange(coordinator.params)
+        model = layout.model(coordinator.params)
         online = self.roll.online(grid)
         selection = coordinator.select()
         self._turns = turns = Turns(
@@ -158,9 +162,23 @@ class Strategy(FedAvg):
         if self.on_round is not None:
             self.on_round(report, self.coordinator.params)
         metrics = {name: value for name, value in vars(report).items() if name != "round_index"}
-        arrays = self._layout.arrange(self.coordinator.params)
+        metrics.update(self._train_metrics(server_round))
+        arrays = self._layout.model(self.coordinator.params)
         self._returned = wire.digest(arrays)
         return arrays, MetricRecord(metrics)
+
+    def _train_metrics(self, server_round: int) -> dict[str, Any]:
+        """What the agents say of their training, by Flower's `train_metrics_aggr_fn`."""
+        assert self._turns
+        key = self.weighted_by_key
+        found = evaluation.judged(self._turns.metrics, key)
+        if not found:
+            return {}
+        try:
+            return dict(self.train_metrics_aggr_fn(evaluation.limited(found, key), key))
+        except Exception as error:  # a function of the user's own may meet what it does not expect
+            log(WARNING, "metrics of round %s left out: %s", server_round, shown(repr(error)))
+            return {}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -205,7 +223,7 @@ class Strategy(FedAvg):
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
         result = Result()
-        result.arrays = layout.arrange(coordinator.params)
+        result.arrays = layout.model(coordinator.params)
         if evaluate_fn is not None and coordinator.round_index == 0:
             self._evaluate_here(evaluate_fn, 0, result)
         if coordinator.round_index < num_rounds:
@@ -251,6 +269,7 @@ class Strategy(FedAvg):
                 seed=self.seed,
                 safety=self.safety,
                 weighting=self.weighting,
+                agent_weights=self.agent_weights,
             )
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():

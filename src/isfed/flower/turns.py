@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from logging import WARNING
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
 from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -39,6 +39,7 @@ class Turns:
         self.places: list[int] = []  # of the messages in the selection
         self.messages: list[Message] = []
         self.read: dict[int, Upload | None] = {}  # by place in the selection
+        self.metrics: dict[int, MetricRecord] = {}  # by agent
         self.answers: Answers | None = None
 
     def ask(self, place: int, message: Message) -> None:
@@ -99,6 +100,9 @@ class Turns:
                 return False
             self._check_clock(agent, reply.metadata.created_at)
             self.read[place] = wire.unpack_upload(reply.content, self.layout)
+            told = reply.content.get(wire.METRICS)
+            if isinstance(told, MetricRecord):
+                self.metrics[agent] = told
         except Exception as error:  # whatever a hostile reply can cause
             log(WARNING, "agent %s: %s", agent, shown(error, 500))
             self.read[place] = REFUSED

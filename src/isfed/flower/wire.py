@@ -110,8 +110,10 @@ def unpack_order(content: RecordDict) -> Order:
     return order
 
 
-def pack_upload(upload: Upload, layout: Layout) -> RecordDict:
-    """A change and one score; how many gradients it took stays with the agent.
+def pack_upload(
+    upload: Upload, layout: Layout, metrics: dict[str, Any] | None = None
+) -> RecordDict:
+    """A change, one score and what else the agent says; how many gradients it took stays with it.
 
     The digest shows whether something between `agent_turn` and the strategy took the change for a
     model and altered it, as Flower's differential privacy does. It is no protection against an
@@ -121,7 +123,7 @@ def pack_upload(upload: Upload, layout: Layout) -> RecordDict:
     return RecordDict(
         {
             CHANGE: change,
-            METRICS: MetricRecord({"score": upload.score}),
+            METRICS: MetricRecord({**(metrics or {}), "score": upload.score}),
             ORDER: ConfigRecord({"digest": digest(change)}),
         }
     )

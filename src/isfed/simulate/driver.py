@@ -120,6 +120,7 @@ def drive(
     *,
     progress: Callable[[int], None] | None = None,
     save: Callable[[dict[str, np.ndarray]], None] | None = None,
+    stop: Callable[[], bool] | None = None,
     chunk_seconds: float = CHUNK_SECONDS,
     name: str = "the model",
 ) -> History:
@@ -127,8 +128,9 @@ def drive(
 
     `progress` is told the rounds just done (of all repetitions together, each counted once).
     `save` is given a checkpoint now and then, at Ctrl-C, and at the end; a run that is complete
-    already is not saved again. A run that diverged ends in a `DivergenceError`, a run that grows in
-    a warning; `name` is what both call it.
+    already is not saved again. `stop` is asked after every chunk, before it is saved, whether the
+    run is to end early. A run that diverged ends in a `DivergenceError`, a run that grows in a
+    warning; `name` is what both call it.
     """
     complete = run.round_index == recording.rounds or run.diverged
     every = None if recording.measured is None else recording.measured.measure.every
@@ -142,10 +144,13 @@ def drive(
             recording.add(block, run)
             if progress is not None:
                 progress(block.msd.shape[1])
+            ended = stop is not None and stop()
             if save is not None and now - saved > least:
                 save(recording.checkpoint(run))
                 saved = working_clock()
                 least = max(LEAST_BETWEEN, (saved - now) / MOST_SHARE)
+            if ended:
+                break
     except KeyboardInterrupt:
         # Only if the chunk is whole and everything about it is recorded.
         if save is not None and run.whole and recording.done == run.round_index:
@@ -156,6 +161,8 @@ def drive(
     history = run.history(recording.block(), recording.measured)
     if run.diverged:
         reason = explain_divergence(run.problem, run.algorithm)
+        where = getattr(run, "trouble", "")
+        reason = f"{where}; {reason}" if where else reason
         raise DivergenceError(run.round_index, history, reason, name=name)
     warn_if_growing(run.problem, run.algorithm, history.msd, name=name)
     return history

@@ -50,11 +50,17 @@ class RoundsRun:
         self._optimum = problem.optimum if known else np.zeros(problem.num_params)
         drifts = known and getattr(algorithm, "drift", 0.0) > 0.0
         self._response = problem.drift_response if drifts else np.empty((0, 0))
+        # Where nothing but the model tells how far a run has come, the last good one is kept.
+        self._good: dict[int, np.ndarray] = {}
+        self._keeps_good = not known
+        self.trouble = ""  # what the agents say about a model that diverged
 
     @property
     def params(self) -> np.ndarray:
-        """(R, M) the models as they stand."""
-        return np.array([self.algorithm.model(state) for state in self.states])
+        """(R, M) the models as they stand; of one that diverged, the last that was finite."""
+        return np.array(
+            [self._good.get(rep, self.algorithm.model(s)) for rep, s in enumerate(self.states)]
+        )
 
     @property
     def step_size(self) -> float:
@@ -82,6 +88,7 @@ class RoundsRun:
             for rep, agents in enumerate(self.agents):
                 state = self.states[rep]
                 for i in range(finite):
+                    before = algorithm.model(state).copy() if self._keeps_good else None
                     state = algorithm.round(state, agents, self.round_index + i)
                     agents.ledger.rounds += 1
                     msd[rep, i] = self._distance(state)
@@ -90,6 +97,9 @@ class RoundsRun:
                         watched[rep, i] = row
                     if not msd[rep, i] < TOO_FAR:
                         finite = i
+                        if before is not None:
+                            self._good[rep] = before
+                        self.trouble = getattr(agents, "trouble", "")
                         break
                 self.states[rep] = state
         self.diverged = finite < num_rounds

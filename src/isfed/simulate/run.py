@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -120,7 +121,8 @@ def make_run(
     initial: w_0, (M,); zero unless given.
     engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
         "objects" (anything), or "auto".
-    threads: cores for the kernel; all unless given.
+    threads: cores for the kernel, all unless given; processes for the agents of a network, one
+        unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     """
     check_whole(seed, name="seed", least=0)
@@ -138,7 +140,10 @@ def make_run(
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":
         return KernelRun(problem, algorithm, threads=threads, **common)
-    own = getattr(problem.loss, "make_agents", None) or CompiledAgents
+    own: Any = getattr(problem.loss, "make_agents", None)
+    if own is not None and threads is not None and threads > 1:
+        own = partial(own, workers=threads)
+    own = own or CompiledAgents
     make_agents: Any = own if which == "agents" else ObjectAgents
     return RoundsRun(problem, algorithm, make_agents, clock=clock, **common)
 
@@ -175,7 +180,8 @@ def simulate(
     engine: all give the same numbers. "kernel" is the fastest, "agents" runs any algorithm with a
         compiled loss, "objects" also losses and designs of your own; "auto" takes the first that
         can.
-    threads: cores for the kernel; all unless given.
+    threads: cores for the kernel, all unless given; processes for the agents of a network, one
+        unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     measure: evaluated every so many rounds, see `Measure`.
     progress: called with the number of rounds (times repetitions) just done.

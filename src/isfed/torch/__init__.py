@@ -7,17 +7,34 @@ try:
 except ImportError as error:
     raise ImportError("isfed.torch needs PyTorch: pip install 'isfed[torch]'") from error
 
+from isfed.algorithms.importance import importance
+from isfed.torch.diagnose import NetworkDiagnosis, diagnose
 from isfed.torch.evaluate import Evaluate, evaluate, evaluate_agents
 from isfed.torch.files import load_model, save_model
 from isfed.torch.network import Network
+from isfed.torch.server import TorchSchedule, TorchServer
+from isfed.torch.trackers import Lines, MLflow, Point, TensorBoard
+from isfed.torch.train import ResumeError, Training, train
 from isfed.torch.watch import LayerError
 
 __all__ = [
     "Evaluate",
     "LayerError",
+    "Lines",
+    "MLflow",
     "Network",
+    "NetworkDiagnosis",
+    "Point",
+    "ResumeError",
+    "TensorBoard",
+    "TorchSchedule",
+    "TorchServer",
+    "Training",
+    "diagnose",
     "evaluate",
     "evaluate_agents",
+    "importance",
     "load_model",
     "save_model",
+    "train",
 ]

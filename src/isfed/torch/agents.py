@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from isfed.base.streams import Purpose, Stream, stream_key
+from isfed.base.streams import Purpose, Stream
 from isfed.federation.agent import Rules, score_of_examples, score_of_turn
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.federation.arrays import wants_norms
@@ -20,13 +20,10 @@ from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
 from isfed.torch.convert import reseed
+from isfed.torch.pool import Block, Pool, joined, part_of
 from isfed.torch.turn import Order, Outcome, Sampled, take_turn
 
-
-class TorchPurpose(IntEnum):
-    """What a stream is for, beyond the purposes that all agents have."""
-
-    MODULE = 100  # dropout and whatever else a module draws
+MODULE = np.uint64(0x9E3779B97F4A7C15)  # turns the key of the examples into that of the module
 
 
 class TorchAgents(AddressedAgents):
@@ -36,19 +33,26 @@ class TorchAgents(AddressedAgents):
     keeps to itself is its table of scores and the memory of the score it reports.
     """
 
-    def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
+    def __init__(
+        self, problem: Problem, rules: Rules, *, seed: int, repetition: int, workers: int = 1
+    ) -> None:
+        """`workers` processes share the turns of a round; 1 is this process."""
         super().__init__(problem, seed=seed, repetition=repetition)
+        self.workers, self.pool = workers, None
+        self.address = {"seed": seed, "repetition": repetition}
         self.network: Any = problem.loss
         self.rules = rules
         self.scored = wants_norms(rules.agents, rules.examples)
         if rules.agents.learns and rules.agents.score != Score.SECOND_MOMENT:
             self._check_room(memory_size(rules.agents, problem.num_params))
-        purpose: Any = TorchPurpose.MODULE
-        self.module_key = stream_key(seed, repetition=repetition, purpose=purpose)
+        self.first = 0  # the number of the first agent; an agent on its own machine has another
         self.x, self.y = self.network.tensors(problem.data.features, problem.data.targets)
         self.offsets = problem.data.offsets
         self.tables: dict[int, Table] = {}
         self.memory: dict[int, np.ndarray] = {}
+        self.num_trained = self.network.worker.flat.trained  # the rest of a model are buffers
+        self.told: dict[int, float] = {}  # the mean training loss of the last turn, by agent
+        self.trouble = ""  # the first turn that ended in a model that is not finite
         if rules.examples.initial == Initial.OPTIMUM:
             for k in range(self.num_agents):
                 self.table(k).replace(self._norms(problem.optimum, k)[0])  # eq. (44)
@@ -80,6 +84,39 @@ class TorchAgents(AddressedAgents):
         """One turn of every agent named."""
         if local.shift is not None:
             raise ValueError("a true model that drifts is known for linear losses only; drift=0")
+        apart = self.workers > 1 and turns.agents.size > 1
+        uploads = (self._apart if apart else self._here)(turns, round_index, local)
+        gradients = int(uploads.gradients.sum())
+        scored = self.rules.agents.learns
+        self.charge_turns(turns.agents.size, gradients, scored=scored, local=local)
+        self.tick(turns.agents, uploads.gradients, round_index, local)
+        return uploads
+
+    def _apart(self, turns: Turns, round_index: int, local: Local) -> Uploads:
+        """The turns in other processes; what the agents remember goes with them and comes back."""
+        if self.pool is None:
+            self.pool = Pool(self.problem, self.rules, self.workers, self.address)
+        edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int)
+        blocks = []
+        for begin, end in pairwise(edges.tolist()):
+            some, how = part_of(turns, local, slice(begin, end))
+            which = some.agents.tolist()
+            kept = [] if self.rules.examples.equal else which
+            nodes = {k: self.table(k).nodes for k in kept}
+            memory = {k: self.memory[k] for k in which if k in self.memory}
+            if which:
+                blocks.append(Block(some, round_index, how, nodes, memory))
+        done = self.pool.work(blocks)
+        for part in done:
+            for k, nodes in part.nodes.items():
+                self.table(k).nodes[:] = nodes
+            self.memory.update(part.memory)
+            self.told.update(part.told)
+            self.trouble = self.trouble or part.trouble
+        return joined([part.uploads for part in done])
+
+    def _here(self, turns: Turns, round_index: int, local: Local) -> Uploads:
+        """The turns one after the other."""
         count, size = turns.agents.size, self.num_params
         changes, scores = np.empty((count, size)), np.empty(count)
         gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
@@ -102,11 +139,15 @@ class TorchAgents(AddressedAgents):
                 place = i if models.dim() == 2 else slice(None)
                 outcome, watch[i] = self._turn(order, models[place], round_index, local)
                 trained = flat.collect().cpu().numpy()
-                np.subtract(trained, starts[place], out=changes[i], dtype=np.float64)
+                changes[i] = trained - starts[place]  # in the model's type, as it would cross
+                self.told[k] = outcome.loss
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)
                 gradients[i] = outcome.gradients
-        self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns, local=local)
-        self.tick(turns.agents, gradients, round_index, local)
+                if not self.trouble and not np.isfinite(changes[i]).all():
+                    self.trouble = (
+                        f"agent {k} ended its turn of round {round_index} with a model that is "
+                        "not finite"
+                    )
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def _turn(
@@ -115,8 +156,11 @@ class TorchAgents(AddressedAgents):
         """Train the module from `start`; returns what was found and the telemetry."""
         worker, rules = self.network.worker, self.rules
         agent = order.agent
-        stream = self.stream(Purpose.EXAMPLES, round_index, agent)
-        seeds = Stream.at(self.module_key, round_index=round_index, agent=agent)
+        number = self.first + agent
+        stream = self.stream(Purpose.EXAMPLES, round_index, number)
+        # Dropout and whatever else a module draws, from the one key that an agent is told.
+        key = self.key(Purpose.EXAMPLES) ^ MODULE
+        seeds = Stream.at(key, round_index=round_index, agent=number)
         reseed(int(seeds.state[0] >> np.uint64(1)), worker.flat.device)
         capped = not isinstance(rules.example_design, WithReplacement)
         watch = TurnWatch(int(self.sizes[agent]), rules.examples.floor, capped=capped)

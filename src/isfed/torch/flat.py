@@ -64,6 +64,18 @@ class FlatModule:
         """The model in float64."""
         return self.collect().detach().to("cpu", torch.float64, copy=True).numpy()
 
+    def named(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """The parts of a vector by the names of a state_dict; tied parameters under every name."""
+        places = {}
+        for part in (*self.params, *self._views):
+            places[part.data_ptr()] = (part.storage_offset(), part.numel())
+        found = {}
+        for name, value in self.module.state_dict(keep_vars=True).items():
+            if value.numel() and value.data_ptr() in places:
+                begin, count = places[value.data_ptr()]
+                found[name] = vector[begin : begin + count]
+        return found
+
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all that the model consists of, on the CPU, by name."""
         return {k: v.detach().cpu().clone() for k, v in self.module.state_dict().items()}

@@ -124,6 +124,24 @@ class Network:
 
     without_optimum = True  # nobody knows the minimiser of a network, and nobody expects it
 
+    @property
+    def not_for_objects(self) -> str | None:
+        """Why agents that know nothing but `gradient` cannot train it; None if they can."""
+        if self.optimizer is not None:
+            return (
+                f"Network(optimizer={_name(self.optimizer)}) steps by an optimizer of its own, "
+                "which agents as objects do not know; use engine='agents' (or leave the engine "
+                "out), and flower.torch_turn instead of agent_turn"
+            )
+        flat = self.worker.flat
+        if flat.trained < flat.size:
+            return (
+                "this network has buffers that change during training (such as the running means "
+                "of batch norm), which agents as objects do not know; use engine='agents' (or "
+                "leave the engine out), and flower.torch_turn instead of agent_turn"
+            )
+        return None
+
     def make_agents(self, problem: Problem, rules: Rules, **address: int) -> TorchAgents:
         """The agents that train it."""
         return TorchAgents(problem, rules, **address)

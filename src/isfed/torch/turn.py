@@ -44,6 +44,7 @@ class Outcome(NamedTuple):
     """What a turn found beside the model, which is left in the worker."""
 
     gradients: int  # examples whose gradients were computed
+    loss: float  # the mean over the steps
     moments: tuple[float, float]  # means of norm * share and of its square, 0 if nobody asked
 
 
@@ -89,6 +90,7 @@ def take_turn(
     x, y = data
     stepper = _stepper(worker, order, local, optimizer)
     gradients, first, second, drawn = 0, 0.0, 0.0, 0
+    loss = worker.flat.flat.new_zeros(())
     if sampled.policy.refresh == Refresh.ALL and not local.full_batch:
         sampled.table.replace(_float64(worker.scores(x, y)))  # eq. (49)
         gradients = len(y)
@@ -109,6 +111,7 @@ def take_turn(
             )
         gradients += len(y) if units is None else units.size
         stepper(found)
+        loss += found.loss
         if found.norms is not None:
             norms = _float64(found.norms)
             weighted = norms if share is None else norms * share
@@ -118,7 +121,8 @@ def take_turn(
                 sampled.learn(units, norms, share)
         elif units is not None and share is not None:
             sampled.learn(units, np.zeros(units.size), share)
-    return Outcome(gradients, (first / drawn, second / drawn) if drawn else (0.0, 0.0))
+    mean = float(loss) / max(order.steps, 1)
+    return Outcome(gradients, mean, (first / drawn, second / drawn) if drawn else (0.0, 0.0))
 
 
 def _float64(values: Tensor) -> np.ndarray:

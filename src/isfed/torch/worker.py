@@ -21,6 +21,7 @@ class Batch(NamedTuple):
 
     gradients: Sequence[Tensor | None]  # of the weighted mean loss, None where there is none
     norms: Tensor | None  # (B,), if asked for
+    loss: Tensor  # the weighted mean loss
 
 
 def per_example(values: Tensor) -> Tensor:
@@ -61,25 +62,26 @@ class Worker:
         outputs = self.module(x)
         mean = _mean(per_example(self.loss(outputs, y)), share)
         if not scored:
-            return Batch(torch.autograd.grad(mean, self.flat.params, allow_unused=True), None)
+            gradients = torch.autograd.grad(mean, self.flat.params, allow_unused=True)
+            return Batch(gradients, None, mean.detach())
         wanted = [outputs, *self.flat.params]
         slopes, *gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
         norms = torch.linalg.vector_norm(slopes.flatten(1), dim=1)
-        return Batch(gradients, norms * len(x) if share is None else norms / share)
+        norms = norms * len(x) if share is None else norms / share
+        return Batch(gradients, norms, mean.detach())
 
     def _watched(self, x: Tensor, y: Tensor, share: Tensor | None, watch: Watch) -> Batch:
         """The same with exact norms."""
         with watch.examples(len(x)):
             mean = _mean(self.values(x, y), share)
         equal = mean.new_full((), 1.0 / len(x))
-        return Batch(
-            *watch.gradients(mean, self.flat.params, x, y, equal if share is None else share)
-        )
+        share = equal if share is None else share
+        return Batch(*watch.gradients(mean, self.flat.params, x, y, share), mean.detach())
 
     def _chunks(self, x, y, weight: Tensor | None, *, scored: bool) -> Batch:
         """The same in several passes."""
         total: list[Tensor | None] = [None] * len(self.flat.params)
-        norms = []
+        norms, loss = [], x.new_zeros((), dtype=self.flat.dtype)
         for begin in range(0, len(x), CHUNK):
             rows = slice(begin, begin + CHUNK)
             part = self.batch(
@@ -90,8 +92,9 @@ class Worker:
                 if gradient is not None:
                     before = total[i]
                     total[i] = share * gradient if before is None else before + share * gradient
+            loss += share * part.loss
             norms.append(part.norms)
-        return Batch(total, torch.cat(norms) if scored else None)
+        return Batch(total, torch.cat(norms) if scored else None, loss)
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """The score of every example; the last layer's bound takes a forward pass alone."""

@@ -1,0 +1,170 @@
+"""Networks in a configuration: `data = "network"`, with rows, model and partition by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from isfed.datasets.images import fashion_mnist, mnist
+from isfed.datasets.named import digits, mnist_by_writer
+from isfed.datasets.partition import Partition, by_column
+from isfed.datasets.synthetic_devices import synthetic_devices
+from isfed.experiments.deals import Deal, Dirichlet
+from isfed.experiments.sources import DATA, DataSet
+from isfed.problems import Problem
+from isfed.simulate import Measure
+
+Rows = Literal["digits", "mnist", "fashion-mnist", "writers", "synthetic"]
+TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
+HELD_OUT_EVERY = 5
+
+
+class _Loaded(NamedTuple):
+    """Rows with their classes, the natural owners if any, and the rows to test on."""
+
+    x: np.ndarray
+    y: np.ndarray
+    owners: np.ndarray | None
+    test_x: np.ndarray
+    test_y: np.ndarray
+
+
+def make_module(model: str, shape: tuple[int, ...], hidden: int) -> Any:
+    """A module for rows of that shape and ten classes; a function that can be sent elsewhere."""
+    from isfed.torch.models import find_model
+
+    return find_model(model)(shape, 10, hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkData(DataSet):
+    """A network on images or on FedProx's synthetic rows.
+
+    rows: digits needs no files; writers and synthetic come with agents of their own.
+    model: softmax, mlp, cnn, or "package.module:function", called with the shape of a row, the
+        number of classes and `hidden`.
+    hidden: units of the hidden layer.
+    side: pixels along an image; 14 averages MNIST's 28 by twos.
+    num_agents, partition: how rows without agents of their own are dealt.
+    local_steps: E_k; or `passes` over the data of an agent, where it is not 0.
+    batch_size: B_k, no larger than the agent.
+    score: what stands for the norm of an example's gradient, "last_layer" or "exact".
+    test_rows: at most so many rows to test on; 0 for all.
+    every: rounds between evaluations.
+    """
+
+    rows: Rows = "digits"
+    model: str = "mlp"
+    hidden: int = 32
+    side: int = 28
+    num_agents: int = 20
+    partition: Deal = field(default_factory=Dirichlet)
+    local_steps: int = 5
+    passes: int = 0
+    batch_size: int = 20
+    score: Literal["last_layer", "exact"] = "last_layer"
+    test_rows: int = 0
+    every: int = 10
+    seed: int = 0
+    held_out: bool = False
+    not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
+    usual_active: ClassVar[int] = 5
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "num_agents", "batch_size", "every", "local_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.side not in (14, 28):
+            raise ValueError(f"side={self.side} must be 28 or 14")
+
+    def _load(self) -> _Loaded:
+        if self.rows == "digits":
+            found = digits()
+            return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)
+        if self.rows == "synthetic":
+            x, y, owned = synthetic_devices(num_agents=self.num_agents, seed=self.seed)
+            owners = np.empty(len(y), np.int64)
+            owners[owned.rows] = np.repeat(np.arange(owned.sizes.size), owned.sizes)
+            return _split(x, y, owners)
+        if self.rows == "writers":
+            both = mnist_by_writer(self.data_dir)
+            parts = [
+                (_images(p.features.reshape(-1, 28, 28), self.side), p.targets)
+                for p in (both.train, both.test)
+            ]
+            return _Loaded(*parts[0], both.train.groups, *parts[1])
+        load = mnist if self.rows == "mnist" else fashion_mnist
+        found = load(self.data_dir)
+        train, test = _images(found.train_x, self.side), _images(found.test_x, self.side)
+        return _Loaded(train, found.train_y, None, test, found.test_y)
+
+    def _kept(self, rows: int) -> np.ndarray:
+        """Which training rows are not held out; the same whatever the partition."""
+        order = np.random.default_rng(12345).permutation(rows)
+        return order % HELD_OUT_EVERY != HELD_OUT_EVERY - 1
+
+    def make(self) -> Problem:
+        """The training problem."""
+        from isfed.torch import Network
+
+        found = self._load()
+        x, y, owners = found.x, found.y.astype(np.int64), found.owners
+        if self.held_out:
+            kept = self._kept(len(y))
+            x, y = x[kept], y[kept]
+            owners = None if owners is None else owners[kept]
+        data = self._dealt(y, owners).federate(x, y)
+        sizes = np.minimum(self.batch_size, data.num_examples)
+        steps: Any = self.local_steps
+        if self.passes:
+            steps = -(-self.passes * data.num_examples // sizes)
+        network = Network(
+            partial(make_module, self.model, x.shape[1:], self.hidden),
+            score=self.score,
+            seed=self.seed,
+        )
+        return Problem(data, network, local_steps=steps, batch_size=sizes, name=self.rows)
+
+    def _dealt(self, y: np.ndarray, owners: np.ndarray | None) -> Partition:
+        if owners is not None:
+            return by_column(owners)
+        return self.partition(y, self.num_agents, self.seed)
+
+    def measure(self, problem: Problem) -> Measure:
+        """Loss and accuracy on the test rows."""
+        from isfed.torch import Evaluate
+
+        found = self._load()
+        step = max(1, len(found.test_y) // self.test_rows) if self.test_rows else 1
+        x, y = found.test_x[::step], found.test_y[::step].astype(np.int64)
+        return Evaluate(problem.loss, x, y, every=self.every)
+
+    def held_out_loss(self, problem: Problem) -> Measure:
+        """Loss and accuracy on the training rows held out."""
+        from isfed.torch import Evaluate
+
+        found = self._load()
+        out = np.flatnonzero(~self._kept(len(found.y)))
+        step = max(1, len(out) // self.test_rows) if self.test_rows else 1
+        x, y = found.x[out[::step]], found.y[out[::step]].astype(np.int64)
+        return Evaluate(problem.loss, x, y, every=self.every)
+
+
+def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> _Loaded:
+    """Every tenth row, of every owner in turn, is for the test."""
+    out = np.arange(len(y)) % TEST_EVERY == TEST_EVERY - 1
+    kept = None if owners is None else owners[~out]
+    return _Loaded(x[~out], y[~out], kept, x[out], y[out])
+
+
+def _images(pixels: np.ndarray, side: int) -> np.ndarray:
+    pixels = pixels.astype(np.float32)
+    if side == 14:
+        pixels = pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4))
+    return pixels
+
+
+DATA.add("network", NetworkData)

@@ -1,0 +1,209 @@
+"""Would importance sampling, or a correction, help this network? From one pass at a given model.
+
+The cloud wants the mean gradient g = 1/K sum_k g_k. A round estimates it from L agents, each by E_k
+batches of B_k examples. Its variance has two parts: which agents are heard (here by Monte-Carlo
+over the draws of the design), and which examples they use (here from pairs of batches).
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms.fedavg import FedAvg
+from isfed.base.checks import check_active
+from isfed.federation.agents import Turns
+from isfed.problems import Problem
+from isfed.sampling.designs import Deville, inclusion_probabilities
+from isfed.torch.network import Network
+
+SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
+MOST_NUMBERS = 50_000_000
+FLOOR = 0.2  # of the probabilities of agents, as `importance` has it
+CLEARLY = 0.8  # a way is recommended if its variance is below this share of that of uniform
+
+
+@dataclass(frozen=True)
+class NetworkDiagnosis:
+    """The variance of one round's estimate of the gradient, by the way to sample.
+
+    variance: by way, in units of |g|^2.
+    stderr: of each, from the Monte-Carlo draws.
+    drift: |mean local gradient of a turn - g|^2 / |g|^2, with all agents heard: what several local
+        steps add as a bias, which no sampling removes and correction="drift" does.
+    signal: |g|^2.
+    """
+
+    variance: dict[str, float]
+    stderr: dict[str, float]
+    drift: float
+    signal: float
+
+    @property
+    def choice(self) -> str:
+        """The way that is recommended."""
+        uniform = self.variance["uniform"]
+        if self.drift > uniform or (
+            self.drift > 0.25 * uniform and self.variance["difference"] < CLEARLY * uniform
+        ):
+            return "drift"
+        for way in ("importance", "importance of agents and examples"):
+            if self.variance[way] < CLEARLY * self.variance["difference"]:
+                return way if self.variance[way] < CLEARLY * uniform else "uniform"
+        return "difference" if self.variance["difference"] < CLEARLY * uniform else "uniform"
+
+    def recommendation(self) -> str:
+        """A sentence, and the numbers behind it."""
+        code = {
+            "uniform": "FedAvg(...): agents and examples are alike enough",
+            "importance": "importance(...)",
+            "importance of agents and examples": "importance(..., examples=Memory())",
+            "difference": 'importance(..., correction="difference")',
+            "drift": 'importance(..., correction="drift")',
+        }[self.choice]
+        told = "; ".join(
+            f"{way} {value:.3g} ± {self.stderr[way]:.1g}" for way, value in self.variance.items()
+        )
+        return (
+            f"Use {code}. Variance of a round over the squared gradient: {told}. Bias of the "
+            f"local steps: {self.drift:.3g}."
+        )
+
+
+class _Sketch:
+    """Vectors as they are, or added up with random signs into fewer numbers.
+
+    Squared lengths of differences are kept: exactly, or to about sqrt(2 / SKETCH).
+    """
+
+    def __init__(self, size: int, count: int, seed: int) -> None:
+        self.whole = size * count <= MOST_NUMBERS or size <= SKETCH
+        rng = np.random.default_rng(seed)
+        if not self.whole:
+            self.place = rng.integers(SKETCH, size=size)
+            self.sign = rng.choice([-1.0, 1.0], size)
+
+    def __call__(self, vector: np.ndarray) -> np.ndarray:
+        if self.whole:
+            return vector
+        return np.bincount(self.place, vector * self.sign, SKETCH)
+
+
+def diagnose(
+    problem: Problem,
+    *,
+    num_active: int,
+    step_size: float,
+    params: np.ndarray | None = None,
+    draws: int = 400,
+    seed: int = 0,
+) -> NetworkDiagnosis:
+    """The variance of a round under each way to sample, at one model.
+
+    problem: its loss is a `Network`.
+    num_active: L.
+    step_size: of a local step.
+    params: the model, (M,), best one that has been trained for a while: at the start all agents
+        look alike. The network's first model unless given.
+    draws: of agents, for the Monte-Carlo.
+    seed: of all draws.
+
+    It takes every agent's gradient, four batches and one turn. "difference" assumes that agents
+    remember their gradients at this very model: the best that it can do.
+    """
+    network = problem.loss
+    if not isinstance(network, Network):
+        raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
+    check_active(num_active, problem.num_agents)
+    model = network.initial() if params is None else np.asarray(params, np.float64)
+    count = problem.num_agents
+    rng = np.random.default_rng(seed)
+    sketch = _Sketch(model.size, count, seed)
+    gradients, uniform_noise, scored_noise = [], np.empty(count), np.empty(count)
+    for k in range(count):
+        x, y = problem.data.agent(k)
+        gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
+        gradients.append(sketch(gradient))
+        batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
+        prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
+        prob = 0.9 * prob + 0.1 / len(y)
+        even = np.full(len(y), 1.0 / len(y))
+        for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
+            noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
+    found = np.array(gradients)
+    mean = found.mean(axis=0)
+    signal = float(mean @ mean)
+    squares = np.einsum("km,km->k", found, found)
+    ways: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {
+        "uniform": (np.ones(count), found, uniform_noise),
+        "importance": (np.sqrt(squares + uniform_noise), found, uniform_noise),
+        "importance of agents and examples": (
+            np.sqrt(squares + scored_noise), found, scored_noise,
+        ),
+        "difference": (np.ones(count), np.broadcast_to(mean, found.shape), uniform_noise),
+    }  # fmt: skip
+    variance, stderr = {}, {}
+    for way, (scores, vectors, noise) in ways.items():
+        value, error = _round_variance(scores, vectors, noise, num_active, draws, rng)
+        variance[way], stderr[way] = value / signal, error / signal
+    drift = _drift(problem, model, step_size, seed)
+    return NetworkDiagnosis(variance, stderr, drift, signal)
+
+
+def _batch_variance(
+    network: Network, model: np.ndarray, data: tuple, prob: np.ndarray, batch: int, rng: Any
+) -> float:
+    """E |batch gradient - gradient|^2, from two independent batches drawn with replacement."""
+    x, y = data
+    pair = []
+    for _ in range(2):
+        rows = rng.choice(len(y), batch, p=prob)
+        weight = 1.0 / (len(y) * prob[rows])
+        pair.append(network.gradient(model, x[rows], y[rows], weight)[0])
+    apart = pair[0] - pair[1]
+    return float(apart @ apart) / 2.0
+
+
+def _round_variance(
+    scores: np.ndarray, vectors: np.ndarray, noise: np.ndarray, num_active: int, draws: int,
+    rng: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """E |estimate - mean|^2 over draws of agents, and the standard error of that."""
+    count = len(scores)
+    total = scores.sum()
+    shares = scores / total if total > 0.0 else np.full(count, 1.0 / count)
+    inclusion = inclusion_probabilities((1.0 - FLOOR) * shares + FLOOR / count, num_active)
+    mean = vectors.mean(axis=0)
+    design, found = Deville(), np.empty(draws)
+    for i in range(draws):
+        drawn = design.draw(inclusion, rng=int(rng.integers(2**31)))
+        # Not renormalised: that would bias the mean.
+        estimate = (1.0 / (count * inclusion[drawn])) @ vectors[drawn]
+        apart = estimate - mean
+        found[i] = apart @ apart
+    from_examples = float((noise / (count**2 * inclusion)).sum())
+    return float(found.mean()) + from_examples, float(found.std(ddof=1) / np.sqrt(draws))
+
+
+def _drift(problem: Problem, model: np.ndarray, step_size: float, seed: int) -> float:
+    """|mean over agents of a turn's mean gradient - g|^2 / |g|^2, less what is noise of batches."""
+    network: Any = problem.loss
+    rules = FedAvg(step_size=step_size, num_active=1).rules(problem.num_agents)
+    agents = network.make_agents(problem, rules, seed=seed, repetition=0)
+    total, start, noise = np.zeros(model.size), np.zeros(model.size), 0.0
+    for k in range(problem.num_agents):
+        turns = Turns(np.array([k]), model, np.array([step_size]))
+        steps = int(problem.local_steps[k])
+        pair = [agents.work(turns, i).changes[0] / (-step_size * steps) for i in range(2)]
+        total += (pair[0] + pair[1]) / 2.0
+        start += agents.gradients(np.array([k]), model)[0]
+        noise += float(((pair[0] - pair[1]) ** 2).sum()) / 4.0
+    trained = agents.num_trained
+    apart = (total - start)[:trained] / problem.num_agents
+    gradient = start / problem.num_agents
+    bias = float(apart @ apart) - noise / problem.num_agents**2
+    return max(bias, 0.0) / float(gradient @ gradient)

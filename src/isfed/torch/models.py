@@ -1,0 +1,65 @@
+"""Small models by name, for configurations and the studies."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from math import prod
+
+from torch import nn
+
+MakeModel = Callable[..., nn.Module]
+
+
+def softmax(shape: Sequence[int], classes: int, hidden: int) -> nn.Module:
+    """Softmax regression from zero; `hidden` is not used."""
+    linear = nn.Linear(prod(shape), classes)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def mlp(shape: Sequence[int], classes: int, hidden: int) -> nn.Module:
+    """One hidden layer."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+def cnn(shape: Sequence[int], classes: int, hidden: int) -> nn.Module:
+    """Two convolutions of 3 x 3 with 8 and 16 channels, then one hidden layer."""
+    if len(shape) != 2:
+        raise ValueError(f"a cnn needs images, got rows of shape {tuple(shape)}")
+    high, wide = shape[0] // 4, shape[1] // 4
+    return nn.Sequential(
+        nn.Unflatten(1, (1, shape[0])), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * high * wide, hidden), nn.ReLU(), nn.Linear(hidden, classes),
+    )  # fmt: skip
+
+
+MODELS: dict[str, MakeModel] = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
+
+
+def register_model(name: str, make: MakeModel) -> None:
+    """Let `model = name` in a configuration stand for `make(shape, classes, hidden)`."""
+    if MODELS.get(name, make) is not make:
+        raise ValueError(f"the model {name!r} is registered already")
+    MODELS[name] = make
+
+
+def find_model(name: str) -> MakeModel:
+    """A model by its name, or by "package.module:function"."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" not in name:
+        raise ValueError(
+            f"model={name!r} must be one of {', '.join(MODELS)}, or package.module:function"
+        )
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model={name!r} cannot be imported: {error}") from error

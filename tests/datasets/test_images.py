@@ -1,0 +1,112 @@
+"""Images from IDX files, FedProx's synthetic agents, and partitioners of flwr-datasets."""
+
+import gzip
+import struct
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from isfed.datasets import images
+from isfed.datasets.files import VARIABLE, DataMissingError
+from isfed.datasets.flwr_partitions import from_flwr
+from isfed.datasets.synthetic_devices import synthetic_devices
+
+RNG = np.random.default_rng(0)
+
+
+def idx(array):
+    header = b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Small files in the usual form, one of them not packed."""
+    monkeypatch.setattr(images, "PARTS", {"train": 6, "t10k": 3})
+    monkeypatch.setattr("isfed.datasets.files.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    place = tmp_path / "fashion-mnist"
+    place.mkdir()
+    for part, count in images.PARTS.items():
+        pixels = idx(RNG.integers(0, 256, (count, 28, 28)))
+        (place / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(pixels))
+        (place / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
+    return tmp_path
+
+
+def test_files_are_read_packed_or_not(folder):
+    found = images.fashion_mnist(folder)
+    assert found.train_x.shape == (6, 28, 28)
+    assert found.train_x.dtype == np.float32
+    assert 0.0 <= found.train_x.min() < found.train_x.max() <= 1.0
+    assert found.test_y.tolist() == [0, 1, 2]
+
+
+def test_missing_files_are_named_with_what_to_do(folder):
+    with pytest.raises(DataMissingError, match=r"train-images-idx3-ubyte.gz was not found.*mnist"):
+        images.mnist(folder)
+    (folder / "fashion-mnist" / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataMissingError, match=r"Get http.*t10k-labels-idx1-ubyte.gz"):
+        images.fashion_mnist(folder)
+
+
+def test_files_of_another_size_are_refused(folder):
+    (folder / "fashion-mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(4)))
+    with pytest.raises(ValueError, match=r"labels \(4,\), expected 6"):
+        images.fashion_mnist(folder)
+    (folder / "fashion-mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(6) + 9))
+    with pytest.raises(ValueError, match="go to 14, expected 0 to 9"):
+        images.fashion_mnist(folder)
+
+
+def test_synthetic_agents_differ_in_size_and_in_what_they_know():
+    x, y, partition = synthetic_devices(num_agents=20, seed=1)
+    assert x.shape == (partition.rows.size, 60)
+    assert partition.sizes.min() >= 50
+    assert np.ptp(partition.sizes) > 50
+    assert set(np.unique(y)) <= set(range(10))
+    again = synthetic_devices(num_agents=20, seed=1)
+    np.testing.assert_array_equal(x, again[0])
+
+
+class Dealer:
+    """What flwr-datasets has: a data set is put in, and its parts are asked for."""
+
+    def __init__(self, owner_of):
+        self.owner_of, self.num_partitions = owner_of, 3
+        self.dataset: dict = {}
+
+    def load_partition(self, k):
+        rows = [i for i, label in enumerate(self.dataset["label"]) if self.owner_of(label) == k]
+        return {name: [values[i] for i in rows] for name, values in self.dataset.items()}
+
+
+@pytest.fixture
+def datasets(monkeypatch):
+    fake = types.ModuleType("datasets")
+    fake.Dataset = types.SimpleNamespace(from_dict=dict)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+
+
+def test_partitioners_of_flwr_datasets_are_accepted(datasets):
+    labels = np.array([2, 0, 1, 1, 0, 2, 2])
+    partition = from_flwr(Dealer(lambda label: label), label=labels)
+    assert partition.sizes.tolist() == [2, 2, 3]
+    assert labels[partition.rows].tolist() == [0, 0, 1, 1, 2, 2, 2]
+
+
+def test_partitioners_that_lose_rows_are_refused(datasets):
+    with pytest.raises(ValueError, match="leaves agent 2 without examples"):
+        from_flwr(Dealer(lambda label: min(label, 1)), label=np.array([0, 1, 2]))
+    with pytest.raises(ValueError, match="deals 3 rows of 4"):
+        from_flwr(Dealer(lambda label: label), label=np.array([0, 1, 2, 7]))
+    with pytest.raises(ValueError, match="one length"):
+        from_flwr(Dealer(lambda label: label), label=[0, 1], other=[1])
+
+
+def test_without_flwr_datasets_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match="pip install flwr-datasets"):
+        from_flwr(Dealer(lambda label: label), label=[0])

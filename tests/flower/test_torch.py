@@ -1,0 +1,251 @@
+"""Networks over a grid without a network: our loop, a loop of one's own, and the example."""
+
+# pyright: reportMissingImports=false
+import difflib
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from local_grid import LocalGrid  # noqa: E402
+from torch import nn  # noqa: E402
+
+from isfed import FedAvg, FederatedData, Memory, Problem, simulate  # noqa: E402
+from isfed.flower import Strategy, own_turn, torch_turn  # noqa: E402
+from isfed.torch import Network, importance  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-torch"
+RNG = np.random.default_rng(0)
+SIZES = (12, 20, 8, 15)
+ROWS = RNG.standard_normal((sum(SIZES), 4)).astype(np.float32)
+LABELS = RNG.integers(0, 3, sum(SIZES))
+DATA = FederatedData(ROWS, LABELS, np.cumsum([0, *SIZES]))
+QUICK = {"num_agents": 4, "time_limit": 60.0, "join_limit": 0.0, "fraction_evaluate": 0.0}
+QUICK["names"] = [f"agent{k}" for k in range(4)]
+
+
+def module():
+    """Batch norm has a counter without dimensions; dropout draws."""
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 3)
+    )
+
+
+NETWORK = Network(module)
+
+
+def load(context):
+    return DATA.agent(context.node_config["partition-id"])
+
+
+def grid_of(handler, tmp_path, spoil=None):
+    app = ClientApp()
+    app.train()(handler)
+    configs = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(4)]
+    return LocalGrid(app, configs, spoil)
+
+
+def initial(network=NETWORK):
+    return ArrayRecord(network.state_dict(network.initial()))
+
+
+@pytest.mark.parametrize("weighting", ["step", "change"])
+@pytest.mark.parametrize("examples", [None, Memory()], ids=["uniform", "memory"])
+def test_our_loop_gives_the_numbers_of_the_process(tmp_path, weighting, examples):
+    algorithm = importance(step_size=0.2, num_active=2, examples=examples, weighting=weighting)
+    strategy = Strategy(algorithm, seed=3, weighting=weighting, **QUICK)
+    grid = grid_of(torch_turn(load, NETWORK, local_steps=3, batch_size=4), tmp_path)
+    result = strategy.start(grid, initial(), num_rounds=6)
+    expected = simulate(Problem(DATA, NETWORK, 3, 4), algorithm, rounds=6, seed=3).params[0]
+    found = NETWORK.params(result.arrays.to_torch_state_dict())
+    rounded = expected.astype(np.float32)
+    if weighting == "step":  # the same sums in the same order
+        np.testing.assert_array_equal(found, rounded)
+    else:
+        np.testing.assert_allclose(found, rounded, rtol=1e-4, atol=1e-6)
+    assert result.arrays["1.num_batches_tracked"].dtype == "int64"
+    metrics = result.train_metrics_clientapp[6]
+    assert 0.0 < metrics["train_loss"] < 3.0
+    assert metrics["answered"] == 2
+
+
+def test_the_train_config_reaches_our_loop(tmp_path):
+    algorithm = FedAvg(step_size=0.2, num_active=4)
+    strategy = Strategy(algorithm, weighting="step", **QUICK)
+    grid = grid_of(torch_turn(load, NETWORK, local_steps=3, batch_size=4), tmp_path)
+    config = ConfigRecord({"local-steps": 2, "batch-size": 5})
+    result = strategy.start(grid, initial(), num_rounds=2, train_config=config)
+    expected = simulate(Problem(DATA, NETWORK, 2, 5), algorithm, rounds=2).params[0]
+    found = NETWORK.params(result.arrays.to_torch_state_dict())
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_frozen_and_tied_parameters_keep_their_places(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.frozen = nn.Linear(4, 3)
+            self.a = nn.Linear(3, 3)
+            self.b = nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x):
+            return self.b(torch.tanh(self.a(self.frozen(x))))
+
+    network = Network(Tied)
+    algorithm = FedAvg(step_size=0.2, num_active=2)
+    grid = grid_of(torch_turn(load, network, local_steps=2, batch_size=3), tmp_path)
+    strategy = Strategy(algorithm, weighting="step", **QUICK)
+    result = strategy.start(grid, initial(network), num_rounds=3)
+    expected = simulate(Problem(DATA, network, 2, 3), algorithm, rounds=3).params[0]
+    state = result.arrays.to_torch_state_dict()
+    np.testing.assert_array_equal(network.params(state), expected.astype(np.float32))
+    before = network.state_dict(network.initial())
+    assert torch.equal(state["frozen.weight"], before["frozen.weight"])
+    assert torch.equal(state["a.weight"], state["b.weight"])
+
+
+def test_another_architecture_is_refused_by_the_agent(tmp_path):
+    replies = []
+    grid = grid_of(
+        torch_turn(load, Network(lambda: nn.Linear(4, 3))),
+        tmp_path,
+        lambda _, reply: replies.append(reply) or reply,
+    )
+    strategy = Strategy(FedAvg(step_size=0.1, num_active=1), **QUICK)
+    strategy.start(grid, initial(), num_rounds=1)
+    assert "another architecture than Linear" in replies[0].error.reason
+
+
+# A loop of one's own: here it adds its agent's number to every float.
+
+
+def reply_with(message, state, **metrics):
+    content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord(metrics)})
+    return Message(content, reply_to=message)
+
+
+def add(message, context):
+    agent = context.node_config["partition-id"]
+    state = message.content["arrays"].to_torch_state_dict()
+    moved = {n: v + message.content["config"]["lr"] * agent if v.is_floating_point() else v + 1
+             for n, v in state.items()}  # fmt: skip
+    return reply_with(message, moved, **{"num-examples": SIZES[agent], "train_loss": 1.0 + agent})
+
+
+def run_own(tmp_path, fit=add, rounds=1, num_active=4, **options):
+    algorithm = importance(step_size=1.0, num_active=num_active)
+    strategy = Strategy(algorithm, seed=1, **{**QUICK, **options})
+    replies = []
+    grid = grid_of(own_turn(fit), tmp_path, lambda _, r: replies.append(r) or r)
+    config = ConfigRecord({"lr": 0.5})
+    result = strategy.start(grid, initial(), num_rounds=rounds, train_config=config)
+    return strategy, result, replies
+
+
+def test_a_loop_of_ones_own_is_averaged_and_its_counters_stay(tmp_path):
+    _, result, replies = run_own(tmp_path)
+    before, after = NETWORK.initial(), NETWORK.params(result.arrays.to_torch_state_dict())
+    np.testing.assert_allclose(after - before, np.mean([0.0, 0.5, 1.0, 1.5]), rtol=1e-6)
+    assert result.arrays["1.num_batches_tracked"].numpy() == 0
+    assert result.train_metrics_clientapp[1]["train_loss"] == pytest.approx(
+        np.average([1, 2, 3, 4], weights=SIZES)
+    )
+    size = NETWORK.num_params()
+    scores = sorted(reply.content["metrics"]["score"] for reply in replies)
+    np.testing.assert_allclose(scores, [0.5 * k * size**0.5 for k in range(4)], rtol=1e-5)
+
+
+def test_agents_count_by_their_weights(tmp_path):
+    _, result, _ = run_own(tmp_path, agent_weights=SIZES)
+    moved = NETWORK.params(result.arrays.to_torch_state_dict()) - NETWORK.initial()
+    np.testing.assert_allclose(moved, np.average([0.0, 0.5, 1.0, 1.5], weights=SIZES), rtol=1e-5)
+    for bad in ([1, 2], [1, -1, 1, 1], [0, 0, 0, 0]):
+        with pytest.raises(ValueError, match="agent_weights must be 4 numbers"):
+            run_own(tmp_path, agent_weights=bad)
+    with pytest.raises(ValueError, match="in the cloud's hands"):
+        run_own(tmp_path, agent_weights=SIZES, weighting="step")
+
+
+def test_scores_are_remembered_and_steer_the_draw(tmp_path):
+    strategy, _, _ = run_own(tmp_path, rounds=30, num_active=2)
+    scores = strategy.coordinator.cloud.table.scores
+    assert (np.diff(scores) > 0).all()  # the length of the change, by agent
+
+
+@pytest.mark.parametrize(
+    ("fit", "options", "said"),
+    [
+        (lambda m, c: reply_with(m, {}), {}, "expected 8 arrays, got 0"),
+        (lambda m, c: Message(RecordDict(), reply_to=m), {}, "one trained model, got 0"),
+        (lambda m, c: reply_with(m, {n: v * np.nan if v.is_floating_point() else v for n, v in
+         m.content["arrays"].to_torch_state_dict().items()}), {}, "not finite"),
+        (lambda m, c: reply_with(m, m.content["arrays"].to_torch_state_dict(), score=-1.0), {},
+         "score=-1.0 must be a number >= 0"),
+        (add, {"weighting": "step"}, "weighting='change'"),
+    ],
+    ids=["another model", "no model", "nan", "score", "step"],
+)  # fmt: skip
+def test_what_a_loop_may_not_return_is_said(tmp_path, fit, options, said):
+    _, result, replies = run_own(tmp_path, fit, **options)
+    assert said in replies[0].error.reason
+    np.testing.assert_array_equal(
+        NETWORK.params(result.arrays.to_torch_state_dict()), NETWORK.initial()
+    )
+
+
+@pytest.fixture(params=["before", "after"])
+def apps(request, monkeypatch):
+    """The two apps of one version, imported as Flower imports them."""
+    monkeypatch.syspath_prepend(str(EXAMPLE / request.param))
+
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchapp"]:
+            del sys.modules[name]
+
+    forget()
+    yield tuple(
+        importlib.import_module(f"torchapp.{part}_app").app for part in ("client", "server")
+    )
+    forget()
+
+
+def test_both_versions_of_the_example_train(apps, tmp_path):
+    torch.set_num_threads(1)
+    client, server = apps
+    configs = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(3)]
+    told = []
+    grid = LocalGrid(client, configs, lambda _, reply: told.append(reply) or reply)
+    config = {"rounds": 8, "model": str(tmp_path / "model.pt")}
+    server(grid, SimpleNamespace(run_config=config, state=None))
+    losses = [r.content["metrics"]["loss"] for r in told if "loss" in r.content.get("metrics", {})]
+    assert len(losses) == 24
+    assert sum(losses[-3:]) < 0.6 * sum(losses[:3])
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert state["norm.num_batches_tracked"].dtype == torch.int64
+
+
+def test_the_change_of_the_example_is_at_most_15_lines():
+    changed = []
+    for path in sorted((EXAMPLE / "before").rglob("*")):
+        if path.suffix in (".py", ".toml"):
+            other = EXAMPLE / "after" / path.relative_to(EXAMPLE / "before")
+            lines = difflib.unified_diff(
+                path.read_text().splitlines(), other.read_text().splitlines(), lineterm="", n=0
+            )
+            changed += [x for x in lines if x[0] in "+-" and x[:3] not in ("+++", "---")]
+    documented = [
+        line
+        for line in (EXAMPLE / "change.diff").read_text().splitlines()
+        if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert changed == documented
+    assert len(changed) <= 15

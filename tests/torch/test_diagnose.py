@@ -1,0 +1,61 @@
+"""The diagnosis of a network, against rounds that were really run."""
+
+# pyright: reportMissingImports=false
+
+import numpy as np
+import pytest
+from torch import nn
+
+from isfed import PAPER, FedAvg, FederatedData, Problem
+from isfed.torch import Network, diagnose
+
+RNG = np.random.default_rng(1)
+
+
+def make_problem(scales, shift=0.0, local_steps=1, batch_size=4):
+    """Agents whose rows are of different size, and whose classes differ by `shift`."""
+    agents = []
+    for k, scale in enumerate(scales):
+        x = scale * (RNG.standard_normal((40, 3)) + shift * np.eye(3)[k % 3])
+        agents.append((x, np.full(40, k % 3) if shift else RNG.integers(0, 3, 40)))
+    network = Network(lambda: nn.Linear(3, 3).double(), score="exact")
+    return Problem(FederatedData.from_agents(agents), network, local_steps, batch_size)
+
+
+def test_the_variance_is_that_of_rounds():
+    problem = make_problem(np.linspace(0.5, 2.0, 8))
+    found = diagnose(problem, num_active=3, step_size=0.1, draws=4000)
+    algorithm = FedAvg(step_size=1e-3, num_active=3)
+    agents = problem.loss.make_agents(problem, algorithm.rules(8), seed=5, repetition=0)
+    params = problem.loss.initial()
+    mean = agents.gradients(np.arange(8), params).mean(axis=0)
+    squares = []
+    for i in range(3000):
+        state = algorithm.round(algorithm.start(agents, params), agents, i)
+        apart = (params - state.params) / 1e-3 - mean
+        squares.append(apart @ apart)
+    measured = np.mean(squares) / (mean @ mean)
+    error = np.std(squares) / np.sqrt(3000) / (mean @ mean)
+    # The noise of the batches is from one pair per agent: a third of it may be chance.
+    assert found.variance["uniform"] == pytest.approx(measured, rel=0.35, abs=5 * error)
+    assert found.drift == pytest.approx(0.0, abs=0.05)  # one local step
+
+
+def test_it_says_where_each_way_helps():
+    alike = diagnose(make_problem(np.ones(10), batch_size=2), num_active=5, step_size=0.01)
+    assert alike.choice in ("uniform", "importance of agents and examples")
+    loud = make_problem([1.0] * 19 + [30.0])
+    found = diagnose(loud, num_active=3, step_size=1e-3)
+    assert found.variance["importance"] < 0.3 * found.variance["uniform"]
+    one_class = make_problem(np.ones(9), shift=2.0, local_steps=60, batch_size=20)
+    drifting = diagnose(one_class, num_active=3, step_size=0.3)
+    assert drifting.drift > 0.05
+    assert drifting.choice == "drift"
+    assert 'correction="drift"' in drifting.recommendation()
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(TypeError, match="needs a Network, got LeastSquares"):
+        diagnose(PAPER.make(), num_active=3, step_size=0.1)
+    with pytest.raises(ValueError, match="9"):
+        diagnose(make_problem(np.ones(4)), num_active=9, step_size=0.1)

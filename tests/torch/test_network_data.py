@@ -1,0 +1,136 @@
+"""Networks in a configuration, and the study of networks on a small scale."""
+
+# pyright: reportMissingImports=false
+
+import tomllib
+
+import numpy as np
+import pytest
+from torch import nn
+
+from isfed.experiments import ConfigError, make_experiment, run_experiment
+from isfed.experiments.deals import FewClasses, OneClass, Shards
+from isfed.experiments.network_data import NetworkData
+from isfed.experiments.networks import (
+    SETTINGS,
+    NetworkStudy,
+    Setting,
+    first_round,
+    quick,
+    run_networks,
+)
+from isfed.torch.models import MODELS, find_model, register_model
+
+FILE = """
+rounds = 6
+repetitions = 2
+
+[problem]
+data = "network"
+rows = "digits"
+model = "mlp"
+hidden = 8
+num_agents = 10
+partition = { partition = "shards", per_agent = 2 }
+every = 3
+
+[[algorithm]]
+kind = "FedAvg"
+step_size = 0.2
+num_active = 3
+
+[[algorithm]]
+kind = "importance"
+step_size = 0.2
+num_active = 3
+"""
+
+
+def test_isfed_run_trains_a_network(tmp_path):
+    experiment = make_experiment(tomllib.loads(FILE))
+    assert experiment.algorithms["importance"].weighting == "change"
+    results = run_experiment(experiment, tmp_path / "out")
+    assert not results.diverged
+    found = results.algorithms[1].measures["accuracy"]
+    assert found.rounds.tolist() == [0, 3, 6]
+    assert (found.mean > 0.0).all()
+    again = make_experiment(experiment.resolved)
+    assert again.source == experiment.source
+    assert again.resolved == experiment.resolved
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "resnet"}, "must be one of softmax, mlp, cnn"),
+        ({"model": "no.such:thing"}, "cannot be imported"),
+        ({"side": 20}, "side=20 must be 28 or 14"),
+        ({"hidden": 0}, "hidden=0 must be at least 1"),
+        ({"rows": "cifar"}, "rows="),
+        ({"layers": 3}, "layers"),
+    ],
+)
+def test_mistakes_in_the_file_are_one_line(change, said, tmp_path):
+    given = tomllib.loads(FILE)
+    given["problem"].update(change)
+    with pytest.raises(ConfigError, match=said):
+        run_experiment(make_experiment(given), tmp_path / "out")
+
+
+def test_a_model_of_ones_own_has_a_name():
+    def tiny(shape, classes, hidden):
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+
+    register_model("tiny", tiny)
+    try:
+        problem = NetworkData(model="tiny", partition=OneClass(), num_agents=20).make()
+        assert problem.num_params == 650
+        assert all(np.unique(problem.data.agent(k)[1]).size == 1 for k in range(20))
+    finally:
+        del MODELS["tiny"]
+    assert find_model("isfed.torch.models:mlp") is MODELS["mlp"]
+
+
+def test_passes_over_the_data_make_the_number_of_steps():
+    source = NetworkData(
+        model="softmax", num_agents=30, partition=FewClasses(spread=1.0, least=2), passes=2,
+        batch_size=10,
+    )  # fmt: skip
+    problem = source.make()
+    sizes, batch = problem.data.num_examples, problem.batch_size
+    np.testing.assert_array_equal(problem.local_steps, np.ceil(2 * sizes / batch))
+    held = NetworkData(held_out=True).make()
+    assert len(held.data.targets) < len(NetworkData().make().data.targets)
+
+
+def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):
+    source = NetworkData(hidden=8, num_agents=10, partition=Shards(), local_steps=3, every=2)
+    setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3), (0.0, 0.999))
+    study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1)
+    results = run_networks(study, tmp_path / "out")
+    rows = {row["name"]: row for row in results.summary["networks"]}
+    assert set(rows) == set(study.methods)
+    assert len(rows) == 10
+    for name, row in rows.items():
+        assert row["targets"][0]["rounds"] == 0, name
+        assert row["targets"][1]["rounds"] is None, name
+    # Two vectors each way for SCAFFOLD, one for the others.
+    ratio = rows["SCAFFOLD"]["megabytes_per_round"] / rows["FedAvg"]["megabytes_per_round"]
+    assert ratio == pytest.approx(2.0, rel=0.01)
+    tried = {
+        name: [step for step, _ in search["losses"]]
+        for name, search in results.summary["step_sizes"].items()
+    }
+    assert tried["FedAvg"] == [0.05, 0.3]
+    np.testing.assert_allclose(tried["drift"], [0.15, 0.9])  # E_k times as large
+    assert rows["drift"]["step_size"] in tried["drift"]
+    for key, one in SETTINGS.items():
+        small = quick(NetworkStudy(one))
+        assert small.rounds <= 30, key
+        assert small.digest != NetworkStudy(one).digest
+
+
+def test_first_round():
+    rounds, accuracy = np.array([0, 5, 10]), np.array([0.1, 0.6, 0.5])
+    assert first_round(rounds, accuracy, 0.55) == 5
+    assert first_round(rounds, accuracy, 0.7) is None

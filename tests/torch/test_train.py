@@ -1,0 +1,241 @@
+"""Training to the end: evaluations, targets, callbacks, models on disk, resume, divergence."""
+
+# pyright: reportMissingImports=false
+
+import sys
+import types
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from isfed import (
+    DivergenceError,
+    FedAdam,
+    FedAvg,
+    FederatedData,
+    Problem,
+    Scheduled,
+    Served,
+    simulate,
+)
+from isfed.torch import (
+    Evaluate,
+    Lines,
+    MLflow,
+    Network,
+    ResumeError,
+    TensorBoard,
+    TorchSchedule,
+    TorchServer,
+    importance,
+    load_model,
+    train,
+)
+
+RNG = np.random.default_rng(0)
+CENTRES = 2.0 * RNG.standard_normal((3, 4))
+LABELS = RNG.integers(0, 3, 120)
+ROWS = (CENTRES[LABELS] + RNG.standard_normal((120, 4))).astype(np.float32)
+TEST = (ROWS[80:], LABELS[80:])
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.2), nn.Tanh(), nn.Linear(5, 3))
+
+
+def make_problem(make=mlp, **options):
+    data = FederatedData(ROWS[:80], LABELS[:80], np.array([0, 20, 35, 60, 80]))
+    return Problem(data, Network(make, **options), 3, 5)
+
+
+FEDAVG = FedAvg(step_size=0.2, num_active=2)
+ALGORITHMS = {
+    "importance": importance(step_size=0.1, num_active=2),
+    "drift": importance(step_size=0.3, num_active=2, correction="drift"),
+    "scheduled, FedAdam": Served(
+        Scheduled(FEDAVG, TorchSchedule(0.2, partial(lr_scheduler.CosineAnnealingLR, T_max=12))),
+        FedAdam(step_size=0.05),
+    ),
+    "Adam of PyTorch": Served(FEDAVG, TorchServer(partial(torch.optim.Adam, lr=0.05))),
+}
+
+
+def test_it_evaluates_and_keeps_the_best_and_the_last_model(tmp_path):
+    problem, points = make_problem(), []
+    found = train(
+        problem, FEDAVG, rounds=25, test=TEST, every=10, folder=tmp_path, callbacks=[points.append]
+    )
+    measure = Evaluate(problem.loss, *TEST, every=10)
+    history = simulate(problem, FEDAVG, rounds=25, measure=measure)
+    np.testing.assert_array_equal(found.params, history.params[0])
+    assert found.rounds.tolist() == [0, 10, 20, 25] == history.measured_rounds.tolist()
+    np.testing.assert_array_equal(found.accuracy, history.measured["accuracy"][0])
+    np.testing.assert_array_equal(found.loss, history.measured["loss"][0])
+    assert [p.round for p in points] == [10, 20, 25]
+    assert points[-1].megabytes == pytest.approx(8e-6 * (100 * problem.num_params + 50))
+    best = int(np.argmax(found.accuracy))
+    assert found.best_round == found.rounds[best]
+    for name, params in (("last", found.params), ("best", found.best_params)):
+        loaded = load_model(problem.loss, tmp_path / f"{name}.safetensors")
+        np.testing.assert_allclose(loaded, params, rtol=1e-6)
+    assert not found.stopped
+
+
+def test_it_stops_at_a_target_or_when_a_callback_says_so():
+    found = train(make_problem(), FEDAVG, rounds=500, test=TEST, every=5, target=0.8)
+    assert found.stopped
+    assert found.accuracy[-1] >= 0.8
+    assert (found.accuracy[:-1] < 0.8).all()
+    assert found.history.rounds == found.rounds[-1] < 500
+    asked = train(make_problem(), FEDAVG, rounds=50, every=4, callbacks=[lambda p: p.round >= 8])
+    assert asked.rounds.tolist() == [0, 4, 8]
+    assert np.isnan(asked.accuracy).all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_a_training_that_was_killed_goes_on_bit_for_bit(algorithm, tmp_path, monkeypatch):
+    problem = make_problem()
+    whole = train(problem, algorithm, rounds=12, test=TEST, every=3)
+
+    def killed(point):
+        if point.round == 6:
+            raise KeyboardInterrupt
+
+    options = {"rounds": 12, "test": TEST, "every": 3, "folder": tmp_path, "form": "pt"}
+    monkeypatch.setattr("isfed.simulate.driver.LEAST_BETWEEN", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(problem, algorithm, callbacks=[killed], **options)
+    with pytest.raises(ResumeError, match="holds a training already"):
+        train(problem, algorithm, **options)
+    rounds = []
+    # Another problem and network of the same kind: nothing is left but the files.
+    found = train(
+        make_problem(), algorithm, resume=True, callbacks=[lambda p: rounds.append(p.round)],
+        **options,
+    )  # fmt: skip
+    assert rounds[-1] == 12
+    assert 3 not in rounds
+    np.testing.assert_array_equal(found.params, whole.params)
+    np.testing.assert_array_equal(found.accuracy, whole.accuracy)
+    assert found.best_round == whole.best_round
+    np.testing.assert_allclose(found.best_params, whole.best_params, rtol=1e-6)
+    again = train(problem, algorithm, resume=True, **options)  # complete: nothing is run
+    np.testing.assert_array_equal(again.params, whole.params)
+    with pytest.raises(ResumeError, match="another network, algorithm, data, seed"):
+        train(problem, algorithm, resume=True, seed=1, **options)
+
+
+class Fragile(nn.Module):
+    """Returns NaN once its weights have grown."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out / 0 * 0 if float(self.linear.weight.detach().abs().max()) > 1.5 else out
+
+
+def test_a_diverging_run_says_where_and_keeps_the_last_good_model(tmp_path):
+    problem = make_problem(Fragile)
+    with pytest.raises(DivergenceError) as caught:
+        train(problem, FEDAVG, rounds=400, every=50, folder=tmp_path)
+    message = str(caught.value)
+    assert "ended its turn of round" in message
+    assert "not finite" in message
+    assert "last.safetensors" in message
+    assert np.isfinite(caught.value.history.params).all()
+    kept = load_model(problem.loss, tmp_path / "last.safetensors")
+    np.testing.assert_allclose(kept, caught.value.history.params[0], rtol=1e-6)
+    assert np.abs(kept).max() > 1.2  # shortly before it broke
+    with pytest.raises(DivergenceError):  # and so says a resume
+        train(problem, FEDAVG, rounds=400, every=50, folder=tmp_path, resume=True)
+    assert np.isfinite(load_model(problem.loss, tmp_path / "last.safetensors")).all()
+
+
+def test_a_server_optimizer_leaves_running_means_to_the_average():
+    make = lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
+    problem = make_problem(make)
+    plain = simulate(problem, FEDAVG, rounds=1).params[0]
+    still = Served(FEDAVG, TorchServer(partial(torch.optim.SGD, lr=0.0)))
+    served = simulate(problem, still, rounds=1).params[0]
+    trained = problem.loss.worker.flat.trained
+    np.testing.assert_array_equal(served[:trained], problem.loss.initial()[:trained])
+    np.testing.assert_array_equal(served[trained:], plain[trained:])
+    assert not np.array_equal(served[trained:], problem.loss.initial()[trained:])
+
+
+def test_an_optimizer_of_pytorch_in_the_cloud_is_that_optimizer():
+    algorithm = ALGORITHMS["Adam of PyTorch"]
+    updates = RNG.standard_normal((4, 6))
+    model = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+    optimizer = torch.optim.Adam([model], lr=0.05)
+    params, memory = np.zeros(6), algorithm.server.start(6)
+    for update in updates:
+        params, memory = algorithm.server.step(memory, params, update)
+        model.grad = torch.tensor(-update)
+        optimizer.step()
+        np.testing.assert_array_equal(params, model.detach().numpy())
+    assert algorithm.name == "FedAvg, Adam"
+
+
+def test_objects_refuse_what_they_cannot_train():
+    problem = make_problem(optimizer=partial(torch.optim.SGD, momentum=0.9))
+    with pytest.raises(ValueError, match=r"SGD\(momentum=0.9\).*engine='agents'"):
+        simulate(problem, FEDAVG, rounds=1, engine="objects")
+    norm = make_problem(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    with pytest.raises(ValueError, match="running means"):
+        simulate(norm, FEDAVG, rounds=1, engine="objects")
+
+
+def test_lines_and_mlflow_are_told_every_evaluation(capsys, monkeypatch):
+    log = []
+    fake = types.ModuleType("mlflow")
+    fake.active_run = lambda: None
+    fake.start_run = lambda run_name: log.append(("start", run_name))
+    fake.log_params = lambda options: log.append(("params", options))
+    fake.log_metrics = lambda numbers, step: log.append((step, sorted(numbers)))
+    fake.end_run = lambda: log.append(("end",))
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    trackers = [Lines(), MLflow("digits", step=0.2)]
+    train(make_problem(), FEDAVG, rounds=4, test=TEST, every=2, callbacks=trackers)
+    names = ["accuracy", "loss", "megabytes", "seconds"]
+    assert log == [("start", "digits"), ("params", {"step": 0.2}), (2, names), (4, names), ("end",)]
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[1].startswith("round 4, loss ")
+    assert "accuracy" in printed[1]
+
+
+def test_tensorboard_reads_the_event_files(tmp_path):
+    try:
+        from tensorboard.backend.event_processing import event_accumulator
+    except ImportError:
+        with pytest.raises(ImportError, match="pip install tensorboard"):
+            TensorBoard(tmp_path)
+        return
+    found = train(
+        make_problem(), FEDAVG, rounds=4, test=TEST, every=2, callbacks=[TensorBoard(tmp_path)]
+    )
+    events = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    scalars = events.Scalars("accuracy")
+    assert [s.step for s in scalars] == [2, 4]
+    np.testing.assert_allclose([s.value for s in scalars], found.accuracy[1:], rtol=1e-6)
+
+
+def test_what_train_cannot_do_is_said(tmp_path):
+    problem = make_problem()
+    with pytest.raises(ValueError, match=r"target=0.9 needs test"):
+        train(problem, FEDAVG, rounds=1, target=0.9)
+    with pytest.raises(ValueError, match="needs the folder"):
+        train(problem, FEDAVG, rounds=1, resume=True)
+    with pytest.raises(ValueError, match="form='onnx' must be"):
+        train(problem, FEDAVG, rounds=1, form="onnx")
+    from isfed import PAPER
+
+    with pytest.raises(TypeError, match="loss is a Network, got LeastSquares"):
+        train(PAPER.make(), FEDAVG, rounds=1)
