@@ -156,13 +156,17 @@ def networks(
         names = list(SETTINGS) if setting == "all" else [setting]
         if not set(names) <= set(SETTINGS):
             raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(SETTINGS)}")
+        found = []
         for name in names:
             chosen = SETTINGS[name]
             source = replace(chosen.source, data_dir=data_dir)
-            _run_network(NetworkStudy(replace(chosen, source=source)), options, quick, len(names))
+            study = NetworkStudy(replace(chosen, source=source))
+            found.append(_run_network(study, options, quick, len(names)))
+        for results in found:  # only now: a method that diverges does not stop the others
+            end_if_diverged(results)
 
 
-def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> None:
+def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Results:
     """One set-up: run, draw, print."""
     from isfed.experiments.networks import quick, run_networks
     from isfed.report.networks import networks_figure, networks_table, networks_verdict
@@ -183,8 +187,8 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> No
     console.print(networks_table(results))
     for line in networks_verdict(results):
         print_line(f"- {line}")
-    print_line(f"Results are in {results.path}")
-    end_if_diverged(results)
+    finish(results)
+    return results
 
 
 def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:

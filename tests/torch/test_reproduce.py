@@ -1,0 +1,51 @@
+"""`isfed reproduce networks` on a small scale, with its figure and its sentences."""
+
+# pyright: reportMissingImports=false
+
+import pytest
+from typer.testing import CliRunner
+
+from isfed.cli.app import app
+from isfed.experiments import networks
+from isfed.experiments.deals import OneClass
+from isfed.experiments.network_data import NetworkData
+
+TINY = networks.Setting(
+    "tiny",
+    "digits, one digit per agent",
+    NetworkData(hidden=8, num_agents=10, partition=OneClass(), local_steps=3, every=2),
+    3, 6, (0.05, 0.3), (0.2, 0.999),
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setattr(networks, "SETTINGS", {"tiny": TINY})
+    monkeypatch.setattr(
+        networks, "methods",
+        lambda setting, known=networks.methods: {
+            name: known(setting)[name] for name in ("FedAvg", "importance", "drift")
+        },
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, ["reproduce", "networks", *words])
+
+
+def test_it_runs_draws_and_goes_on(run, tmp_path):
+    found = run("--quick", "--rounds", "4")
+    assert found.exit_code == 0, found.output
+    folder = tmp_path / "runs" / "networks-quick" / "tiny"
+    for name in ("accuracy.png", "accuracy.svg", "summary.json"):
+        assert (folder / name).stat().st_size > 0
+    assert "drift" in found.output
+    assert "FedAvg's final accuracy" in found.output
+    again = run("--quick", "--rounds", "4", "--resume")
+    assert again.exit_code == 0, again.output
+    assert run("--quick", "--rounds", "4").exit_code != 0  # it would write over results
+
+
+def test_mistakes_are_one_line(run):
+    found = run("--setting", "z")
+    assert found.exit_code == 2
+    assert "must be all or one of tiny" in found.output
+    assert run("--repetitions", "0").exit_code == 2
