@@ -122,6 +122,9 @@ def test_a_diagnosis_as_a_page(tmp_path):
     summary = {
         "experiment": "d", "algorithms": [], "made_with": {}, "recommendation": "Sample.",
         "setting": {"num_agents": 4, "rows": 31}, "options": [option | {"step_limit": 0.9}],
+        "remarks": ["All agents are alike."],
+        "top_agents": [{"agent_name": "north", "times_uniform": 3.25}],
+        "top_examples": [{"agent_name": "north", "row_name": "row 7", "times_uniform": 5.0}],
     }  # fmt: skip
     folder = save(tmp_path / "d", "diagnosis", {"name": "d"}, summary, inclusion=table)
     data = page_data(load_results(folder))
@@ -130,8 +133,24 @@ def test_a_diagnosis_as_a_page(tmp_path):
     assert [cells[1].text for cells in figure.table.rows] == ["31", "16", "1"]
     shown = [cell.text for cell in data.tables[0].rows[0]]
     assert shown == ["importance sampling of both", "0.001", "unknown", "3.50", "0.9"]
+    drawn = [[cell.text for cell in cells] for cells in data.tables[1].rows]
+    assert drawn == [["north", "agent", "3.25"], ["row 7 of agent north", "row", "5"]]
+    assert data.warnings == ("All agents are alike.",)
     assert "4 agents, 31 rows" in data.summary
     assert "How often every example is drawn" in page(data)
+
+
+def test_a_comparison_shows_what_was_held_out(tmp_path):
+    part = {"examples": 1200, "loss": 0.25, "loss_stderr": 0.01, "error": 0.125}
+    found = {"FedAvg": {"training": part, "rows": part | {"loss": 0.5}}}
+    results = load_results(write(tmp_path / "a", [row("FedAvg", -30.0, 0.0)], held_out=found))
+    (table,) = page_data(results).tables
+    assert table.columns[-1] == "wrong"
+    texts = [[cell.text for cell in cells] for cells in table.rows]
+    assert texts == [
+        ["FedAvg, trained on", "1,200", "0.25 ± 0.01", "12.5%"],
+        ["FedAvg, held-out rows", "1,200", "0.5 ± 0.01", "12.5%"],
+    ]
 
 
 def test_the_account_of_the_data_is_shown(tmp_path):

@@ -11,13 +11,7 @@ from rich.table import Table
 
 from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
-
-NAMES = {
-    "uniform": "uniform sampling",
-    "agents": "importance sampling of agents",
-    "examples": "importance sampling of examples",
-    "both": "importance sampling of both",
-}
+from isfed.report.page_tables import SAMPLING
 
 
 def diagnosis_table(results: Results) -> Table:
@@ -34,7 +28,7 @@ def diagnosis_table(results: Results) -> Table:
     batch = found["options"][0]["examples_size"]  # equal chances: the batch itself
     for option in found["options"]:
         table.add_row(
-            NAMES[option["sampling"]],
+            SAMPLING[option["sampling"]],
             f"{_finite(option['variance']):.3g}",
             f"{100 * option['agents_share']:.0f}%",
             f"{_finite(option['variance_ratio']):.3g}",

@@ -12,6 +12,7 @@ import numpy as np
 from isfed.experiments.folder import COMMAND, CONFIG
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
+from isfed.report.page_tables import further_tables
 from isfed.report.quantities import (
     Quantity,
     level_cell,
@@ -29,17 +30,10 @@ MEANING = {
     "diagnosis": "What importance sampling would do, predicted without training",
 }
 NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
-SAMPLING = {
-    "uniform": "uniform sampling",
-    "agents": "importance sampling of agents",
-    "examples": "importance sampling of examples",
-    "both": "importance sampling of both",
-}
 
 
 def page_data(results: Results) -> PageData:
     """The page of one folder."""
-    tables = [found for found in (_steps(results), _points(results)) if found]
     figures = tuple(_figure(results, quantity) for quantity in quantities(results))
     if results.inclusion:
         figures += tuple(_inclusion(results))
@@ -48,7 +42,7 @@ def page_data(results: Results) -> PageData:
         summary=summary_line(results),
         verdict=verdict(results),
         figures=figures,
-        tables=tuple(tables),
+        tables=tuple(further_tables(results)),
         warnings=tuple(warnings(results)),
         data=tuple(data_account(results)),
         configurations={CONFIG: configuration(results)},
@@ -126,6 +120,7 @@ def warnings(results: Results) -> Iterator[str]:
             f"Not settled at the end: {'; '.join(moving)}. A gain then says who is faster, not who "
             "ends lower: use more rounds."
         )
+    yield from results.summary.get("remarks", ())
     if results.summary.get("no_msd"):
         yield f"The distance to the optimum is not known: {results.summary['no_msd']}"
     for name, search in results.searches.items():
@@ -232,56 +227,6 @@ def _level(algorithm: AlgorithmResult, value: float, error: float, unit: str) ->
 
 def _reached(value: float | None) -> Cell:
     return Cell("never") if value is None else number_cell(float(value), ",.0f")
-
-
-def _steps(results: Results) -> PageTable | None:
-    """The step sizes that were tried."""
-    if not results.searches:
-        return None
-    rows = tuple(
-        (
-            Cell(name),
-            number_cell(step, ".3g"),
-            number_cell(loss, ".4g") if math.isfinite(loss) else Cell("diverged"),
-            Cell("best" if step == search.best else ""),
-        )
-        for name, search in results.searches.items()
-        for step, loss in search.losses.items()
-    )
-    columns = ("algorithm", "step size", "loss", "choice")
-    return PageTable("Step sizes that were tried", columns, rows)
-
-
-def _points(results: Results) -> PageTable | None:
-    """The points of a study of heterogeneity, or the options of a diagnosis."""
-    points = results.summary.get("points")
-    if points:
-        rows = tuple(
-            (
-                Cell(f"{100 * p['noisy_share']:g}% of the agents noisy"),
-                number_cell(p["noise_ratio"], "g"),
-                level_cell(p["gain_db"], p.get("gain_stderr_db") or math.nan, "dB"),
-                level_cell(p.get("memory_gain_db") or math.nan, math.nan, "dB"),
-            )
-            for p in points
-        )
-        columns = ("agents", "noise ratio", "gain of the oracle", "gain of memory")
-        return PageTable("Gain over FedAvg", columns, rows)
-    options = results.summary.get("options")
-    if not options:
-        return None
-    rows = tuple(
-        (
-            Cell(SAMPLING.get(str(o["sampling"]), str(o["sampling"]))),
-            number_cell(o["variance"], ".3g"),
-            number_cell(o["variance_ratio"], ".3g"),
-            number_cell(o["gain_db"], ".2f"),
-            number_cell(o["step_limit"], ".3g"),
-        )
-        for o in options
-    )
-    columns = ("sampling", "variance", "times smaller", "gain (dB)", "largest stable step")
-    return PageTable("The ways to sample", columns, rows)
 
 
 def _inclusion(results: Results) -> Iterator[Figure]:

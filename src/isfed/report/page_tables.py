@@ -1,0 +1,119 @@
+"""The tables of a page that belong to no figure: what some kinds of studies found besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from isfed.experiments.results import Results
+from isfed.report.page_data import Cell, PageTable
+from isfed.report.quantities import level_cell, number_cell
+
+SAMPLING = {
+    "uniform": "uniform sampling",
+    "agents": "importance sampling of agents",
+    "examples": "importance sampling of examples",
+    "both": "importance sampling of both",
+}
+HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
+
+
+def further_tables(results: Results) -> Iterator[PageTable]:
+    """Every table that the folder has the numbers for."""
+    tables: tuple[Callable[[Results], PageTable | None], ...] = (
+        held_out, step_sizes, points, options, drawn_most,
+    )  # fmt: skip
+    yield from (found for table in tables if (found := table(results)) is not None)
+
+
+def step_sizes(results: Results) -> PageTable | None:
+    """The step sizes that were tried."""
+    if not results.searches:
+        return None
+    rows = tuple(
+        (
+            Cell(name),
+            number_cell(step, ".3g"),
+            number_cell(loss, ".4g") if math.isfinite(loss) else Cell("diverged"),
+            Cell("best" if step == search.best else ""),
+        )
+        for name, search in results.searches.items()
+        for step, loss in search.losses.items()
+    )
+    columns = ("algorithm", "step size", "loss", "choice")
+    return PageTable("Step sizes that were tried", columns, rows)
+
+
+def held_out(results: Results) -> PageTable | None:
+    """Of a comparison: loss and error on rows and agents that were not trained on."""
+    found = results.summary.get("held_out")
+    if not found:
+        return None
+    measured = results.summary.get("account", {}).get("span") is not None
+    scale, unit, error = (1.0, "", "RMSE") if measured else (100.0, "%", "wrong")
+    rows = tuple(
+        (
+            Cell(f"{name}, {words}"),
+            number_cell(part["examples"], ",.0f"),
+            level_cell(part["loss"], part["loss_stderr"], ""),
+            Cell(f"{scale * part['error']:.3g}{unit}", part["error"]),
+        )
+        for name, parts in found.items()
+        for kind, words in HELD_OUT.items()
+        if (part := parts.get(kind)) is not None
+    )
+    columns = ("algorithm and rows", "how many rows", "loss", error)
+    return PageTable("Trained again without some rows and agents", columns, rows)
+
+
+def points(results: Results) -> PageTable | None:
+    """Of a study of heterogeneity: the gain at every point."""
+    found = results.summary.get("points")
+    if not found:
+        return None
+    rows = tuple(
+        (
+            Cell(f"{100 * p['noisy_share']:g}% of the agents noisy"),
+            number_cell(p["noise_ratio"], "g"),
+            level_cell(p["gain_db"], p.get("gain_stderr_db") or math.nan, "dB"),
+            level_cell(p.get("memory_gain_db") or math.nan, math.nan, "dB"),
+        )
+        for p in found
+    )
+    columns = ("agents", "noise ratio", "gain of the oracle", "gain of memory")
+    return PageTable("Gain over FedAvg", columns, rows)
+
+
+def options(results: Results) -> PageTable | None:
+    """Of a diagnosis: the ways to sample, side by side."""
+    found = results.summary.get("options")
+    if not found:
+        return None
+    rows = tuple(
+        (
+            Cell(SAMPLING.get(str(o["sampling"]), str(o["sampling"]))),
+            number_cell(o["variance"], ".3g"),
+            number_cell(o["variance_ratio"], ".3g"),
+            number_cell(o["gain_db"], ".2f"),
+            number_cell(o["step_limit"], ".3g"),
+        )
+        for o in found
+    )
+    columns = ("sampling", "variance", "times smaller", "gain (dB)", "largest stable step")
+    return PageTable("The ways to sample", columns, rows)
+
+
+def drawn_most(results: Results) -> PageTable | None:
+    """Of a diagnosis: the agents and the rows that importance sampling draws most."""
+    agents, examples = (results.summary.get(f"top_{unit}", ()) for unit in ("agents", "examples"))
+
+    def row(kind: str, name: str, found: dict[str, Any]) -> tuple[Cell, ...]:
+        return Cell(name), Cell(kind), number_cell(found["times_uniform"], ".3g")
+
+    rows = [row("agent", str(a["agent_name"]), a) for a in agents]
+    rows += [row("row", f"{e['row_name']} of agent {e['agent_name']}", e) for e in examples]
+    if not rows:
+        return None
+    columns = ("name", "what", "times as often as under uniform sampling")
+    return PageTable("Who is drawn most", columns, tuple(rows))
