@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isfed.experiments.registry import DESIGNS, METHODS
+
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 
 
@@ -15,9 +17,12 @@ def page():
     names = {"__name__": "extend"}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     assert len(blocks) >= 8
+    known = [(registry, dict(registry._known)) for registry in (METHODS, DESIGNS)]
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
-    return names
+    yield names
+    for registry, before in known:  # the names that the page gives are its own
+        registry._known = before
 
 
 def test_the_loss_is_learned_and_has_no_msd(page):
@@ -79,3 +84,13 @@ def test_the_algorithm_counts_the_losses_it_asks_for(page):
 def test_the_source_has_an_agent_for_every_site(page):
     assert page["mine"].num_agents == 3
     np.testing.assert_allclose(page["mine"].optimum, [0.0, 2.0], atol=0.01)
+
+
+def test_names_of_ones_own_stand_in_a_configuration(page):
+    results = page["results"]
+    assert [a.name for a in results.algorithms] == ["FedAvg", "PowerOfChoice", "ISFedAvg, memory"]
+    assert results.config["algorithm"][1]["candidates"] == 12
+    assert results.config["algorithm"][2]["agent_design"] == "pivotal"
+    algorithm = page["PowerOfChoice"](step_size=0.01, num_active=5, candidates=12)
+    history = page["simulate"](page["problem"], algorithm, rounds=60, repetitions=2)
+    np.testing.assert_array_equal(results["PowerOfChoice"].msd, history.msd.mean(axis=0))
