@@ -47,6 +47,7 @@ def study(*, agents: int, active: int, rounds: int, absent: float, slow: float) 
     """Run, and say how far every agent's weight is from 1/K, in standard errors."""
     from flwr.app import Array, ArrayRecord
     from flwr.clientapp import ClientApp
+    from flwr.supercore.task_identity import TaskIdentity
     from local_grid import LocalGrid
 
     from isfed import ISFedAvg, Uniform
@@ -54,6 +55,7 @@ def study(*, agents: int, active: int, rounds: int, absent: float, slow: float) 
     from isfed.federation.safety import Safety
     from isfed.flower import Strategy, agent_turn, exchange
 
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as a SuperLink would
     exchange.POLL_SECONDS = POLL
     rng = np.random.default_rng(0)
     # Who is absent or slow differs: half of the agents cause three quarters of it.

@@ -12,6 +12,7 @@ in this process. A strategy of Flower's former interface is needed, for its work
 from __future__ import annotations
 
 import argparse
+import copy
 import logging
 import sys
 import time
@@ -42,8 +43,10 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
     from flwr.server.strategy import FedAvg
     from flwr.server.workflow import SecAggPlusWorkflow
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+    from flwr.supercore.task_identity import TaskIdentity
     from local_grid import LocalGrid
 
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as a SuperLink would
     problem = PAPER.replace(num_agents=agents).make(seed=1)
     method = ISFedAvg(step_size=0.01, num_active=active, agents=Uniform())
     rules = method.rules(agents)
@@ -75,7 +78,15 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
     def spoil(agent: int, reply: Any) -> Any:
         return None if agent in gone else reply
 
-    grid = LocalGrid(app, [{"partition-id": k} for k in range(agents)], spoil)
+    class Wire(LocalGrid):
+        """Everybody gets a copy, as over a network: Flower's mod changes its message."""
+
+        def push_messages(self, messages: Any) -> list[str]:
+            for message in messages:
+                message.__dict__["_content"] = copy.deepcopy(message.content)
+            return super().push_messages(messages)
+
+    grid = Wire(app, [{"partition-id": k} for k in range(agents)], spoil)
     cloud = Cloud(np.zeros(problem.num_params), agents, active, Uniform(), method.agent_design)
     cloud.key = stream_key(0, repetition=0, purpose=Purpose.AGENTS)
     manager = SimpleClientManager()

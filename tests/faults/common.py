@@ -151,6 +151,7 @@ def judged(code: int, errors: str, *, allowed: Sequence[int]) -> str | None:
     if code not in allowed:
         return f"code {code}: {errors.strip()[-300:]}"
     said = [line for line in errors.splitlines() if line.startswith("error:")]
-    if code not in (0, -9) and len(said) != 1:
+    usage = code == 2 and "Usage:" in errors  # a frame of Typer's around what is wrong
+    if code not in (0, -9) and len(said) != 1 and not usage:
         return f"code {code} with {len(said)} lines of error: {errors.strip()[-300:]}"
     return None

@@ -69,9 +69,8 @@ COUNTS = ("rounds", "repetitions", "num_agents", "num_examples", "num_features")
 
 def _paths(value: Any, path: tuple = ()) -> list[tuple]:
     found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value)
     if isinstance(value, dict | list):
-        for key, part in items:
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             found += _paths(part, (*path, key))
     return found
 
@@ -242,7 +241,7 @@ def _calls() -> dict[str, tuple[Any, dict, dict]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.CALLS
+    return {name: call for name, call in module.CALLS.items() if call[2]}
 
 
 ARRAYS = st.one_of(
