@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+import isfed
 from isfed import PAPER, FedAvg, FederatedData, Problem
 from isfed.torch import Network, diagnose
 
@@ -57,5 +58,7 @@ def test_it_says_where_each_way_helps():
 def test_what_cannot_be_is_said():
     with pytest.raises(TypeError, match="needs a Network, got LeastSquares"):
         diagnose(PAPER.make(), num_active=3, step_size=0.1)
+    with pytest.raises(TypeError, match=r"Network is diagnosed by isfed\.torch\.diagnose"):
+        isfed.diagnose(make_problem(np.ones(4)), num_active=2)
     with pytest.raises(ValueError, match="9"):
         diagnose(make_problem(np.ones(4)), num_active=9, step_size=0.1)

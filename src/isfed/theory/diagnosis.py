@@ -64,6 +64,12 @@ def diagnose(
     True
     """
     check_active(num_active, problem.num_agents)
+    elsewhere = getattr(problem.loss, "diagnosed_by", None)  # a network has no w^o to look at
+    if elsewhere is not None:
+        raise TypeError(
+            f"{type(problem.loss).__name__} is diagnosed by {elsewhere}(problem, num_active=..., "
+            "step_size=..., params=...)"
+        )
     model = check_model(problem, params)
     sides = (Uniform(), importance or Memory())
     plain = ISFedAvg(step_size=1.0, num_active=num_active)

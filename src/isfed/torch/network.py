@@ -123,6 +123,7 @@ class Network:
     # What makes it a loss.
 
     without_optimum = True  # nobody knows the minimiser of a network, and nobody expects it
+    diagnosed_by = "isfed.torch.diagnose"
 
     @property
     def not_for_objects(self) -> str | None:
