@@ -11,6 +11,7 @@ from pathlib import Path
 
 import c_reference
 import costs
+import methods
 import peers
 import plain_numpy
 import reproduce
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[Report, Path], None]] = {
     "numpy": plain_numpy.run,
     "threads": threads.run,
     "costs": costs.run,
+    "methods": methods.run,
     "scale": scale.run,
     "telemetry": telemetry.run,
     "tree": tree.run,

@@ -35,7 +35,7 @@ from isfed import (
     StichSGD,
     simulate,
 )
-from isfed.algorithms.cooperative import ring_matrix, without
+from isfed.algorithms.cooperative import links_of, mixed, ring_matrix
 from isfed.federation.object_agents import ObjectAgents
 
 STEP: dict[str, Any] = {"step_size": 0.05}
@@ -145,10 +145,12 @@ def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkey
 
 def test_whoever_is_absent_talks_to_nobody():
     absent = np.array([False, True, False, False, False])
-    matrix = without(ring_matrix(5), absent)
+    links = links_of(ring_matrix(5))
+    matrix = mixed(*links, np.eye(5), absent)
     np.testing.assert_allclose(matrix, matrix.T)
     np.testing.assert_allclose(matrix.sum(axis=0), 1.0)
     np.testing.assert_array_equal(matrix[1], [0, 1, 0, 0, 0])
+    np.testing.assert_allclose(mixed(*links, np.eye(5), np.zeros(5, bool)), ring_matrix(5))
     problem = regression()
     one, other = (
         simulate(problem, m, rounds=20, engine="agents", clock=Clock(drop=0.3)).params

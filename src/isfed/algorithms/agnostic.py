@@ -22,6 +22,7 @@ from isfed.algorithms.parts import (
     check_number,
     count_draws,
 )
+from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns
 
@@ -43,10 +44,19 @@ def onto_simplex(point: np.ndarray) -> np.ndarray:
     >>> onto_simplex(np.array([2.0, 0.0, 0.5]))
     array([1., 0., 0.])
     """
+    return _onto_simplex(np.asarray(point, np.float64))
+
+
+@compiled
+def _onto_simplex(point):
     falling = np.sort(point)[::-1]
-    excess = (np.cumsum(falling) - 1.0) / np.arange(1, point.size + 1)
-    kept = np.flatnonzero(falling > excess)[-1]
-    return np.maximum(point - excess[kept], 0.0)
+    total, excess = 0.0, 0.0
+    for i in range(falling.size):
+        total += falling[i]
+        if falling[i] <= (total - 1.0) / (i + 1):
+            break
+        excess = (total - 1.0) / (i + 1)
+    return np.maximum(point - excess, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

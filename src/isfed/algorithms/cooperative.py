@@ -20,6 +20,7 @@ import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_number
 from isfed.base.checks import check_whole
+from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
 
 Mixing = Callable[[int], np.ndarray]  # from the number of workers to W
@@ -120,24 +121,44 @@ class Graph:
         return np.array(self.rows, np.float64)
 
 
-def without(matrix: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """W if some talk to nobody: what they would give or get stays where it is.
+class Links(NamedTuple):
+    """W by its entries that are not zero, row after row."""
 
-    >>> without(average_matrix(2), np.array([True, False]))
-    array([[1., 0.],
-           [0., 1.]])
-    """
-    if not absent.any():
-        return matrix
-    matrix = np.where(absent | absent[:, None], 0.0, matrix)
-    return matrix + np.diag(1.0 - matrix.sum(axis=1))
+    weights: np.ndarray  # (entries,)
+    columns: np.ndarray  # (entries,)
+    offsets: np.ndarray  # (K + v + 1,) where every row begins; empty if W averages everything
+
+
+def links_of(matrix: np.ndarray) -> Links:
+    """The entries of a matrix that are not zero."""
+    rows, columns = np.nonzero(matrix)
+    offsets = np.searchsorted(rows, np.arange(len(matrix) + 1))
+    return Links(matrix[rows, columns], columns, offsets)
+
+
+@compiled
+def mixed(weights, columns, offsets, models, absent):
+    """W X; whoever is absent talks to nobody: what it would give or get stays where it is."""
+    out = np.zeros(models.shape)
+    for row in range(models.shape[0]):
+        for entry in range(offsets[row], offsets[row + 1]):
+            other = columns[entry]
+            source = row if absent[row] or absent[other] else other
+            for j in range(models.shape[1]):
+                out[row, j] += weights[entry] * models[source, j]
+    return out
 
 
 class CooperativeState(NamedTuple):
-    """All models: those of the workers first, then the auxiliary ones, (K + v, M); and W."""
+    """All models: those of the workers first, then the auxiliary ones, (K + v, M); and W.
+
+    The fields after `models` are those of `Links`.
+    """
 
     models: np.ndarray
-    mixing: np.ndarray  # empty if W averages everything
+    weights: np.ndarray
+    columns: np.ndarray
+    offsets: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +189,10 @@ class CooperativeSGD(Everybody):
         """All models equal."""
         super().start(agents, params)
         size = agents.num_agents + self.auxiliary
-        mixing = np.empty((0, 0))
+        links = Links(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
         if self.mixing is not None:
-            mixing = check_mixing(self.mixing(agents.num_agents), size)
-        return CooperativeState(np.repeat(params[None], size, axis=0), mixing)
+            links = links_of(check_mixing(self.mixing(agents.num_agents), size))
+        return CooperativeState(np.repeat(params[None], size, axis=0), *links)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> CooperativeState:
         """tau steps of every worker, and one mixing."""
@@ -181,8 +202,8 @@ class CooperativeSGD(Everybody):
         absent = np.zeros(len(models), bool)
         if agents.clock.drop > 0.0:
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
-        if state.mixing.size:
-            models = without(state.mixing, absent) @ models
+        if state.offsets.size:
+            models = mixed(state.weights, state.columns, state.offsets, models, absent)
         elif not absent.all():
             models[:] = models[~absent].sum(axis=0) / np.count_nonzero(~absent)
         return state._replace(models=models)

@@ -133,7 +133,7 @@ class HybridFL(FedCS):
     def _server(self, state, agents, active, gathered, round_index) -> np.ndarray:
         """The change of the cloud's own model after its steps on what it has gathered."""
         problem = _problem(agents)
-        rows = np.flatnonzero(gathered)
+        loss, rows = problem.loss, np.flatnonzero(gathered)
         x, y = problem.data.features[rows], problem.data.targets[rows]
         steps = self.server_steps
         if steps is None:
@@ -143,10 +143,10 @@ class HybridFL(FedCS):
         points = agents.stream(Purpose.SERVER, round_index).uniforms(steps * batch)
         draws = (points * rows.size).astype(np.int64).reshape(steps, batch)
         model = state.params.copy()
+        which, ones = np.arange(rows.size), np.ones(rows.size)
         for draw in draws:
-            which = np.arange(rows.size) if self.full_batch else draw
-            gradient, _ = problem.loss.gradient(model, x[which], y[which], np.ones(which.size))
-            model -= self.step_size * gradient
+            which = which if self.full_batch else draw
+            model -= self.step_size * loss.gradient(model, x[which], y[which], ones[which])[0]
         return model - state.params
 
 

@@ -10,6 +10,7 @@ so on data that differ from agent to agent the fixed point is not w^o for H > 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,17 +66,22 @@ class StichSGD(Method):
         check_number(self.strong, name="strong", above=True)
         check_whole(self.steps, name="steps", least=1)
         check_number(self.shift, name="shift", least=float(self.steps), above=True)
-        self.inner(0)
+        _ = self.inner  # checks the rest
 
     @property
     def step_size(self) -> float:
         """The first step: eta_0."""
-        return 4.0 / (self.strong * self.shift)
+        return self.step_at(0)
 
-    def inner(self, time: int) -> Everybody:
-        """One step at time t, with its step size eta_t."""
+    def step_at(self, time: int) -> float:
+        """eta_t."""
+        return 4.0 / (self.strong * (self.shift + time))
+
+    @cached_property
+    def inner(self) -> Everybody:
+        """One step of everybody."""
         return Everybody(
-            step_size=4.0 / (self.strong * (self.shift + time)),
+            step_size=self.step_size,
             client_weights=self.client_weights,
             full_batch=self.full_batch,
         )
@@ -95,10 +101,12 @@ class StichSGD(Method):
             mass = mass + weight
             mean = mean + (weight / mass) * (weights @ models - mean)  # x-hat, up to this step
             # Each step has an address of its own: its draws are those of a round.
-            inner = self.inner(time)
-            uploads = inner.work(agents, models, round_index, time=time, silent=local > 0)
+            uploads = self.inner.work(
+                agents, models, round_index, time=time, step_size=self.step_at(time),
+                silent=local > 0,
+            )  # fmt: skip
             models = models + uploads.changes
-        moved = self.inner(0).weights(agents, round_index) @ (models - state.params)
+        moved = self.inner.weights(agents, round_index) @ (models - state.params)
         return StichState(state.params + moved, mean, mass)
 
     def model(self, state: Any) -> np.ndarray:

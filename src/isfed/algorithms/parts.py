@@ -132,6 +132,7 @@ class Everybody(Method):
         *,
         time: int | None = None,
         steps: Any = None,
+        step_size: float | None = None,
         **local: Any,
     ) -> Uploads:
         """One turn of every agent, from a model for all, (M,), or one for each, (K, M).
@@ -140,7 +141,8 @@ class Everybody(Method):
         """
         everybody = np.arange(agents.num_agents)
         steps = np.full(everybody.size, self.steps if steps is None else steps, np.int64)
-        step = np.full(everybody.size, float(self.step_size))
+        step_size = self.step_size if step_size is None else step_size
+        step = np.full(everybody.size, float(step_size))
         local["full_batch"] = self.full_batch
         time = round_index if time is None else time
         here = answering(agents, everybody, round_index)

@@ -15,6 +15,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.parts import Sampled, check_number
+from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
 
 TINY = 1e-10  # keeps a power of a vanishing risk finite, as in the public code
@@ -37,10 +38,22 @@ def fair_step(
             f"a risk of {losses.min():g} has no power q={power:g}: q-FFL needs losses that are "
             "never negative"
         )
-    risks = losses + TINY
-    squares = (directions**2).sum(axis=1)
-    curvature = power * risks ** (power - 1.0) * squares + risks**power / step_size
-    return (weights * risks**power) @ directions / (weights * curvature).sum()
+    shares = np.broadcast_to(np.asarray(weights, np.float64), losses.shape)
+    return _fair_step(losses, directions, float(power), float(step_size), np.array(shares))
+
+
+@compiled
+def _fair_step(losses, directions, power, step_size, weights):
+    moved, curvature = np.zeros(directions.shape[1]), 0.0
+    for i in range(losses.size):
+        risk = losses[i] + TINY
+        square = 0.0
+        for j in range(moved.size):
+            square += directions[i, j] * directions[i, j]
+            moved[j] += weights[i] * risk**power * directions[i, j]
+        bend = power * risk ** (power - 1.0) * square + risk**power / step_size  # h_k
+        curvature += weights[i] * bend
+    return moved / curvature
 
 
 @dataclass(frozen=True, kw_only=True)

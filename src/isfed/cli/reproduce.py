@@ -210,3 +210,38 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     for line in (*step_lines(results), *settling_lines(results)):
         print_line(f"- {line}")
     return results
+
+
+@app.command("systems")
+@with_options
+def systems(
+    options: RunOptions,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few rounds and repetitions, to see whether it runs.")
+    ] = False,
+) -> None:
+    """Every system that the paper names, on its regression and on synthetic(1,1) of FedProx.
+
+    Distance to the minimiser against rounds, bytes, gradients and virtual seconds; --rounds and
+    --repetitions are those of the regression. Unless --backend says otherwise, parts run side by
+    side in as many processes as there are cores.
+    """
+    from isfed.experiments import Workers
+    from isfed.experiments.systems import QUICK, Systems, run_systems
+    from isfed.report.progress import RunProgress
+    from isfed.report.systems import systems_figures, systems_table
+
+    with one_line_errors():
+        _check_numbers(options)
+        study = replace(Systems(), **((QUICK if quick else {}) | options.given))
+        running = options.running
+        if options.backend is None:
+            running["workers"] = Workers(backend="loky", jobs=options.jobs, threads=options.threads)
+        folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
+        with RunProgress(console) as progress:
+            results = run_systems(study, folder, progress=progress, **running)
+        systems_figures(results)
+        for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
+            console.print(systems_table(results, problem))
+        print_line(f"Results are in {results.path}")
+        end_if_diverged(results)

@@ -42,7 +42,10 @@ COMMAND = "command.txt"  # what was typed, if a command made the folder
 REPORT = "report.html"
 CELLS = "cells"
 LOCK = ".lock"
-FIGURES = ("msd", "measures", "heterogeneity", "comparison", "inclusion")
+FIGURES = (
+    "msd", "measures", "heterogeneity", "comparison", "inclusion", "systems-regression",
+    "systems-synthetic",
+)  # fmt: skip
 WRITTEN = (
     SUMMARY, CONFIG, TIMES, HISTORY, MEASURES, REPETITIONS, INCLUSION, COMMAND, REPORT,
     *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),

@@ -1,0 +1,88 @@
+"""Every method on the paper's regression, one thread: microseconds per round.
+
+Where everybody works, the yardstick is the compiled work of the same round alone: its turns, and
+the gradients and risks that the method asks for, called again with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import problems
+from measure import Report, Row, by_turns
+
+from isfed import Problem
+from isfed.algorithms import mocha
+from isfed.experiments.sources import RegressionSource
+from isfed.experiments.systems import FAMILIES, Part, methods_of
+from isfed.federation import arrays, compiled_agents
+from isfed.simulate.run import make_run
+
+WARM_UP = 20
+MOST = 100.0  # microseconds of a round in which some are heard
+MOST_RATIO = 3.0  # of a round in which everybody works, over its compiled work
+COMPILED = ((compiled_agents, "_work"), (compiled_agents, "_gradients"), (arrays, "risks"),
+            (mocha, "dual_round"))  # fmt: skip
+EVERYBODY = (
+    *FAMILIES["everybody works"], "synchronous SGD", "decentralised SGD, ring", "elastic averaging",
+    "HierFAVG", "agnostic FL", "MOCHA",
+)  # fmt: skip
+
+
+def run(report: Report, _folder: Path) -> None:
+    """All methods of `isfed reproduce systems`, on the paper's sizes."""
+    problem = problems.regression()
+    part = Part("regression", RegressionSource, 2000, 1, problems.STEP_SIZE, 6)
+    for name, algorithm in methods_of(part, problem).items():
+        measure(report, problem, name, algorithm)
+
+
+def measure(report: Report, problem: Problem, name: str, algorithm: Any) -> None:
+    """One method: alone, or beside its compiled work."""
+    rounds = make_run(problem, algorithm, engine="agents")
+    rounds.advance(WARM_UP)
+    if name not in EVERYBODY:
+        times = by_turns({name: rounds.advance}, report)[name]
+        best = min(times) * 1e6
+        note = "" if best <= MOST else f"above {MOST:g}"
+        report.add(Row("methods", name, best, note=note))
+        return
+    again = compiled_work(rounds)
+    cases: dict[str, Callable[[int], object]] = {"method": rounds.advance, "compiled": again}
+    times = by_turns(cases, report)
+    ratio = np.median([a / b for a, b in zip(times["method"], times["compiled"], strict=True)])
+    note = "" if ratio <= MOST_RATIO else f"above {MOST_RATIO:g}"
+    report.compare(
+        "methods", name, times["method"], "its compiled work", times["compiled"], note=note
+    )
+
+
+def compiled_work(rounds: Any) -> Callable[[int], None]:
+    """A function that does the compiled work of the next round again, that many times."""
+    calls: list[tuple[Callable, tuple]] = []
+
+    def noted(function: Callable) -> Callable:
+        def call(*given: Any) -> Any:
+            calls.append((function, given))
+            return function(*given)
+
+        return call
+
+    originals = [(module, name, getattr(module, name)) for module, name in COMPILED]
+    for module, name, function in originals:
+        setattr(module, name, noted(function))
+    try:
+        rounds.advance(1)
+    finally:
+        for module, name, function in originals:
+            setattr(module, name, function)
+
+    def again(count: int) -> None:
+        for _ in range(count):
+            for function, given in calls:
+                function(*given)
+
+    return again

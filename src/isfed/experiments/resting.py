@@ -1,0 +1,175 @@
+"""Where a method comes to rest if nothing is left to chance: its own fixed point.
+
+Everybody is heard and every step uses all examples; the map of one round is then iterated to rest,
+with Anderson's acceleration. For least squares that is also where the mean of the random version
+goes, because the mean of a mini-batch step is the full step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.algorithms.adaptive_tau import AdaptiveTau
+from isfed.algorithms.agnostic import AgnosticFL
+from isfed.algorithms.fedasync import FedAsync
+from isfed.algorithms.fedavg import WeightedFedAvg
+from isfed.algorithms.fedavg_schemes import FedAvgScheme
+from isfed.algorithms.fedcs import FedCS
+from isfed.algorithms.fedprox import FedProx
+from isfed.algorithms.local_gd import LocalGD
+from isfed.algorithms.local_sgd import StichSGD
+from isfed.algorithms.mocha import Mocha
+from isfed.algorithms.parts import Everybody, Sampled
+from isfed.federation.compiled_agents import CompiledAgents
+from isfed.problems import Problem
+from isfed.simulate.history import decibels
+
+DEPTH = 12  # of the acceleration
+NOTHING = 1e-13
+EXACT, LONG = "computed", "long run"
+IN_TIME, BY_TAU = "depends on who is in time", "moves with tau"
+AT_OPTIMUM = "w^o"
+ENOUGH, NEARLY = 1e-9, 1e-5  # a round that moves so much less than the first is at rest
+LONG_ROUNDS = 6000
+
+
+def without_chance(algorithm: Any, problem: Problem) -> Any:
+    """The same method with everybody and all examples; None if it is not known how."""
+    count = problem.num_agents
+    step: Any = getattr(algorithm, "step_size", None)
+    if isinstance(algorithm, ISFedAvg):
+        return WeightedFedAvg(
+            step_size=step, num_active=count, full_batch=True, client_weights="uniform",
+            divide_by_steps=algorithm.divide_by_steps,
+        )  # fmt: skip
+    if isinstance(algorithm, FedAsync):
+        if algorithm.in_flight is not None:
+            return None
+        return FedProx(prox=algorithm.prox, step_size=step, num_active=count, full_batch=True)
+    if isinstance(algorithm, FedCS):
+        return None
+    if isinstance(algorithm, FedProx):
+        return replace(algorithm, num_active=count, full_batch=True, stragglers=0.0)
+    if isinstance(algorithm, FedAvgScheme) and algorithm.scheme == "I":
+        return replace(algorithm, num_active=count, full_batch=True, scheme="II")
+    if isinstance(algorithm, AdaptiveTau):
+        return None
+    if isinstance(algorithm, Sampled):
+        return replace(algorithm, num_active=count, full_batch=True)
+    if isinstance(algorithm, Everybody):
+        return replace(algorithm, full_batch=True)
+    return None
+
+
+def rest(problem: Problem, algorithm: Any, *, most: int = 400) -> np.ndarray | None:
+    """The model at which a method without chance stays; None if it has not come to rest."""
+    rules = algorithm.rules(problem.num_agents)
+    agents = CompiledAgents(problem, rules, seed=0, repetition=0)
+    state = algorithm.start(agents, problem.optimum)  # w^o is near: fewer rounds
+    names = [n for n, v in state._asdict().items() if np.asarray(v).dtype == np.float64]
+
+    def flat(of: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(getattr(of, name)) for name in names])
+
+    def back(values: np.ndarray) -> Any:
+        parts, at = {}, 0
+        for name in names:
+            shape = np.shape(getattr(state, name))
+            size = int(np.prod(shape))
+            parts[name] = values[at : at + size].reshape(shape)
+            at += size
+        return state._replace(**parts)
+
+    def step(values: np.ndarray) -> np.ndarray:
+        return flat(algorithm.round(back(values.copy()), agents, 0))
+
+    found = accelerated(step, flat(state), most=most)
+    return None if found is None else algorithm.model(back(found))
+
+
+def accelerated(
+    step: Callable[[np.ndarray], np.ndarray], start: np.ndarray, *, most: int
+) -> np.ndarray | None:
+    """The fixed point of a map by Anderson's acceleration; None if it is not reached."""
+    point = start
+    points: list[np.ndarray] = []
+    moves: list[np.ndarray] = []
+    first = None
+    for _ in range(most):
+        move = step(point) - point
+        size = float(np.linalg.norm(move))
+        if not np.isfinite(size):
+            return None
+        first = size if first is None else first
+        if size <= ENOUGH * first or size <= NOTHING * (1.0 + np.linalg.norm(point)):
+            return point + move
+        points, moves = [*points[-DEPTH:], point], [*moves[-DEPTH:], move]
+        if len(moves) == 1:
+            point = point + move
+            continue
+        changes = np.diff(np.array(moves), axis=0).T
+        share = np.linalg.lstsq(changes, move, rcond=1e-12)[0]
+        point = point + move - (np.diff(np.array(points), axis=0).T + changes) @ share
+    move = step(point) - point
+    return point + move if np.linalg.norm(move) <= NEARLY * (first or 0.0) else None
+
+
+def resting_distances(
+    problem: Problem, methods: Mapping[str, Any], tell: Callable[[], None] | None = None
+) -> dict[str, tuple[float | None, str]]:
+    """10 log10 |rest - w^o|^2 of every method, and how it was found; None where it is not known."""
+    found: dict[str, tuple[float | None, str]] = {}
+    known: dict[str, tuple[float | None, str]] = {}
+    for name, algorithm in methods.items():
+        if isinstance(algorithm, StichSGD):
+            found[name] = (None, AT_OPTIMUM)
+        elif isinstance(algorithm, AgnosticFL | Mocha):
+            if isinstance(algorithm, AgnosticFL):
+                algorithm = replace(algorithm, stochastic=False)
+            key = repr(algorithm)
+            known[key] = known.get(key) or _after_long(problem, algorithm)
+            found[name] = known[key]
+        else:
+            certain = without_chance(algorithm, problem)
+            if certain is None:
+                why = BY_TAU if isinstance(algorithm, AdaptiveTau) else IN_TIME
+                found[name] = (None, why)
+            else:
+                key = repr(certain)
+                known[key] = known.get(key) or _computed(problem, certain)
+                found[name] = known[key]
+        if tell is not None:
+            tell()
+    return found
+
+
+def _computed(problem: Problem, certain: Any) -> tuple[float | None, str]:
+    if isinstance(certain, LocalGD) and certain.steps == 1:
+        return None, AT_OPTIMUM
+    model = rest(problem, certain)
+    if model is None:
+        return None, "has not come to rest"
+    return _distance(problem, model)
+
+
+def _after_long(problem: Problem, algorithm: Any) -> tuple[float | None, str]:
+    """A long run of the version without chance; agnostic learning and MOCHA have slow parts."""
+    agents = CompiledAgents(problem, algorithm.rules(problem.num_agents), seed=0, repetition=0)
+    state = algorithm.start(agents, problem.optimum)
+    rounds = min(LONG_ROUNDS, int(6e7 / len(problem.data.targets)))
+    for round_index in range(rounds):
+        state = algorithm.round(state, agents, round_index)
+    level, how = _distance(problem, algorithm.model(state))
+    return level, LONG if how == EXACT else how
+
+
+def _distance(problem: Problem, model: np.ndarray) -> tuple[float | None, str]:
+    square = float(((model - problem.optimum) ** 2).sum())
+    if square < 1e-16:
+        return None, AT_OPTIMUM
+    return float(decibels(square)), EXACT
