@@ -270,3 +270,17 @@ def test_a_saved_model_predicts(run, tmp_path):
     code, text = run("predict", "m.json", "nothing.csv")
     assert code == 1
     assert "no file" in text
+
+
+def test_rows_can_weigh_instead_of_agents(run, tmp_path):
+    rows = ["site,x,y", *(f"s{min(i % 9, 3)},{i % 7},{(i * i) % 5}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    words = ["mine.csv", "--agent", "site", "--target", "y", "--weights", "rows"]
+    code, text = run("diagnose", *words)
+    assert code == 0, text
+    assert "every row weighs the same" in " ".join(text.split())
+    code, text = run("compare", *words, *SHORT)
+    assert code == 0, text
+    code, text = run("diagnose", *words, "--theory", "--overwrite")
+    assert code == 2
+    assert "agents that weigh the same" in " ".join(text.split())

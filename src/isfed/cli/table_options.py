@@ -71,6 +71,10 @@ class TableOptions:
         int | None,
         typer.Option(help="Leave out agents with fewer rows (default: one row is an error)."),
     ] = None
+    weights: Annotated[
+        Literal["agents", "rows"],
+        typer.Option(help="Whether every agent counts the same, or every row."),
+    ] = "agents"
     separator: Annotated[
         str | None,
         typer.Option(
@@ -111,7 +115,9 @@ class TableOptions:
             decimal=self.decimal, na=tuple(self.na or ()),
         )  # fmt: skip
         drop = tuple(self.drop or ())
-        return FileSource(file=file, columns=columns, reading=reading, drop=drop, **more)
+        return FileSource(
+            file=file, columns=columns, reading=reading, drop=drop, weights=self.weights, **more
+        )
 
     @property
     def given(self) -> list[str]:

@@ -102,7 +102,7 @@ class Account:
         if self.weights == "rows":
             weighing = "every row weighs the same"
         else:
-            weighing = "every agent weighs the same, however many rows it has"
+            weighing = "every agent weighs the same, whatever its rows (--weights rows: every row)"
         return (
             f"{self.rows} rows of {self.agents} agents (smallest {self.smallest}, median "
             f"{self.median:g}, largest {self.largest} rows); {weighing}."

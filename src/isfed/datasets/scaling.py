@@ -65,4 +65,5 @@ def standardise(data: FederatedData) -> tuple[FederatedData, Scaling]:
     ([-1.0, 1.0], [2.0])
     """
     scaling = federated_scaling(data.features, data.offsets)
-    return FederatedData(scaling.apply(data.features), data.targets, data.offsets), scaling
+    scaled = scaling.apply(data.features)
+    return FederatedData(scaled, data.targets, data.offsets, data.weights), scaling

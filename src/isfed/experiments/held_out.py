@@ -46,7 +46,12 @@ def split(problem: Problem, seed: int) -> Split:
     kept = ~(held | of_others)
     sizes = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)[~apart]
     training = Problem(
-        FederatedData(data.features[kept], data.targets[kept], np.cumsum([0, *sizes])),
+        FederatedData(
+            data.features[kept],
+            data.targets[kept],
+            np.cumsum([0, *sizes]),
+            None if data.weights is None else data.weights[~apart],
+        ),
         problem.loss,
         local_steps=problem.local_steps[~apart],
         batch_size=np.minimum(problem.batch_size[~apart], sizes),

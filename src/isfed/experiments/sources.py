@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from isfed.experiments.keys import (
 )
 from isfed.experiments.registry import LOSSES, READERS, Registry, written
 from isfed.problems import PRESETS, Problem, Regression
+from isfed.problems.data import FederatedData
 from isfed.problems.losses import LinearLoss
 from isfed.simulate import Measure
 
@@ -146,6 +147,7 @@ class FileSource:
     loss: by name, or with its options; unless given, the one that fits the target.
     ridge: weight of |params|^2, of the loss that fits the target.
     batch_size, local_steps: of every agent, B_k no larger than the agent.
+    weights: whether every agent counts the same, or every row.
     sha256: of the file; computed if it is not given, else the file must have it.
     """
 
@@ -157,6 +159,7 @@ class FileSource:
     ridge: float = 1e-3
     batch_size: int = 8
     local_steps: int = 1
+    weights: Literal["agents", "rows"] = "agents"
     sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -181,7 +184,8 @@ class FileSource:
     def table(self) -> FederatedTable:
         """The table as federated data; read once for all that ask."""
         self._check_content()
-        return _read(self.file, self.sha256, self.columns, self.drop, self.reading)
+        table = _read(self.file, self.sha256, self.columns, self.drop, self.reading)
+        return replace(table, account=replace(table.account, weights=self.weights))
 
     def make(self) -> Problem:
         """Read the table; the loss is the one that fits its target unless another is given."""
@@ -192,7 +196,11 @@ class FileSource:
         sizes = np.minimum(self.batch_size, table.data.num_examples)
         loss = table.loss(ridge=self.ridge) if self.loss is None else self.loss
         steps = self.local_steps
-        return Problem(table.data, loss, batch_size=sizes, local_steps=steps, name=self.file.name)
+        data = table.data
+        if self.weights == "rows":
+            counts = data.num_examples
+            data = FederatedData(data.features, data.targets, data.offsets, counts)
+        return Problem(data, loss, batch_size=sizes, local_steps=steps, name=self.file.name)
 
     def measure(self, problem: Problem) -> Measure | None:
         """Nothing beside the msd."""
@@ -289,8 +297,9 @@ class Given:
     def describe(self) -> dict[str, Any]:
         """A fingerprint of the data, and what is done with them."""
         data = self.problem.data
-        parts = (data.features, data.targets, data.offsets, self.problem.local_steps,
-                 self.problem.batch_size)  # fmt: skip
+        parts = [data.features, data.targets, data.offsets, self.problem.local_steps,
+                 self.problem.batch_size]  # fmt: skip
+        parts += [] if data.weights is None else [data.weights]
         content = hashlib.sha256()
         for part in parts:
             content.update(f"{part.dtype} {part.shape} ".encode())

@@ -59,6 +59,7 @@ def make_task(problem: Problem, *, drift: bool = False, optimum: np.ndarray | No
         offsets=problem.data.offsets,
         local_steps=problem.local_steps,
         batch_size=problem.batch_size,
+        agent_weight=problem.data.agent_weights,
         loss=problem.loss.compiled,
         optimum=np.zeros(problem.num_params) if optimum is None else optimum,
         drift_response=problem.drift_response if drift else np.empty((0, 0)),

@@ -36,6 +36,7 @@ class Task(NamedTuple):
     offsets: np.ndarray  # (K + 1,)
     local_steps: np.ndarray  # (K,)
     batch_size: np.ndarray  # (K,)
+    agent_weight: np.ndarray  # (K,), how much an agent counts in the risk; 1 unless given
     loss: CompiledLoss
     optimum: np.ndarray  # (M,); zero where it is not known
     drift_response: np.ndarray  # (M, M), or empty without drift
@@ -123,7 +124,7 @@ def score_of_agent(task, examples, params, shift, agent, scratch):
     square = 0.0
     for j in range(params.size):
         square += scratch.gradient[j] * scratch.gradient[j]
-    return score_of_norms(
+    return task.agent_weight[agent] * score_of_norms(
         scratch.norms, count, square, task.local_steps[agent], task.batch_size[agent],
         examples.floor, examples.uniform,
     )  # fmt: skip
@@ -199,7 +200,7 @@ def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at
     for j in range(size):
         gradient[j] = (params[j] - local[j]) / (step * num_steps)
     width = memory.size // num_agents
-    return agent_score(
+    return task.agent_weight[agent] * agent_score(
         plan.agents.score, plan.agents.rate, num_steps, task.batch_size[agent], spread, stored,
         gradient, memory, agent * width,
     )  # fmt: skip

@@ -37,6 +37,16 @@ def check_agent(agent: Any, num_agents: int) -> int:
     return int(agent)
 
 
+def _weights(given: Any, num_agents: int) -> np.ndarray:
+    """How much every agent counts, with mean 1."""
+    weights = np.asarray(given, dtype=np.float64)
+    if weights.shape != (num_agents,) or not (np.isfinite(weights).all() and weights.min() > 0.0):
+        raise ValueError(
+            f"weights must be {num_agents} positive numbers, one per agent, got {weights}"
+        )
+    return frozen(weights / weights.mean(), np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """The examples of all agents; agent k owns the rows offsets[k] to offsets[k + 1].
@@ -47,6 +57,7 @@ class FederatedData:
     features: (sum of N_k, ...), one row per example; linear losses need (sum of N_k, M).
     targets: (sum of N_k, ...), most often one number per example.
     offsets: (K + 1,), from 0 to the number of rows.
+    weights: (K,), how much every agent counts in the risk, in any unit; all the same unless given.
 
     >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
     >>> data.num_agents, data.num_examples.tolist()
@@ -56,6 +67,7 @@ class FederatedData:
     features: np.ndarray
     targets: np.ndarray
     offsets: np.ndarray
+    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         features = _numbers(self.features, name="features")
@@ -85,6 +97,8 @@ class FederatedData:
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "offsets", offsets)
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _weights(self.weights, offsets.size - 1))
 
     @classmethod
     def from_agents(cls, agents: Sequence[tuple]) -> FederatedData:
@@ -131,7 +145,15 @@ class FederatedData:
         rows = slice(self.offsets[agent], self.offsets[agent + 1])
         return self.features[rows], self.targets[rows]
 
+    @property
+    def agent_weights(self) -> np.ndarray:
+        """How much every agent counts in the risk, (K,), with mean 1."""
+        return np.ones(self.num_agents) if self.weights is None else self.weights
+
     def row_weights(self) -> np.ndarray:
-        """1 / (K N_k) for every row: the weight of an example in the risk of eq. (1)."""
+        """1 / (K N_k) for every row: the weight of an example in the risk of eq. (1).
+
+        Times the weight of its agent, where agents have weights.
+        """
         sizes = self.num_examples
-        return np.repeat(1.0 / (self.num_agents * sizes), sizes)
+        return np.repeat(self.agent_weights / (self.num_agents * sizes), sizes)

@@ -120,7 +120,7 @@ class LinearLoss:
         if data.features.dtype == data.targets.dtype == np.float64:
             return data
         features, targets = (frozen(a, np.float64) for a in (data.features, data.targets))
-        return FederatedData(features, targets, data.offsets)
+        return FederatedData(features, targets, data.offsets, data.weights)
 
     def num_params(self, num_features: int) -> int:
         """One parameter per feature (for softmax, per class and feature)."""

@@ -125,6 +125,7 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             num_steps = task.local_steps[agent]
             divisor = num_steps if plan.divide_by_steps else 1
             step = plan.step_size / (divisor * num_agents * scratch.agent_prob[turn])  # eq. (8)
+            step *= task.agent_weight[agent]
             scratch.scores[turn] = take_turn(
                 task, plan, PLAIN, params, shift, agent, num_steps, step, example_nodes,
                 example_at[agent], memory, scratch,

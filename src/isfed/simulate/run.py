@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm
+from isfed.algorithms.algorithm import Algorithm, Plan
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_vector, check_whole
 from isfed.federation.arrays import compiled_design
@@ -137,6 +137,12 @@ def make_run(
             raise ValueError("the kernel keeps no virtual time; leave out the clock or the engine")
         which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
+    plain = problem.data.weights is None
+    if not plain and not (which == "kernel" and isinstance(algorithm.plan(), Plan)):
+        raise ValueError(
+            "agents with weights of their own are known to the kernel's plain ISFedAvg and FedAvg "
+            f"only, not to {type(algorithm).__name__} with engine={which!r}"
+        )
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":
         return KernelRun(problem, algorithm, threads=threads, **common)

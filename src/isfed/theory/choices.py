@@ -94,6 +94,7 @@ def all_choices_at(
     sides = [(algorithm.examples, algorithm.example_design) for algorithm in algorithms]
     which = [sides.index(side) for side in sides]
     scores = np.empty((len(sides), problem.num_agents))
+    weights = problem.data.agent_weights
     examples: dict[int, list[np.ndarray]] = {side: [] for side in which}
     for agent, gradients in enumerate(gradients_of_agents(problem, model)):
         norms = np.linalg.norm(gradients, axis=1)
@@ -102,7 +103,7 @@ def all_choices_at(
         steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
         for side, found in examples.items():
             policy, design = sides[side]
-            scores[side, agent] = score_of_norms(
+            scores[side, agent] = weights[agent] * score_of_norms(
                 norms, norms.size, square, steps, batch, policy.floor, policy.equal
             )
             found.append(_inclusion(norms, batch, policy, design))

@@ -55,6 +55,8 @@ class Constants:
                 "without the 1/E_k of eq. (8) a run does not converge to w^o: the lemmas and the "
                 "theorem are not about it; use divide_by_steps=True"
             )
+        if self.problem.data.weights is not None:
+            raise TheoryError("the lemmas and the theorem are about agents that weigh the same")
         if self.algorithm.drift > 0.0:
             raise TheoryError("with a drift w^o moves: the theorem is about one that does not")
 

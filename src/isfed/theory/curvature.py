@@ -65,14 +65,14 @@ class LargestCurvature:
         self.steps = problem.local_steps.astype(float)
         self.work = self.steps * problem.batch_size
         self.squares = np.einsum("nm,nm->n", self.x, self.x)
-        self.scale = np.ones(len(self.steps))
+        self.scale = data.agent_weights
         self._kept: dict[Any, Any] = {}
 
     def drawn(self, algorithm: ISFedAvg, choices: Choices) -> Self:
         """The same for an algorithm and the probabilities of its draws."""
         other = copy.copy(self)
         if not algorithm.divide_by_steps:
-            other.scale, other._kept = self.steps, {}
+            other.scale, other._kept = self.scale * self.steps, {}
         other.num_active = algorithm.num_active
         agent_prob = choices.agent_prob(algorithm.num_active)
         other.inverse = _inverse(len(self.sizes) * agent_prob)  # 1 / (K p_k)
@@ -113,7 +113,7 @@ class LargestCurvature:
 
     def row_weights(self) -> np.ndarray:
         """Of every example in E[H]: 1 / (K N_k), times E_k without the 1/E_k of eq. (8)."""
-        return np.repeat(self.scale, self.sizes) * self.problem.data.row_weights()
+        return np.repeat(self.scale / (len(self.sizes) * self.sizes), self.sizes)
 
     def mean_matrix(self) -> np.ndarray:
         """E[H]."""

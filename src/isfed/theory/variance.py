@@ -100,6 +100,7 @@ def _of_round(
     steps = problem.local_steps.astype(float)[:, None]
     # Without the 1/E_k an agent's estimate is E_k times as long.
     scale = np.ones_like(steps) if algorithm.divide_by_steps else steps
+    scale = scale * problem.data.agent_weights[:, None]
     means, spreads = scale * means, scale**2 * spreads / steps
     from_agents = total_variance(algorithm.agent_design, chosen.agents, means / num_agents)
     prob = chosen.agent_prob(num_active)

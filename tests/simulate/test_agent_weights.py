@@ -1,0 +1,91 @@
+"""Agents that count differently, against least squares with rows that are longer instead.
+
+With a weight a_k and no ridge, a_k (y - x . w)^2 is the loss of the row sqrt(a_k) (x, y): the same
+risk, gradients and probabilities, so that runs agree to rounding.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isfed import (
+    Current,
+    FedAvg,
+    FederatedData,
+    FedProx,
+    ISFedAvg,
+    LeastSquares,
+    Logistic,
+    Memory,
+    Oracle,
+    Problem,
+    Running,
+    Uniform,
+    diagnose,
+    simulate,
+)
+
+SIZES = np.array([3, 8, 5, 12, 4, 9])
+
+
+def pair(loss=None, *, batch_size=2, local_steps=2):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((SIZES.sum(), 3))
+    y = x @ [1.0, -1.0, 2.0] + rng.standard_normal(SIZES.sum())
+    weights = SIZES / SIZES.mean()
+    offsets = np.cumsum([0, *SIZES])
+    longer = np.sqrt(np.repeat(weights, SIZES))
+    common: dict[str, Any] = {"batch_size": batch_size, "local_steps": local_steps}
+    return (
+        Problem(FederatedData(x, y, offsets, SIZES), loss or LeastSquares(), **common),
+        Problem(FederatedData(longer[:, None] * x, longer * y, offsets), LeastSquares(), **common),
+    )
+
+
+@pytest.mark.parametrize("policy", [Uniform(), Memory(), Running(), Current(), Oracle()])
+def test_runs_agree(policy):
+    weighted, longer = pair()
+    algorithm = ISFedAvg(step_size=0.05, num_active=2, agents=policy, examples=policy)
+    found, expected = (
+        simulate(problem, algorithm, rounds=60, repetitions=3) for problem in (weighted, longer)
+    )
+    np.testing.assert_allclose(found.msd, expected.msd, rtol=1e-8)
+    np.testing.assert_allclose(found.agent_prob, expected.agent_prob, rtol=1e-8)
+
+
+def test_risk_and_theory_agree():
+    weighted, longer = pair()
+    np.testing.assert_allclose(weighted.optimum, longer.optimum, rtol=1e-10)
+    model = np.ones(3)
+    assert weighted.risk(model) == pytest.approx(longer.risk(model))
+    one, other = (diagnose(problem, num_active=2, theory=False) for problem in (weighted, longer))
+    for name, option in one.options.items():
+        for key in ("variance", "gain_db", "step_limit", "settled_after", "agents_share"):
+            expected = getattr(other.options[name], key)
+            assert getattr(option, key) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_weighing_by_rows_is_the_risk_of_all_rows():
+    weighted, _ = pair()
+    x, y = weighted.data.features, weighted.data.targets
+    np.testing.assert_allclose(weighted.data.row_weights(), 1.0 / len(y))
+    np.testing.assert_allclose(weighted.optimum, np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-10)
+
+
+def test_what_does_not_know_weights_refuses_them():
+    weighted, _ = pair()
+    with pytest.raises(ValueError, match="agents with weights of their own"):
+        simulate(weighted, FedAvg(step_size=0.1, num_active=2), rounds=1, engine="objects")
+    with pytest.raises(ValueError, match="not to FedProx"):
+        simulate(weighted, FedProx(step_size=0.1, num_active=2, prox=0.1), rounds=1)
+    data = weighted.data
+    for bad in (np.ones(3), -SIZES, np.full(6, np.nan)):
+        with pytest.raises(ValueError, match="weights must be 6 positive numbers"):
+            FederatedData(data.features, data.targets, data.offsets, bad)
+
+
+def test_a_loss_that_prepares_the_rows_keeps_the_weights():
+    offsets, weights = np.array([0, 1, 2]), np.array([1, 3])
+    data = FederatedData(np.ones((2, 1), np.float32), np.array([1, -1]), offsets, weights)
+    np.testing.assert_allclose(Problem(data, Logistic()).data.agent_weights, [0.5, 1.5])
