@@ -140,6 +140,15 @@ def test_a_diagnosis_as_a_page(tmp_path):
     assert "How often every example is drawn" in page(data)
 
 
+def test_the_loss_comes_first_in_a_comparison(tmp_path):
+    rows = [row("FedAvg", -30.0, 0.0)]
+    results = load_results(write(tmp_path / "a", rows, kind="comparison"))
+    (fedavg,) = results.algorithms
+    loss = replace(fedavg, measures={"excess": fedavg.measures["test_error"]})
+    figures = page_data(replace(results, algorithms=(loss,))).figures
+    assert [f.title for f in figures] == ["Loss above the optimum", "Distance to the optimum"]
+
+
 def test_a_comparison_shows_what_was_held_out(tmp_path):
     part = {"examples": 1200, "loss": 0.25, "loss_stderr": 0.01, "error": 0.125}
     found = {"FedAvg": {"training": part, "rows": part | {"loss": 0.5}}}

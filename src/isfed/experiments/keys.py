@@ -62,7 +62,7 @@ def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Ar
 
     >>> from isfed import FedAvg
     >>> list(arguments(FedAvg))
-    ['step_size', 'num_active', 'divide_by_steps']
+    ['step_size', 'num_active', 'divide_by_steps', 'client_weights']
     """
     hints = get_type_hints(factory)
     found = {}

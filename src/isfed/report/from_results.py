@@ -34,7 +34,10 @@ NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a compariso
 
 def page_data(results: Results) -> PageData:
     """The page of one folder."""
-    figures = tuple(_figure(results, quantity) for quantity in quantities(results))
+    found = quantities(results)
+    if results.kind == "comparison":  # its verdict speaks of the loss
+        found = sorted(found, key=lambda quantity: quantity.key != "excess")
+    figures = tuple(_figure(results, quantity) for quantity in found)
     if results.inclusion:
         figures += tuple(_inclusion(results))
     return PageData(
