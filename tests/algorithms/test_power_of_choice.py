@@ -53,7 +53,7 @@ def test_a_run_counts_the_models_that_candidates_get():
     ledger = simulate(PROBLEM, PowerOfChoice(step_size=0.01, num_active=2), rounds=3).ledger()
     assert ledger.models_down == 3 * 4  # the two that work have the model
     assert ledger.models_up == 3 * 2
-    assert ledger.scalars_up == 3 * 4
+    assert ledger.forwards == 3 * 4 * 100
 
 
 def test_what_cannot_be_is_said():

@@ -76,7 +76,9 @@ def test_it_evaluates_and_keeps_the_best_and_the_last_model(tmp_path):
     np.testing.assert_array_equal(found.accuracy, history.measured["accuracy"][0])
     np.testing.assert_array_equal(found.loss, history.measured["loss"][0])
     assert [p.round for p in points] == [10, 20, 25]
-    assert points[-1].megabytes == pytest.approx(8e-6 * (100 * problem.num_params + 50))
+    ledger, size = found.history.ledger(), problem.num_params
+    assert ledger.models_up == ledger.models_down == 50
+    assert points[-1].megabytes == 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
     best = int(np.argmax(found.accuracy))
     assert found.best_round == found.rounds[best]
     for name, params in (("last", found.params), ("best", found.best_params)):

@@ -248,11 +248,12 @@ class TorchAgents(AddressedAgents):
     def state(self) -> dict[str, np.ndarray]:
         """What the next round needs; agents that never worked have nothing to keep."""
         kept = {} if self.rules.examples.equal else self.tables
+        shape = (len(self.memory), memory_size(self.rules.agents, self.num_trained))
         return {
             "table_agents": np.array(sorted(kept), np.int64),
             "tables": np.concatenate([np.empty(0), *(kept[k].nodes for k in sorted(kept))]),
             "memory_agents": np.array(sorted(self.memory), np.int64),
-            "memory": np.array([self.memory[k] for k in sorted(self.memory)]),
+            "memory": np.array([self.memory[k] for k in sorted(self.memory)]).reshape(shape),
             "ledger": self.ledger.as_array(),
         }
 
