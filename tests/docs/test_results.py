@@ -15,7 +15,7 @@ from isfed.experiments.folder import WRITTEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 TEXT = PAGE.read_text()
-SAID = {word for words in re.findall(r"`([^`\n]+)`", TEXT) for word in re.split(r"[^\w.]+", words)}
+SAID = {word for words in re.findall(r"`([^`\n]+)`", TEXT) for word in re.split(r"[^\w.-]+", words)}
 
 
 @pytest.fixture(scope="module")

@@ -140,6 +140,22 @@ def test_a_diagnosis_as_a_page(tmp_path):
     assert "How often every example is drawn" in page(data)
 
 
+def test_a_study_of_several_problems_has_a_figure_for_each(tmp_path):
+    rows = [
+        row("a: x", -30.0, 0.0, problem="a"), row("a: y", -35.0, 5.0, problem="a"),
+        row("b: x", -10.0, 0.0, problem="b"), row("b: y", -10.1, 0.1, problem="b"),
+    ]  # fmt: skip
+    data = page_data(load_results(write(tmp_path / "s", rows, kind="systems")))
+    assert [figure.title for figure in data.figures] == [
+        "Distance to the optimum, a", "Distance to the optimum, b",
+    ]  # fmt: skip
+    assert [series.name for series in data.figures[1].series] == ["b: x", "b: y"]
+    assert data.verdict == (
+        "On a: a: y ends lowest: 5.0 ± 0.4 dB below a: x. "
+        "On b: No algorithm ends below b: x by more than two standard errors."
+    )
+
+
 def test_the_loss_comes_first_in_a_comparison(tmp_path):
     rows = [row("FedAvg", -30.0, 0.0)]
     results = load_results(write(tmp_path / "a", rows, kind="comparison"))

@@ -243,5 +243,5 @@ def systems(
         systems_figures(results)
         for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
             console.print(systems_table(results, problem))
-        print_line(f"Results are in {results.path}")
+        finish(results)
         end_if_diverged(results)

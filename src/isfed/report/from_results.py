@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ MEANING = {
     "comparison": "FedAvg against importance sampling, each at its own best step size",
     "heterogeneity": "The gain of importance sampling over the heterogeneity of the agents",
     "diagnosis": "What importance sampling would do, predicted without training",
+    "systems": "Every system that the paper names",
+    "networks": "Neural networks, every method at its own best step size",
 }
 NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
 
@@ -37,7 +40,13 @@ def page_data(results: Results) -> PageData:
     found = quantities(results)
     if results.kind == "comparison":  # its verdict speaks of the loss
         found = sorted(found, key=lambda quantity: quantity.key != "excess")
-    figures = tuple(_figure(results, quantity) for quantity in found)
+    if results.kind == "systems":  # what it measures beside are costs, which its table shows
+        found = [quantity for quantity in found if quantity.key == "msd"]
+    figures = tuple(
+        _figure(part, quantity, problem)
+        for quantity in found
+        for problem, part in by_problem(results)
+    )
     if results.inclusion:
         figures += tuple(_inclusion(results))
     return PageData(
@@ -52,6 +61,23 @@ def page_data(results: Results) -> PageData:
         versions={key: str(value) for key, value in results.made_with.items()},
         commands=commands(results),
     )
+
+
+def by_problem(results: Results) -> list[tuple[str, Results]]:
+    """The algorithms on each problem, if a study has several; else all of them."""
+    titles = dict.fromkeys(str(a.summary.get("problem", "")) for a in results.algorithms)
+    return [
+        (
+            title,
+            replace(
+                results,
+                algorithms=tuple(
+                    a for a in results.algorithms if str(a.summary.get("problem", "")) == title
+                ),
+            ),
+        )
+        for title in titles
+    ]
 
 
 def configuration(results: Results) -> str:
@@ -87,6 +113,9 @@ def verdict(results: Results) -> str:
     for key in ("verdict", "recommendation"):
         if results.summary.get(key):
             return str(results.summary[key])
+    parts = by_problem(results)
+    if len(parts) > 1:
+        return " ".join(f"On {problem}: {verdict(part)}" for problem, part in parts)
     rows = [a for a in results.algorithms if math.isfinite(a.number("gain_db"))]
     if len(rows) < 2:
         return "There is nothing to compare: fewer than two algorithms ended with a known level."
@@ -182,13 +211,14 @@ def bands(results: Results) -> str:
     return "" if repetitions < 2 else f"2 standard errors over {repetitions:,} repetitions"
 
 
-def _figure(results: Results, quantity: Quantity) -> Figure:
+def _figure(results: Results, quantity: Quantity, problem: str = "") -> Figure:
     axes = units_of(results.algorithms)
     found = (series_of(quantity, a, axes, a.name, i) for i, a in enumerate(results.algorithms))
     series = tuple(one for one in found if one is not None)
     table = _levels(results, quantity)
+    title = f"{quantity.title}, {problem}" if problem else quantity.title
     return Figure(
-        quantity.title, quantity.label, axes, series, table, band=bands(results),
+        title, quantity.label, axes, series, table, band=bands(results),
         logarithmic=True if quantity.key in ("msd", "excess") else None,
     )  # fmt: skip
 
