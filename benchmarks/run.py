@@ -15,6 +15,7 @@ import methods
 import peers
 import plain_numpy
 import reproduce
+import rounds
 import scale
 import telemetry
 import threads
@@ -25,6 +26,7 @@ RESULTS = Path(__file__).with_name("results")
 PARTS: dict[str, Callable[[Report, Path], None]] = {
     "c": c_reference.run,
     "numpy": plain_numpy.run,
+    "rounds": rounds.run,
     "threads": threads.run,
     "costs": costs.run,
     "methods": methods.run,

@@ -220,6 +220,7 @@ class ISFedAvg:
             watched = corrected.step(self, cloud, state.reference, agents, round_index, shift)
         else:
             watched = self.step(cloud, agents, round_index, shift)
+            return ISFedAvgState(cloud.params, state.agent_nodes, state.shift, watched)
         return state._replace(params=cloud.params, watched=watched)
 
     def drifted(
@@ -242,9 +243,11 @@ class ISFedAvg:
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
         uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
-        steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
-        whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
-        watched = self.watch(agents, selection, uploads, whole)
+        watched = self._equal_row
+        if watched is None:
+            steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
+            whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
+            watched = self.watch(agents, selection, uploads, whole)
         cloud.aggregate(selection, uploads.changes)  # eq. (9)
         cloud.refresh(selection, uploads.scores)
         return watched

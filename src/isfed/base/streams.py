@@ -16,7 +16,7 @@ import numpy as np
 
 from isfed.base.arguments import shown
 from isfed.base.checks import check_whole
-from isfed.base.compiled import inlined
+from isfed.base.compiled import compiled, inlined
 
 UINT = np.uint64
 # splitmix64 (Steele, Lea, Flood): the increment and the two multipliers of its mixing function.
@@ -125,6 +125,11 @@ def fill_normal(state, out, count):
             out[i + 1] = radius * math.sin(angle)
 
 
+@compiled
+def _start(state, key, round_index, agent):
+    start(state, key, round_index, agent)
+
+
 class Stream:
     """A source of random numbers for the designs: four words of state, advanced by every draw.
 
@@ -139,14 +144,14 @@ class Stream:
             return
         self.state = np.empty(4, np.uint64)
         key = stream_key(seed, repetition=0, purpose=Purpose.DESIGN)
-        start(self.state, key, 0, NO_AGENT)
+        _start(self.state, key, 0, NO_AGENT)
 
     @classmethod
     def at(cls, key: np.uint64, *, round_index: int, agent: int = NO_AGENT) -> Stream:
         """The stream of one turn."""
         stream = cls.__new__(cls)
         stream.state = np.empty(4, np.uint64)
-        start(stream.state, key, round_index, agent)
+        _start(stream.state, key, round_index, agent)
         return stream
 
     def uniforms(self, count: int) -> np.ndarray:

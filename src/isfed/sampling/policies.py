@@ -300,7 +300,7 @@ def initial_score(policy: Policy) -> float:
 
 
 @compiled
-def _draw(nodes, count, floor, num, design, equal, state):
+def _draw(nodes, count, floor, num, design, equal, state, units, prob):
     shuffled = design == tables.HARTLEY_RAO and not equal
     scratch = (
         np.empty(num),
@@ -308,13 +308,10 @@ def _draw(nodes, count, floor, num, design, equal, state):
         np.arange(count),
         np.empty(tables.table_size(count) if shuffled else 0),
     )
-    units = np.empty(num, np.int64)
-    prob = np.empty(num)
     if equal:
         tables.draw_equal(count, num, design, state, scratch, units, prob)
     else:
         tables.draw_scored(nodes, 0, count, floor, num, design, state, scratch, units, prob)
-    return units, prob
 
 
 @compiled
@@ -365,7 +362,10 @@ class Table:
             units = self.design.draw(inclusion, stream)
             return units, inclusion[units] / num
         equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
-        return _draw(self.nodes, self.count, self.policy.floor, num, code, equal, stream.state)
+        units, prob = np.empty(num, np.int64), np.empty(num)
+        floor = self.policy.floor
+        _draw(self.nodes, self.count, floor, num, code, equal, stream.state, units, prob)
+        return units, prob
 
     def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
         """Tell the table what the drawn units turned out to score."""

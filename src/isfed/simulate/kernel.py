@@ -78,6 +78,12 @@ def distance(optimum, response, params, shift):
     return total
 
 
+@compiled
+def distance_from(optimum, response, params, shift):
+    """`distance`, for Python."""
+    return distance(optimum, response, params, shift)
+
+
 @called
 def select(side, nodes, num_agents, num_active, scratch):
     """Draw L of K agents, eq. (4)."""

@@ -14,10 +14,12 @@ from isfed.federation.clock import Clock
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.history import History, Measured
-from isfed.simulate.kernel import TOO_FAR, distance
+from isfed.simulate.kernel import TOO_FAR, distance_from
 from isfed.simulate.kernel_run import kept_repetitions
 from isfed.simulate.running import Block
 from isfed.theory.stability import with_step_size
+
+NO_SHIFT = np.empty(0)
 
 
 class RoundsRun:
@@ -72,9 +74,9 @@ class RoundsRun:
 
     def _distance(self, state: Any) -> float:
         """|w_i - w^o|^2, eq. (56)."""
-        shift = getattr(state, "shift", None)
-        shift = np.empty(0) if shift is None or not self._response.size else shift
-        return distance(self._optimum, self._response, self.algorithm.model(state), shift)
+        shift = getattr(state, "shift", None) if self._response.size else None
+        shift = NO_SHIFT if shift is None else shift
+        return distance_from(self._optimum, self._response, self.algorithm.model(state), shift)
 
     def advance(self, num_rounds: int) -> Block:
         """Run the next rounds; fewer than asked for if a model diverged."""
@@ -91,11 +93,11 @@ class RoundsRun:
                     before = algorithm.model(state).copy() if self._keeps_good else None
                     state = algorithm.round(state, agents, self.round_index + i)
                     agents.ledger.rounds += 1
-                    msd[rep, i] = self._distance(state)
+                    msd[rep, i] = squared = self._distance(state)
                     row = getattr(state, "watched", None)
                     if row is not None:
                         watched[rep, i] = row
-                    if not msd[rep, i] < TOO_FAR:
+                    if not squared < TOO_FAR:
                         finite = i
                         if before is not None:
                             self._good[rep] = before
