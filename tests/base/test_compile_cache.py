@@ -191,6 +191,7 @@ def test_a_key_covers_no_more_than_it_must():
     assert gradients < kernel
     assert PACKAGE / "base" / "compiled.py" in gradients
     assert PACKAGE / "sampling" / "score_table.py" in kernel - gradients
+    assert PACKAGE / "base" / "checks.py" not in kernel  # plain functions: nothing to compile in
 
 
 def test_import_works_where_no_home_can_be_determined(tmp_path):

@@ -151,7 +151,7 @@ def sources_of(file: Path) -> set[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            if path == file or _MARK in _text(path):
+            if path == file or _compiles(path):
                 waiting += _imports(path)
     return found
 
@@ -163,10 +163,20 @@ def _text(path: Path) -> str:
 
 @functools.cache
 def _imports(path: Path) -> list[Path]:
-    """The modules of ours that a file imports."""
+    """The modules of ours that a file imports, but for those that only give plain functions."""
     names: set[str] = set()
     for origin, imported, plain in _IMPORT.findall(_text(path)):
-        names.add(origin or plain)
         names |= {f"{origin}.{name}" for name in re.findall(r"\w+", imported)}
-    files = [_PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in names]
-    return [file for file in files if file.is_file()]
+        # Compiled code can use constants and records of others, and functions if compiled.
+        if plain or imported != imported.lower() or _compiles(_file(origin)):
+            names.add(origin or plain)
+    return [file for file in map(_file, names) if file.is_file()]
+
+
+def _file(name: str) -> Path:
+    """Where a module of ours is, unless it is a package."""
+    return _PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
+
+
+def _compiles(path: Path) -> bool:
+    return path.is_file() and (path.name == "compiled.py" or _MARK in _text(path))
