@@ -68,7 +68,7 @@ def show(name: str, seconds: list[float]) -> None:
 
 def main() -> None:
     """Print a line for every start."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tries", type=int, default=5, help="of the imports and of --help")
     parser.add_argument("--cold", type=int, default=1, help="starts with an empty cache")
     options = parser.parse_args()
