@@ -11,6 +11,7 @@ import numpy as np
 from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.isfedavg import ISFedAvg
 from isfed.algorithms.parts import ClientWeights, Sampled
+from isfed.base.arguments import check_argument
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
 from isfed.sampling.designs import HartleyRao, WithReplacement
@@ -60,6 +61,8 @@ def FedAvg(  # noqa: N802 (reads as a type)
     to ISFedAvg is a larger step; `divide_by_steps=True` is the fair variant. With
     `client_weights="size"` the mean weighs agents by their sizes, as in most public code.
     """
+    check_argument("client_weights", client_weights, ClientWeights)
+    check_argument("divide_by_steps", divide_by_steps, bool)
     if client_weights != "uniform":
         return WeightedFedAvg(
             step_size=step_size,  # type: ignore[arg-type]  (it refuses "auto")
@@ -92,6 +95,8 @@ def DynamicFedAvg(  # noqa: N802
     msd is measured against the moving optimum. With drift 0 it is ISFedAvg with uniform policies.
     With `client_weights="size"`, which takes no drift, the mean weighs agents by their sizes.
     """
+    check_argument("client_weights", client_weights, ClientWeights)
+    check_argument("drift", drift, float)
     if client_weights != "uniform":
         if drift != 0.0:
             raise ValueError(f"drift={drift} needs client_weights='uniform'")

@@ -81,7 +81,8 @@ class ISFedAvg:
     def __post_init__(self) -> None:
         if not isinstance(self.label, str):
             raise ValueError(f"label={self.label!r} must be a text")
-        if self.step_size != "auto" and not (is_number(self.step_size) and self.step_size > 0.0):
+        auto = isinstance(self.step_size, str) and self.step_size == "auto"
+        if not auto and not (is_number(self.step_size) and self.step_size > 0.0):
             raise ValueError(
                 f"step_size={shown(self.step_size)} must be a positive number or 'auto'"
             )
@@ -99,8 +100,9 @@ class ISFedAvg:
         self._check_correction()
 
     def _check_correction(self) -> None:
-        if self.weighting not in (None, "step", "change"):
-            raise ValueError(f"weighting={self.weighting!r} must be 'step' or 'change'")
+        word = isinstance(self.weighting, str) and self.weighting in ("step", "change")
+        if self.weighting is not None and not word:
+            raise ValueError(f"weighting={shown(self.weighting)} must be 'step' or 'change'")
         if self.correction is None:
             return
         if isinstance(self.correction, str):

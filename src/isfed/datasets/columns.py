@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from isfed.base.arguments import check_fields, shown
+from isfed.base.arguments import check_argument, check_fields, shown
 from isfed.base.checks import is_number
 
 
@@ -33,14 +33,17 @@ class Columns:
     least_rows: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("agent", "target"):
+            check_argument(name, getattr(self, name), str)
         if self.agent == self.target:
             raise ValueError(f"column {self.agent!r} cannot be both the agent and the target")
         for name in ("features", "categorical"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
-        if self.task not in ("regression", "classification"):
+        if not isinstance(self.task, str) or self.task not in ("regression", "classification"):
             raise ValueError(f"task={shown(self.task)} must be 'regression' or 'classification'")
-        if self.missing not in ("error", "mean") and not is_number(self.missing):
+        word = isinstance(self.missing, str) and self.missing in ("error", "mean")
+        if not word and not is_number(self.missing):
             raise ValueError(f"missing={shown(self.missing)} must be 'error', 'mean' or a number")
         check_fields(self)
         for name in (self.agent, self.target):

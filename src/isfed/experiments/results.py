@@ -165,7 +165,10 @@ def load_results(folder: str | Path) -> Results:
     ((10,), 3.0)
     """
     path = Path(folder)
-    summary = _summary(path)
+    try:
+        summary = _summary(path)
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise StoreError(f"{str(path)[:200]!r} cannot be read: {error}"[:400]) from error
     try:
         config = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         tables = {

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from isfed.base.arguments import shown
 from isfed.base.checks import check_share
 from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
@@ -153,8 +154,8 @@ class History:
 
     def watched(self, column: str) -> np.ndarray:
         """One column of the telemetry, (R, rounds); see `isfed.sampling.telemetry.COLUMNS`."""
-        if column not in COLUMNS:
-            raise ValueError(f"column={column!r} must be one of {', '.join(COLUMNS)}")
+        if not isinstance(column, str) or column not in COLUMNS:
+            raise ValueError(f"column={shown(column)} must be one of {', '.join(COLUMNS)}")
         return self.telemetry[:, :, COLUMNS.index(column)]
 
     def variance_ratio(self, *, rate: float = 0.01) -> np.ndarray:

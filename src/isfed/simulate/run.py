@@ -79,7 +79,7 @@ def _compiled_examples(algorithm: Any) -> bool:
 
 def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> Engine:
     """The fastest engine that can run it, or the one asked for if it can."""
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         raise ValueError(f"engine={shown(engine)} must be one of {', '.join(map(repr, ENGINES))}")
     kernel = kernel_runs(problem, algorithm)
     if engine == "kernel" and not kernel:

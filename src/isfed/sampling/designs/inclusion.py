@@ -9,6 +9,8 @@ from isfed.base.arguments import shown
 from isfed.base.checks import as_numbers, is_number
 from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
+MOST_DRAWS = 2**30  # 8 GB of units
+
 
 def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
     """Scores as a vector of finite, non-negative float64, or an error that says which is not."""
@@ -89,4 +91,6 @@ def check_total(inclusion: np.ndarray) -> int:
     num = round(total)
     if num < 1 or abs(total - num) > 1e-9 * inclusion.size:
         raise ValueError(f"inclusion sums to {total}, not to a whole number >= 1")
+    if num > MOST_DRAWS:
+        raise ValueError(f"inclusion sums to {total}: more draws than memory holds")
     return num
