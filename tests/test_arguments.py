@@ -30,6 +30,7 @@ from isfed.federation.agent import Rules
 from isfed.simulate.history import History
 
 THING = object()
+MADE = ("problem", "algorithm", "data", "rules")  # where the table has a function that makes one
 MASKED = np.ma.masked_array([0.5, 0.5], mask=[True, False])
 NEVER_NUMBERS = [None, "x", b"1", math.nan, True, [], {}, THING, 1j]
 BAD: dict[str, list[Any]] = {
@@ -218,7 +219,10 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "step_limits": (isfed.step_limits, {"problem": small, "algorithm": method}, {
         "problem": "object", "algorithm": "object", "choices": "object?"}),
 }  # fmt: skip
-USUAL = {"step_size": 0.1, "num_active": 2, "steps": 2}
+USUAL = {
+    "step_size": 0.1, "num_active": 2, "steps": 2, "schedule": lambda number: 0.1,
+    "algorithm": isfed.FedAvg(step_size=0.1, num_active=2), "server": isfed.FedAdam(),
+}  # fmt: skip
 PLAIN = {int: "int", float: "number", bool: "flag", str: "text"}
 
 
@@ -269,7 +273,7 @@ def wrong_of(kind: str) -> list[Any]:
 
 def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
     """What is wrong with how a call takes a wrong value; None if it refuses it by name."""
-    arguments = {k: v() if callable(v) and k in ("problem", "algorithm", "data", "rules") else v
+    arguments = {k: v() if callable(v) and k in MADE else v
                  for k, v in given.items()}  # fmt: skip
     try:
         with warnings.catch_warnings():

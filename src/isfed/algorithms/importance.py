@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from isfed.algorithms.isfedavg import ISFedAvg
+from isfed.base.arguments import checked
 from isfed.federation.correction import Correction
 from isfed.sampling.designs import Design, Deville, WithReplacement
 from isfed.sampling.policies import Memory, Policy, Score, Uniform
 
 
+@checked
 def importance(
     *,
     step_size: float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,8 @@ class ISFedAvg:
     def __post_init__(self) -> None:
         if not isinstance(self.label, str):
             raise ValueError(f"label={self.label!r} must be a text")
-        auto = isinstance(self.step_size, str) and self.step_size == "auto"
-        if not auto and not (is_number(self.step_size) and self.step_size > 0.0):
+        step: Any = self.step_size  # perhaps an array, which cannot be compared with a word
+        if not (step == "auto" if isinstance(step, str) else is_number(step) and step > 0.0):
             raise ValueError(
                 f"step_size={shown(self.step_size)} must be a positive number or 'auto'"
             )
