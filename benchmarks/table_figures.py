@@ -141,7 +141,7 @@ def gain() -> None:
         for way, (agents, examples) in {"uniform": (Uniform(), Uniform()), **ways}.items():
             algorithm = replace(plain, step_size=step, agents=agents, examples=examples)
             history = simulate(
-                problem, algorithm, rounds=12_000, repetitions=12, initial=problem.optimum
+                problem, algorithm, rounds=6000, repetitions=8, initial=problem.optimum
             )
             measured[way] = history.steady(share=0.75).db
         for way in ways:
