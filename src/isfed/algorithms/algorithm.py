@@ -80,7 +80,10 @@ class Algorithm(Protocol):
 
 
 class ModelState(NamedTuple):
-    """The state of a method that keeps nothing but its model."""
+    """The state of a method that keeps nothing but its model.
+
+    params: (M,) the model.
+    """
 
     params: np.ndarray
 

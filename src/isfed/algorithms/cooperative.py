@@ -168,6 +168,7 @@ class CooperativeSGD(Everybody):
     steps: tau, local steps between two mixings.
     mixing: a function from the number of workers to W; None averages everything.
     auxiliary: v, models beside those of the workers.
+    label: how tables and figures call it.
     """
 
     mixing: Mixing | None = None
@@ -214,14 +215,23 @@ class CooperativeSGD(Everybody):
 
 
 def FullySynchronousSGD(*, step_size: float, full_batch: bool = False) -> CooperativeSGD:  # noqa: N802
-    """A(1, J, 0): an average after every step."""
+    """A(1, J, 0): average after every step.
+
+    step_size: mu.
+    full_batch: whether every step uses all examples of an agent.
+    """
     return CooperativeSGD(step_size=step_size, full_batch=full_batch, label="FullySynchronousSGD")
 
 
 def PeriodicAveraging(  # noqa: N802
     *, step_size: float, steps: int, full_batch: bool = False
 ) -> CooperativeSGD:
-    """A(tau, J, 0): local SGD."""
+    """A(tau, J, 0), which is local SGD: average after every `steps` steps.
+
+    step_size: mu.
+    steps: tau, the local steps between two averages.
+    full_batch: whether every step uses all examples of an agent.
+    """
     return CooperativeSGD(
         step_size=step_size, steps=steps, full_batch=full_batch, label="PeriodicAveraging"
     )
@@ -230,7 +240,12 @@ def PeriodicAveraging(  # noqa: N802
 def DecentralisedSGD(  # noqa: N802
     *, step_size: float, mixing: Mixing = RING, full_batch: bool = False
 ) -> CooperativeSGD:
-    """A(1, W, 0): every agent talks to its neighbours alone."""
+    """A(1, W, 0): after every step, each agent averages with its neighbours only.
+
+    step_size: mu.
+    mixing: a function from the number of agents to W; a ring unless given.
+    full_batch: whether every step uses all examples of an agent.
+    """
     return CooperativeSGD(
         step_size=step_size, mixing=mixing, full_batch=full_batch, label="DecentralisedSGD"
     )
@@ -239,7 +254,13 @@ def DecentralisedSGD(  # noqa: N802
 def ElasticAveraging(  # noqa: N802
     *, step_size: float, steps: int = 1, pull: float | None = None, full_batch: bool = False
 ) -> CooperativeSGD:
-    """A(tau, W, 1) with an anchor that pulls by alpha = `pull`; 2 / (K + 2) unless given."""
+    """A(tau, W, 1): agents and an anchor model pull each other together.
+
+    step_size: mu.
+    steps: tau, the local steps between two mixings.
+    pull: alpha, how hard they pull; 2 / (K + 2) unless given.
+    full_batch: whether every step uses all examples of an agent.
+    """
     if pull is not None:
         check_number(pull, name="pull", above=True)
     return CooperativeSGD(

@@ -57,9 +57,13 @@ def FedAvg(  # noqa: N802 (reads as a type)
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
-    Without the division by E_k an agent with more local steps pulls harder, and part of any gap
-    to ISFedAvg is a larger step; `divide_by_steps=True` is the fair variant. With
-    `client_weights="size"` the mean weighs agents by their sizes, as in most public code.
+    step_size: mu; "auto" chooses a stable one when the run begins.
+    num_active: L, the agents per round.
+    divide_by_steps: whether to divide an agent's steps by E_k. Without it an agent with more local
+        steps pulls harder, and part of any gap to ISFedAvg is a larger step; True is the fair
+        variant.
+    client_weights: "uniform", or "size": the mean then weighs agents by their sizes, as in most
+        public code.
     """
     check_argument("client_weights", client_weights, ClientWeights)
     check_argument("divide_by_steps", divide_by_steps, bool)
@@ -91,9 +95,14 @@ def DynamicFedAvg(  # noqa: N802
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform, without replacement, divided by E_k.
 
-    With a `drift` the true model is a random walk of that standard deviation per round and the
-    msd is measured against the moving optimum. With drift 0 it is ISFedAvg with uniform policies.
-    With `client_weights="size"`, which takes no drift, the mean weighs agents by their sizes.
+    With drift 0 it is ISFedAvg with uniform policies.
+
+    step_size: mu; "auto" chooses a stable one when the run begins.
+    num_active: L, the agents per round.
+    drift: the standard deviation per round of a random walk of the true model; the msd is then
+        measured against the moving optimum.
+    client_weights: "uniform", or "size", which takes no drift: the mean then weighs agents by their
+        sizes.
     """
     check_argument("client_weights", client_weights, ClientWeights)
     check_argument("drift", drift, float)

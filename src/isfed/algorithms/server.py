@@ -44,7 +44,11 @@ def _check(value: Any, *, name: str, below: float | None = None, least: float = 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerMomentum:
-    """FedAvgM: v <- momentum v + update, w <- w + step_size v."""
+    """FedAvgM: v <- momentum v + update, w <- w + step_size v.
+
+    step_size: of the cloud; 1 takes the update as it is.
+    momentum: at least 0 and below 1.
+    """
 
     step_size: float = 1.0
     momentum: float = 0.9
@@ -113,7 +117,10 @@ class FedAdagrad(_Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(_Adaptive):
-    """v <- beta_2 v + (1 - beta_2) update^2."""
+    """v <- beta_2 v + (1 - beta_2) update^2.
+
+    beta_2: of the average of the squared updates.
+    """
 
     beta_2: float = 0.99
 

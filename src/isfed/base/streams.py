@@ -133,6 +133,8 @@ def _start(state, key, round_index, agent):
 class Stream:
     """A source of random numbers for the designs: four words of state, advanced by every draw.
 
+    seed: a whole number; or a generator of NumPy, which is advanced.
+
     >>> Stream(7).uniforms(2).round(3) == Stream(7).uniforms(2).round(3)
     array([ True,  True])
     """

@@ -12,14 +12,21 @@ from isfed.base.checks import is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which column is what, and what is done to them.
+    """Which column is what, and how to treat them.
 
-    `features` are all the other columns unless named. Text columns become one column of zeros and
-    ones per category, and so do the columns named in `categorical`. `missing` is "error", "mean"
-    (of all agents' known values) or a number to put there. `standardise` gives every measured
-    feature mean 0 and standard deviation 1, from sums only; `intercept` adds a feature that is 1,
-    and leaves out columns that are constant, which would say the same. Agents with fewer rows than
-    `least_rows` are left out; unless it is given, an agent of one row is an error.
+    agent: the column that says whose row it is.
+    target: the column to predict.
+    features: the columns to learn from; all the others unless given.
+    categorical: columns of numbers that stand for categories. Like text columns, each of them
+        becomes one column of zeros and ones per category.
+    task: "regression" for a measured target, "classification" for classes.
+    missing: how to treat missing values: "error" stops, "mean" fills with the mean of all agents'
+        known values, a number fills with that number.
+    standardise: whether to give every measured feature mean 0 and standard deviation 1. Agents
+        report sums for this, never rows.
+    intercept: whether to add a feature that is always 1; constant columns, which would say the
+        same, are then left out.
+    least_rows: agents with fewer rows are left out; unless given, an agent of one row is an error.
     """
 
     agent: str

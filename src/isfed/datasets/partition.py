@@ -15,16 +15,20 @@ from isfed.problems.data import FederatedData
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of all agents, agent by agent; agent k owns rows[offsets[k]:offsets[k + 1]].
+    """Which agent owns which row; agent k owns rows[offsets[k]:offsets[k + 1]].
+
+    rows: (N,) the row numbers 0 to N - 1, each once, agent by agent.
+    offsets: (K + 1,) where every agent's rows begin, and the end.
+    names: (K,) what the agents are called.
 
     >>> partition = by_column(np.array(["b", "a", "b"]))
     >>> partition.names.tolist(), partition.rows.tolist(), partition.sizes.tolist()
     (['a', 'b'], [1, 0, 2], [1, 2])
     """
 
-    rows: np.ndarray  # each of 0 .. N-1 once
-    offsets: np.ndarray  # (K + 1,)
-    names: np.ndarray  # (K,), what the agents are called
+    rows: np.ndarray
+    offsets: np.ndarray
+    names: np.ndarray
 
     def __post_init__(self) -> None:
         seen = np.bincount(self.rows, minlength=self.rows.size)

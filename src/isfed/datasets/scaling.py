@@ -16,10 +16,14 @@ from isfed.problems.data import FederatedData
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """x -> (x - mean) / scale, feature by feature."""
+    """x -> (x - mean) / scale, feature by feature.
 
-    mean: np.ndarray  # (M,)
-    scale: np.ndarray  # (M,)
+    mean: (M,) what is subtracted.
+    scale: (M,) what is divided by.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
 
     def apply(self, features: np.ndarray) -> np.ndarray:
         """The standardised features; also for examples that the scaling was not made from."""
@@ -58,7 +62,9 @@ def federated_scaling(features: np.ndarray, offsets: np.ndarray) -> Scaling:
 
 
 def standardise(data: FederatedData) -> tuple[FederatedData, Scaling]:
-    """The data with features of mean 0 and standard deviation 1, and how it was done.
+    """Scale features to mean 0 and standard deviation 1; returns the data and the scaling.
+
+    data: the examples of all agents. Mean and deviation are computed from the agents' sums.
 
     >>> data, scaling = standardise(FederatedData.from_agents([([[1.0]], [0.0]), ([[3.0]], [0.0])]))
     >>> data.features.ravel().tolist(), scaling.mean.tolist()

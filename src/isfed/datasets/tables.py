@@ -25,15 +25,24 @@ INTERCEPT = "(intercept)"
 
 @dataclass(frozen=True, eq=False)
 class FederatedTable:
-    """A table as federated data, with the names that the numbers had."""
+    """A table as federated data, with the names that the numbers had.
+
+    data: the examples of all agents.
+    agents: (K,) the agents' names, in the order of `data`.
+    imputed: how many missing values of which feature were filled.
+    rows: (N,) the row of the file, counted from 0, that every example was.
+    account: what became of the table.
+    recipe: how its columns became numbers.
+    spot: describes a row of the file in words, such as "line 7".
+    """
 
     data: FederatedData
-    agents: np.ndarray  # (K,) names
-    imputed: Mapping[str, int]  # how many missing values of which feature were filled
-    rows: np.ndarray  # (N,) the row of the file, from 0, that every example was
-    account: Account  # what became of the table
-    recipe: Recipe = field(repr=False)  # how it became numbers
-    spot: Callable[[int], str] = field(repr=False)  # a row of the file in words: "line 7"
+    agents: np.ndarray
+    imputed: Mapping[str, int]
+    rows: np.ndarray
+    account: Account
+    recipe: Recipe = field(repr=False)
+    spot: Callable[[int], str] = field(repr=False)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -70,9 +79,12 @@ class FederatedTable:
 def read_table(
     source: Any, columns: Columns, reading: Reading | None = None, *, release: bool = False
 ) -> FederatedTable:
-    """Read a path (see `open_source`) or a table of pandas, polars or Arrow.
+    """Read a table as federated data, one agent per value of a column.
 
-    With `release` a `Source` forgets every column once it is encoded, to save memory.
+    source: a path (see `open_source`), or a table of pandas, polars or Arrow.
+    columns: which column is what.
+    reading: how to read a text file; found out from the file unless given.
+    release: whether a `Source` forgets every column once it is encoded, to save memory.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})

@@ -22,13 +22,21 @@ FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long and how often to run."""
+    """How long and how often to run.
 
-    num_active: int  # L
+    num_active: L, the agents per round.
+    rounds: of every repetition.
+    repetitions: independent runs, at least 2.
+    tuning_repetitions: independent runs with every step size that is tried.
+    records: how often the loss is measured in a run.
+    seed: of all draws.
+    """
+
+    num_active: int
     rounds: int = 2000
     repetitions: int = 20
     tuning_repetitions: int = 4
-    records: int = 100  # the loss is measured this often in a run
+    records: int = 100
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,12 +82,17 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """FedAvg, ISFedAvg, and what lies between them."""
+    """FedAvg, ISFedAvg, and what lies between them.
+
+    fedavg, isfedavg: the loss of either along its run, at its best step size.
+    optimum_risk: P(w^o), the lowest possible loss.
+    model_bytes: the size of one model when it is sent.
+    """
 
     fedavg: Curve
     isfedavg: Curve
-    optimum_risk: float  # P(w^o): nobody can end lower
-    model_bytes: int = 0  # of one model on its way
+    optimum_risk: float
+    model_bytes: int = 0
 
     @property
     def level(self) -> float:

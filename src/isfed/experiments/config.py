@@ -29,15 +29,25 @@ Engine = Literal["auto", "kernel", "agents", "objects"]
 
 @dataclass(frozen=True, eq=False)
 class Experiment(Configured):
-    """A problem, some algorithms to compare on it, and how long to run them."""
+    """A problem, some algorithms to compare on it, and how long to run them.
+
+    name: names the results folder.
+    source: where the problem comes from.
+    algorithms: by the name that tables and figures use.
+    rounds: of every repetition.
+    repetitions: independent runs of every algorithm.
+    seed: of all draws.
+    resolved: the tables of the TOML file that makes this experiment again, with every default.
+    engine: "auto" takes the fastest that can run an algorithm.
+    """
 
     name: str
     source: ProblemSource
-    algorithms: dict[str, Any]  # by the name that tables and figures use
+    algorithms: dict[str, Any]
     rounds: int
     repetitions: int
     seed: int
-    resolved: dict[str, Any]  # the TOML that makes this experiment again, with every default
+    resolved: dict[str, Any]
     engine: Engine = "auto"
     kind: ClassVar[str] = "experiment"
 
@@ -48,7 +58,8 @@ DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0,
 def make_experiment(given: Mapping[str, Any], *, folder: Path = Path()) -> Experiment:
     """An experiment from the tables of a TOML file; raises ConfigError with one line.
 
-    Paths in the tables are relative to `folder`.
+    given: the tables.
+    folder: what paths in the tables are relative to.
     """
     check_keys(given, (*DEFAULTS, "problem", "algorithm"), where="the file")
     given = DEFAULTS | dict(given)
@@ -89,7 +100,11 @@ def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list
 
 
 def read_experiment(path: Path, **overrides: Any) -> Experiment:
-    """An experiment from a TOML file; `overrides` replace top-level keys."""
+    """An experiment from a TOML file; raises ConfigError with one line.
+
+    path: the file.
+    overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
+    """
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -109,6 +124,9 @@ def read_experiment(path: Path, **overrides: Any) -> Experiment:
 
 
 def paper_regression(**overrides: Any) -> Experiment:
-    """The paper's regression (section V-A), which regression.toml describes."""
+    """The paper's regression (section V-A), which regression.toml describes.
+
+    overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
+    """
     with resources.as_file(resources.files("isfed.experiments") / "regression.toml") as path:
         return read_experiment(path, **overrides)

@@ -106,7 +106,14 @@ def compare(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """FedAvg against `challenger` (ISFedAvg with memory), each at its own best step size."""
+    """Compare FedAvg with a challenger, each at its own best step size.
+
+    problem: what is learned.
+    budget: how long and how often to run.
+    challenger: an algorithm; ISFedAvg with memory unless given.
+    workers: where to run; in this process unless given.
+    progress: is told about the work as it goes.
+    """
     rivalry = Rivalry("comparison", Given(problem), budget, challenger)
     check(rivalry)
     workers = workers or Workers()

@@ -50,8 +50,11 @@ def run_study(
 def run_experiment(experiment: Experiment, folder: str | Path, **options: Any) -> Results:
     """Run every algorithm of an experiment, and return what is in the folder then.
 
-    `options` are those of `run_study`: resume, overwrite, workers, progress. An algorithm that
-    diverges does not stop the others; `Results.diverged` names it.
+    An algorithm that diverges does not stop the others; `Results.diverged` names it.
+
+    experiment: what to run.
+    folder: the results folder.
+    options: those of `run_study`: resume, overwrite, workers, progress.
     """
     # Before the folder is touched: what cannot run must not cost anybody their old results.
     checked_problem(experiment)

@@ -22,16 +22,29 @@ from isfed.sampling.telemetry import TurnWatch
 
 @dataclass(frozen=True)
 class Upload:
-    """What an agent sends up after its turn."""
+    """What an agent sends to the cloud after its turn.
 
-    change: np.ndarray  # w_{k,E_k} - w_{i-1}
+    change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
+    score: how large its gradients are, as its policy defines it.
+    gradients: how many example gradients it computed.
+    """
+
+    change: np.ndarray
     score: float
-    gradients: int  # how many example gradients it computed
+    gradients: int
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the cloud tells every agent once, before the first round."""
+    """What the cloud tells every agent once, before the first round.
+
+    num_agents: K.
+    step_size: mu.
+    examples: the policy by which an agent draws its examples.
+    example_design: the design by which it draws them.
+    agents: the policy by which agents are drawn, which says what score to report.
+    divide_by_steps: whether a step is divided by E_k, as in eq. (8).
+    """
 
     num_agents: int
     step_size: float
@@ -109,9 +122,15 @@ def score_of_examples(norms, gradient, steps, batch, floor, equal):
 
 
 class Agent:
-    """Owns its examples, their scores, and what it remembers for the score it reports.
+    """One agent: its examples, their scores, and what it remembers for the score that it reports.
 
-    It knows nothing of where it runs; `key` and its `index` address its random numbers.
+    It does not know where it runs; `key` and its `index` address its random numbers.
+
+    index: its number, 0 to K - 1.
+    data: its features (N_k, M) and targets (N_k,).
+    loss: a `Loss`.
+    work: E_k and B_k, the local steps of a turn and the examples of a step.
+    rules: what the cloud told it.
     """
 
     def __init__(

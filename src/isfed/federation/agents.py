@@ -56,7 +56,8 @@ class Local:
 
     steps: (n,) local steps of every turn; None for the problem's `local_steps`.
     prox: weight of the pull (x - w) towards the model that was sent.
-    momentum: of the heavy ball, or of Nesterov's form with `nesterov`.
+    momentum: of the heavy ball.
+    nesterov: whether the momentum has Nesterov's form.
     full_batch: all examples in every step.
     correction: (n, M) vectors added to every gradient of a turn.
     velocity: (n, M) momentum at the start of the turn; zero unless given.

@@ -17,7 +17,12 @@ from isfed.sampling.policies import Policy, Table
 
 
 class Selection(NamedTuple):
-    """The agents of a round, each once, with p_k and how often it was drawn."""
+    """The agents that were drawn for a round, each listed once.
+
+    active: (n,) their numbers.
+    agent_prob: (n,) their p_k, the inclusion probability divided by L.
+    times: (n,) how often each was drawn; 1 without replacement.
+    """
 
     active: np.ndarray
     agent_prob: np.ndarray
@@ -25,7 +30,14 @@ class Selection(NamedTuple):
 
 
 class Cloud:
-    """Owns the model and the agents' scores; knows nothing of where the agents run."""
+    """The cloud: the model and the agents' scores; it does not know where the agents run.
+
+    params: (M,) the first model.
+    num_agents: K.
+    num_active: L, the agents per round.
+    policy: how scores become probabilities.
+    design: how agents are drawn with these probabilities.
+    """
 
     def __init__(
         self, params: np.ndarray, num_agents: int, num_active: int, policy: Policy, design: Design

@@ -36,16 +36,17 @@ def agent_turn(
     privacy: Privacy | None = None,
     reports_per_day: int | None = None,
 ) -> Handler:
-    """A handler for `app.train()`: `load(context)` gives this agent's features and targets.
+    """A handler for `app.train()` that does an agent's turn.
 
-    loss             one of isfed's, or an object of your own with `gradient(params, x, y, weight)`
-                     and `num_params(num_features)`
-    local_steps      E_k
-    batch_size       B_k
-    score_noise      the logarithm of the score leaves with Laplace noise of that scale
-    privacy          the change leaves clipped to `privacy.clip`, with Gaussian noise
-    reports_per_day  after so many the agent repeats its last score, and with `privacy` refuses to
-                     work; None: no limit, or 1000 where there is noise
+    load: a function from the context to this agent's features and targets.
+    loss: one of isfed's, or an object of your own with `gradient(params, x, y, weight)` and
+        `num_params(num_features)`.
+    local_steps: E_k.
+    batch_size: B_k.
+    score_noise: the scale of Laplace noise on the logarithm of the score.
+    privacy: if given, the change is clipped to `privacy.clip` and sent with Gaussian noise.
+    reports_per_day: after so many reports the agent repeats its last score, and with `privacy`
+        refuses to work; None means no limit, or 1000 where there is noise.
     """
     secrecy = Secrecy(score_noise, privacy, reports_per_day)
 
@@ -129,7 +130,11 @@ class Hidden(Discretion):
 
 
 def tell_agent(message: Message, context: Context) -> Message:
-    """A handler for `app.query()`: which agent this node is, for nodes without registered names."""
+    """A handler for `app.query()`: which agent this node is, for nodes without registered names.
+
+    message: Flower's question.
+    context: of the node, whose `partition-id` is the answer.
+    """
     index = context.node_config.get("partition-id")
     if not isinstance(index, int):
         raise ValueError(

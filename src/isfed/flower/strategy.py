@@ -37,21 +37,22 @@ ALTERED = (
 class Strategy(FedAvg):
     """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
 
-    algorithm    what to run; its agents and examples are drawn as it says
-    num_agents   K
-    seed         of the draws
-    safety       how absent, slow, wrong and hostile agents are treated
-    agent_weights what every agent counts in the objective, e.g. its number of examples; None: all
-                 the same
-    weighting    "change": the cloud divides what an agent returns by K p_k, so that an agent has no
-                 say in its weight; "step": the agent divides its step, as in the paper's eq. (8)
-    time_limit   of a round, in seconds
-    join_limit   how long to wait for agents at the start, in seconds
-    checkpoint   a file that is written after every round; a run started again continues from it
-    names        those under which the nodes of agents 0 to K - 1 are registered; without them
-                 every node is asked for its number, and believed
-    readmit      agents that an earlier run of this job left out, and that have been mended
-    on_round     called after every round with its report and the model
+    algorithm: what to run; it says how agents and examples are drawn.
+    num_agents: K.
+    seed: of all draws.
+    safety: how absent, slow, wrong and hostile agents are treated.
+    weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has no
+        say in its weight; "step": the agent divides its step, as in the paper's eq. (8).
+    agent_weights: what every agent counts in the objective, for instance its number of examples;
+        all the same unless given.
+    time_limit: of a round, in seconds.
+    join_limit: how long to wait for agents at the start, in seconds.
+    checkpoint: a file that is written after every round; a run started again continues from it.
+    names: those under which the nodes of agents 0 to K - 1 are registered; without them every node
+        is asked for its number, and believed.
+    readmit: agents that an earlier run of this job left out, and that have been mended.
+    on_round: called after every round with its report and the model.
+    flower: arguments of Flower's FedAvg about evaluation.
     """
 
     def __init__(

@@ -72,15 +72,14 @@ def torch_turn(
 ) -> Handler:
     """A handler for `app.train()` that trains a network by isfed's own loop.
 
-    load             `load(context)` gives this agent's features and targets
-    network          the model and its loss; the cloud sends `ArrayRecord(module.state_dict())`
-    local_steps      E_k; the key local-steps of `train_config` comes before it
-    batch_size       B_k; likewise batch-size
-    score_noise, privacy, reports_per_day
-                     what leaves the agent, see `agent_turn`
-
     The reply's metrics are train_loss and num-examples. The numbers are those of `simulate` with
     the same network, data and seed.
+
+    load: a function from the context to this agent's features and targets.
+    network: the model and its loss; the cloud sends `ArrayRecord(module.state_dict())`.
+    local_steps: E_k, unless `train_config` has a key local-steps.
+    batch_size: B_k, unless `train_config` has a key batch-size.
+    score_noise, privacy, reports_per_day: what leaves the agent, see `agent_turn`.
     """
     secrecy = Secrecy(score_noise, privacy, reports_per_day)
 

@@ -57,7 +57,10 @@ def num_params_of(loss: Any, num_features: int) -> int:
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """What the generalised linear losses share: a ridge and the compiled gradient."""
+    """What the generalised linear losses share: a ridge and the compiled gradient.
+
+    ridge: rho, the weight of the squared length of the model in every example's loss.
+    """
 
     ridge: float = 0.0
     kind: ClassVar[int]
@@ -161,6 +164,8 @@ class Huber(LinearLoss):
 
     With r = y - x . params: r^2 if |r| <= knee, else knee (2 |r| - knee); plus ridge |params|^2.
 
+    knee: where the loss becomes linear, in units of the target.
+
     >>> Huber(knee=1.0).values(np.zeros(1), np.ones((2, 1)), np.array([0.5, 10.0]))
     array([ 0.25, 19.  ])
     """
@@ -225,6 +230,8 @@ class Softmax(LinearLoss):
     """log(sum_c exp(x . w_c)) - x . w_y + ridge |params|^2 for y in {0, ..., num_classes - 1}.
 
     `params` is the matrix of all w_c, (classes x features), flattened row after row.
+
+    num_classes: how many classes there are.
 
     >>> loss = Softmax(num_classes=2)
     >>> gradient, norms = loss.gradient(np.zeros(2), np.ones((1, 1)), np.ones(1), np.ones(1))

@@ -16,12 +16,22 @@ from isfed.problems.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """How to generate a regression: d = u . w* + v at every agent, w* ~ N(0, I).
+    """How to generate a regression: d = u . w* + v at every agent, with w* ~ N(0, I).
 
-    u ~ N(0, diag U(feature_variance)) with a diagonal of its own for every agent; the variance of
-    v is log-uniform in `noise_variance`; `noisy_share` of the agents then have their noise's
-    standard deviation multiplied by `noise_ratio`. E_k and B_k are uniform in their ranges. All is
-    drawn once, from the seed.
+    Everything is drawn once, from the seed of `make`.
+
+    name: how tables and figures call it.
+    num_agents: K.
+    num_examples: N_k, the same for all agents.
+    num_features: M.
+    feature_variance: every agent has a diagonal covariance of its features u, uniform in this
+        range.
+    noise_variance: every agent has a variance of its noise v, log-uniform in this range.
+    noisy_share: the share of the agents whose noise is larger ...
+    noise_ratio: ... by this factor, in standard deviations.
+    local_steps: E_k is uniform in this range.
+    batch_size: B_k is uniform in this range.
+    ridge: rho of the least squares.
     """
 
     name: str = "regression"

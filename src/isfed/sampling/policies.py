@@ -1,13 +1,7 @@
 """Policies: a table of scores and a rule that refreshes it, the same for agents and for examples.
 
 Probabilities are the scores normalised and mixed with a uniform floor. What differs between the
-five policies is where the scores begin and which of them change:
-
-    uniform   equal for ever
-    oracle    the optimal ones, from w^o (eq. 44 and 48), for ever
-    current   all of them anew at the current model, every round (eq. 49 and 50)
-    running   the touched ones, their total probability kept (eq. 52 and 53)
-    memory    the touched ones, as they are; an unseen unit counts as the mean of the seen (ours)
+five policies is where the scores begin and which of them change.
 """
 
 from __future__ import annotations
@@ -136,25 +130,30 @@ class ScorePolicy:
 
 
 def Uniform() -> Policy:  # noqa: N802 (the five policies read as types)
-    """Equal probabilities for ever."""
+    """Equal probabilities, always."""
     return ScorePolicy("uniform", Initial.EQUAL, Refresh.NEVER)
 
 
 def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
-    """The optimal probabilities, computed from w^o, which nobody has in practice."""
+    """The optimal probabilities of eq. (44) and (48) at w^o, which is not known in practice.
+
+    floor: the share of the probability that is spread equally, 0 to 1.
+    """
     return ScorePolicy("oracle", Initial.OPTIMUM, Refresh.NEVER, floor)
 
 
 def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
-    """The optimal formulas at the current model, from all the data, every round."""
+    """The same formulas at the current model, eq. (49) and (50); every round reads all data.
+
+    floor: the share of the probability that is spread equally, 0 to 1.
+    """
     return ScorePolicy("current", Initial.EQUAL, Refresh.ALL, floor)
 
 
 def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
-    """The paper's practical scheme: the touched probabilities change and keep their total.
+    """The paper's practical scheme, eq. (52) and (53): those just drawn share their mass anew.
 
-    A small floor makes rare large steps: an example drawn with a probability far below its share
-    of the gradient is followed by a step that overshoots.
+    floor: the share of the probability that is spread equally; a small one makes rare large steps.
     """
     return ScorePolicy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
 
@@ -162,9 +161,11 @@ def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
 def Memory(  # noqa: N802
     *, floor: float = 0.1, score: Score = Score.AVERAGED_BOUND, rate: float = 0.1
 ) -> Policy:
-    """Ours: remember the last score of every unit; an unseen one counts as the mean of the seen.
+    """Ours: remember the last score of every unit; one never seen counts as the mean of those seen.
 
-    `score` and `rate` matter for agents: what they report, and how fast its average moves.
+    floor: the share of the probability that is spread equally; weights are at most 1 / floor.
+    score: what an agent reports, see `Score`; it does not matter for examples.
+    rate: how fast the averages in an agent's score move, above 0 and up to 1.
     """
     if not isinstance(score, Score) or score in (Score.BOUND, Score.SPREAD):
         raise ValueError(f"{score=!r}: a memory needs score=AVERAGED_BOUND or SECOND_MOMENT")

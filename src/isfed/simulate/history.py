@@ -111,22 +111,33 @@ class Measured:
 class History:
     """The msd of every round and repetition, and the state at the end.
 
-    `example_prob` is flat like the data, agent by agent; of a large problem the kernel keeps it for
-    the first repetitions alone.
+    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56).
+    params: (R, M) the models at the end.
+    agent_prob: (R, K) p_k at the end.
+    example_prob: (R, rows) p_n at the end, agent by agent like the data; for a large problem the
+        kernel keeps the first repetitions only.
+    gradients: (R,) example gradients computed.
+    uploads: (R,) models sent to the cloud.
+    measured_rounds: (points,) the rounds after which something was measured.
+    measured: what was measured, by name, each (R, points).
+    step_size: the one used, for an algorithm that says "auto".
+    telemetry: (R, rounds, columns) what the sampling did; read it with `watched`.
+    ledgers: (R, entries) what every repetition cost; read it with `ledger`.
+    no_msd: why there is no msd; None if there is one.
     """
 
-    msd: np.ndarray  # (R, rounds): |w_i - w^o|^2 after round i, eq. (56)
-    params: np.ndarray  # (R, M) at the end
-    agent_prob: np.ndarray  # (R, K)
-    example_prob: np.ndarray  # (R, rows), or fewer than R
-    gradients: np.ndarray  # (R,) example gradients computed
-    uploads: np.ndarray  # (R,) models sent up
+    msd: np.ndarray
+    params: np.ndarray
+    agent_prob: np.ndarray
+    example_prob: np.ndarray
+    gradients: np.ndarray
+    uploads: np.ndarray
     measured_rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    measured: dict[str, np.ndarray] = field(default_factory=dict)  # by name, (R, points)
-    step_size: float = math.nan  # the one used, for an algorithm that says "auto"
+    measured: dict[str, np.ndarray] = field(default_factory=dict)
+    step_size: float = math.nan
     telemetry: np.ndarray = field(default_factory=lambda: np.empty((0, 0, len(COLUMNS))))
-    ledgers: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))  # (R, entries)
-    no_msd: str | None = None  # why there is no msd; None if there is
+    ledgers: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    no_msd: str | None = None
 
     def ledger(self, repetition: int = 0) -> Ledger:
         """What one repetition cost."""

@@ -27,11 +27,16 @@ class Rule(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit."""
+    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit.
 
-    gap: float  # 1 - lambda'
-    data: float  # what one round adds through data variability ...
-    model: float  # ... and through model variability
+    gap: 1 - lambda'.
+    data: what one round adds through data variability.
+    model: what one round adds through model variability.
+    """
+
+    gap: float
+    data: float
+    model: float
 
     @property
     def limit_parts(self) -> tuple[float, float]:

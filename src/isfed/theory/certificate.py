@@ -33,15 +33,24 @@ EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How far the expected estimate is from the gradient."""
+    """How far the expected estimate of a round is from the gradient.
 
-    exact: bool  # all outcomes listed; otherwise sampled
-    samples: int  # outcomes listed, or rounds sampled
-    gradient: np.ndarray  # the true one, (M,)
-    deviation: np.ndarray  # mean of the estimate less the gradient, (M,)
-    stderr: np.ndarray  # of the deviation; zero if exact
-    scale: float  # the root mean square length of the agents' gradients
-    confidence: float  # of the verdict; 1 if exact
+    exact: whether all outcomes were listed; otherwise rounds were sampled.
+    samples: how many outcomes were listed, or rounds sampled.
+    gradient: (M,) the true gradient.
+    deviation: (M,) the mean of the estimate minus the gradient.
+    stderr: (M,) the standard error of the deviation; zero if exact.
+    scale: the root mean square length of the agents' gradients.
+    confidence: of the verdict; 1 if exact.
+    """
+
+    exact: bool
+    samples: int
+    gradient: np.ndarray
+    deviation: np.ndarray
+    stderr: np.ndarray
+    scale: float
+    confidence: float
 
     @property
     def largest(self) -> float:
@@ -118,12 +127,19 @@ def certify(
     seed: int = 0,
     federation: Callable[..., Federation] = Federation,
 ) -> Certificate:
-    """Whether a round of the algorithm estimates the gradient of the risk without bias.
+    """Check whether a round of the algorithm estimates the gradient of the risk without bias.
 
-    First `rounds` ordinary rounds from `params` (zero unless given) let the policies learn; then
-    the expected estimate of the next round is found at the model reached: by listing all outcomes
-    where there are few, otherwise from `samples` rounds. A `federation` of your own puts your own
-    cloud or agents to the test.
+    After some ordinary rounds, in which the policies learn, the expected estimate of the next round
+    is found at the model reached: by listing all outcomes if there are few, otherwise by sampling.
+
+    problem: what is learned.
+    algorithm: whose rounds are checked.
+    params: (M,) where the ordinary rounds begin; zero unless given.
+    rounds: how many ordinary rounds.
+    samples: how many rounds to sample if the outcomes cannot be listed.
+    confidence: the probability that an unbiased algorithm passes, if sampled.
+    seed: of all draws.
+    federation: makes the cloud and the agents; give your own to put them to the test.
 
     >>> from isfed import PAPER
     >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()

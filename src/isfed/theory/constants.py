@@ -37,6 +37,11 @@ class Constants:
 
     A constant that does not exist raises a `TheoryError` that says why; `report` collects them all.
 
+    problem: what is learned.
+    algorithm: what runs, with `divide_by_steps` and without drift.
+    choices: the inclusion probabilities; those at w^o unless given.
+    rule: which bound on the variance of a draw is used.
+
     >>> from isfed import EQUAL, Uniform
     >>> algorithm = ISFedAvg(step_size=1e-5, num_active=6, agents=Uniform(), examples=Uniform())
     >>> constants = Constants(EQUAL.make(), algorithm)

@@ -30,21 +30,34 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What importance sampling would do for a problem, at one model."""
+    """What importance sampling would do for a problem, at one model.
+
+    problem: its name.
+    setting: the sizes and choices that the numbers are for.
+    at: at which model.
+    weighted: whether the gain weighs directions by their curvature, as the msd does.
+    options: the four ways to sample, by name: uniform, agents, examples, both.
+    choices: the inclusion probabilities of importance sampling on both sides.
+    top_agents: (agent, K p_k) of the agents that would be drawn most.
+    top_examples: (agent, example, N_k p_n) of the examples that would be drawn most.
+    constants: the constants of the theory, or why there are none; empty unless asked for.
+    slow: for every option, the features that it waits for until it has settled, with their shares.
+    remarks: what is special about the problem.
+    degenerate: why there is nothing to gain, whatever the numbers say; empty if there may be.
+    """
 
     problem: str
     setting: dict[str, Any]
-    at: str  # which model
-    weighted: bool  # whether the gain weighs directions by their curvature, as the msd does
+    at: str
+    weighted: bool
     options: dict[str, Option]
-    choices: Choices = field(repr=False)  # of importance sampling on both sides
-    top_agents: list[tuple[int, float]] = field(default_factory=list)  # (agent, K p_k)
-    top_examples: list[tuple[int, int, float]] = field(default_factory=list)  # ..., N_k p_n
-    constants: dict[str, float | str] = field(default_factory=dict)  # if asked for
+    choices: Choices = field(repr=False)
+    top_agents: list[tuple[int, float]] = field(default_factory=list)
+    top_examples: list[tuple[int, int, float]] = field(default_factory=list)
+    constants: dict[str, float | str] = field(default_factory=dict)
     slow: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """Of every option the features that it waits for until it has settled, with their shares."""
-    remarks: list[str] = field(default_factory=list)  # what is special about the problem
-    degenerate: str = ""  # why there is nothing to gain, whatever the numbers say
+    remarks: list[str] = field(default_factory=list)
+    degenerate: str = ""
 
     @property
     def settling_rounds(self) -> float | None:

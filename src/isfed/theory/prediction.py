@@ -23,14 +23,22 @@ from isfed.theory.variance import Variance, gradient_variance
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The error recursion near the point that a run converges to, in the eigenbasis of H."""
+    """The error recursion near the point that a run converges to, in the eigenbasis of H.
+
+    step_size: mu.
+    curvature: (M,) the eigenvalues of H.
+    basis: (M, M) its eigenvectors, as columns.
+    noise: (M,) the variance of the gradient estimate along each of them.
+    target: (M,) the point itself: w^o, unless the 1/E_k is left out.
+    offset: (M,) target - w^o in the basis.
+    """
 
     step_size: float
-    curvature: np.ndarray  # (M,), eigenvalues of H
-    basis: np.ndarray  # (M, M), its eigenvectors as columns
-    noise: np.ndarray  # (M,), the variance of the estimate along each of them
-    target: np.ndarray  # (M,), the point itself; w^o, unless the 1/E_k is left out
-    offset: np.ndarray  # (M,), target - w^o in the basis
+    curvature: np.ndarray
+    basis: np.ndarray
+    noise: np.ndarray
+    target: np.ndarray
+    offset: np.ndarray
 
     @property
     def steady(self) -> float:
@@ -70,6 +78,10 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
 
     Without the 1/E_k of eq. (8) a run converges to the minimiser of the risk weighted by E_k, not
     to w^o: then that is the target, and its distance to w^o stays in the msd.
+
+    problem: what is learned.
+    algorithm: what runs, without drift.
+    choices: the inclusion probabilities; those at w^o unless given.
     """
     if algorithm.drift > 0.0:
         raise TheoryError("with a drift w^o moves: nothing is predicted of that")

@@ -67,11 +67,14 @@ def step_limits(
     *,
     params: np.ndarray | None = None,
 ) -> Limits:
-    """The limits on the step size for these probabilities (those at w^o unless given).
+    """The limits on the step size for these probabilities.
 
-    With `params` the curvature is that of the losses at this model, which is what decides whether a
-    run stays near it. Without, every example is taken at its largest curvature anywhere: the
-    careful limits, the same for least squares and far smaller for logistic and softmax losses.
+    problem: what is learned, with one of the built-in losses.
+    algorithm: its policies, designs and number of agents count; its step size does not.
+    choices: the inclusion probabilities; those at w^o unless given.
+    params: (M,) if given, the curvature is that of the losses at this model, which decides whether
+        a run stays near it. Otherwise every example has its largest curvature anywhere: the
+        careful limits, the same for least squares and far smaller for logistic and softmax losses.
 
     >>> from isfed import PAPER, FedAvg
     >>> limits = step_limits(PAPER.make(), FedAvg(step_size="auto", num_active=6))
@@ -155,9 +158,13 @@ def stable_step_size(
 ) -> float:
     """A step size at which the algorithm is stable, whatever its own is.
 
-    A quarter of the mean-square limit for the probabilities that its policies aim at, the smaller
-    of those at the start and at w^o (where it can be had). For a loss that states no curvature, a
-    tenth of 1 / (largest curvature of the risk at the start), by power iteration.
+    It is a quarter of the mean-square limit for the probabilities that its policies aim at, the
+    smaller of those at the start and at w^o (where it can be computed). For a loss that states no
+    curvature it is a tenth of 1 / (largest curvature of the risk at the start), by power iteration.
+
+    problem: what is learned.
+    algorithm: what will run.
+    initial: (M,) where it will start; zero unless given.
 
     >>> from isfed import PAPER, FedAvg
     >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1

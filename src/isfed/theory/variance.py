@@ -20,11 +20,16 @@ from isfed.theory.choices import Choices, check_model, choices_at, gradients_of_
 
 @dataclass(frozen=True, eq=False)
 class Variance:
-    """The variance of a gradient estimate, component by component, by what causes it."""
+    """The variance of a gradient estimate, component by component, by what causes it.
 
-    agents: np.ndarray  # (M,): that only L of K agents are heard
-    examples: np.ndarray  # (M,): that they use B_k of N_k examples
-    mean: np.ndarray  # (M,): what is estimated; the gradient, unless the 1/E_k is left out
+    agents: (M,) the part that comes from hearing only L of K agents.
+    examples: (M,) the part that comes from using only B_k of N_k examples.
+    mean: (M,) what is estimated: the gradient, unless the 1/E_k is left out.
+    """
+
+    agents: np.ndarray
+    examples: np.ndarray
+    mean: np.ndarray
 
     @property
     def total(self) -> float:
@@ -45,10 +50,13 @@ def gradient_variance(
     choices: Choices | None = None,
     rotate: np.ndarray | None = None,
 ) -> Variance:
-    """The variance of eq. (14) at a model (w^o unless given), by Appendix A of the paper.
+    """The variance of eq. (14) at a model, by Appendix A of the paper.
 
-    `choices` are the inclusion probabilities, those of `choices_at` unless given. With `rotate`
-    the components are those of `gradient @ rotate`.
+    problem: what is learned.
+    algorithm: whose rounds make the estimate.
+    params: (M,) the model; w^o unless given.
+    choices: the inclusion probabilities; those of `choices_at` unless given.
+    rotate: (M, n) if given, the components are those of `gradient @ rotate`.
 
     >>> from isfed import EQUAL, DynamicFedAvg
     >>> found = gradient_variance(EQUAL.make(), DynamicFedAvg(step_size=0.01, num_active=6))

@@ -21,7 +21,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation:
-    """The mean loss and the accuracy of a model, in evaluation mode."""
+    """The mean loss and the accuracy of a model, in evaluation mode.
+
+    network: the loss of the problem.
+    params: (M,) the model.
+    x, y: the rows and their targets.
+    """
     x, y = np.asarray(x), np.asarray(y)
     loss = float(network.values(params, x, y).mean())
     if y.ndim != 1:
@@ -33,7 +38,12 @@ def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation
 
 
 def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -> np.ndarray:
-    """(K, 2) mean loss and accuracy of a model on the rows of every agent."""
+    """(K, 2) mean loss and accuracy of a model on the rows of every agent.
+
+    network: the loss of the problem.
+    params: (M,) the model.
+    data: the rows of all agents.
+    """
     agents = range(data.num_agents)
     return np.array([evaluate(network, params, *data.agent(k)) for k in agents])
 

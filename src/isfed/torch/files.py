@@ -25,7 +25,12 @@ def _check_suffix(path: Path) -> None:
 
 
 def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
-    """Write a model; a file that is there is replaced once the new one is complete."""
+    """Write a model; a file that is there is replaced once the new one is complete.
+
+    network: whose architecture it is.
+    params: (M,) the model.
+    path: ends in .safetensors, or in .pt or .pth for a state_dict.
+    """
     path = Path(path)
     _check_suffix(path)
     state = {name: value.contiguous() for name, value in network.state_dict(params).items()}
@@ -40,7 +45,11 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
 
 
 def load_model(network: Network, path: str | Path) -> np.ndarray:
-    """The model in a file, as one vector; a ValueError if it is of another architecture."""
+    """The model in a file, as one vector; a ValueError if it is of another architecture.
+
+    network: whose architecture it is.
+    path: what `save_model` wrote, or a state_dict.
+    """
     path = Path(path)
     _check_suffix(path)
     if not path.is_file():

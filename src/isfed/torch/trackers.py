@@ -44,7 +44,10 @@ class Point(NamedTuple):
 
 
 class Lines:
-    """One line per evaluation, on standard error or in a file."""
+    """One line per evaluation, on standard error or in a file.
+
+    file: where to write; standard error unless given.
+    """
 
     def __init__(self, file: TextIO | None = None) -> None:
         self.file = file
@@ -61,7 +64,10 @@ class Lines:
 
 
 class TensorBoard:
-    """Event files for TensorBoard; needs `pip install tensorboard`."""
+    """Event files for TensorBoard; needs `pip install tensorboard`.
+
+    folder: where to write them.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         try:

@@ -48,9 +48,12 @@ def check_num(num: int, count: int) -> int:
 def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) -> np.ndarray:
     """Inclusion probabilities proportional to the scores, at most 1, summing to `num`.
 
-    Units that would exceed 1 are set to 1 and the rest is rescaled until none does. A `floor`
-    mixes in uniform probabilities first: `(1 - floor) p + floor / N`. Scores that are all zero
-    give equal probabilities.
+    Units that would exceed 1 are set to 1 and the rest is rescaled until none does. Scores that are
+    all zero give equal probabilities.
+
+    scores: (N,) numbers >= 0.
+    num: how many units will be drawn.
+    floor: the share of uniform probabilities that is mixed in first: `(1 - floor) p + floor / N`.
 
     >>> inclusion_probabilities([1, 1, 2, 8], 2)
     array([0.25, 0.25, 0.5 , 1.  ])

@@ -38,8 +38,10 @@ def _draw_sampford(first, others, num, most_tries, state):
 class Sampford:
     """Sampford's rejective design, for when joint inclusion probabilities are needed.
 
-    It draws with replacement until all units differ, and gives up after `most_tries`: with many
-    large inclusion probabilities almost every try fails.
+    It draws with replacement until all units differ.
+
+    most_tries: after so many tries it gives up; with many large inclusion probabilities almost
+        every try fails.
     """
 
     most_tries: int = 1_000_000

@@ -38,6 +38,8 @@ class SumTree:
     Threads may share a tree: its draws and updates come one after the other. (A `Stream` that
     threads share is theirs to guard.)
 
+    weights: (N,) numbers >= 0.
+
     >>> tree = SumTree([1.0, 2.0, 3.0, 4.0])
     >>> units, inclusion = tree.draw(2, rng=0)
     >>> tree.update(units, [5.0, 5.0])
