@@ -5,6 +5,8 @@
 VENV   := .venv
 TORCH  ?= torch==2.13.0
 LOWEST := .venv-lowest
+NEWEST := .venv-newest
+DIST   := .venv-dist
 BIN    := $(VENV)/bin
 
 # First of the usual names that runs and is Python 3.11 to 3.$(1): a name may exist without running.
@@ -26,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-torch test-report test-faults test-lowest check format bench study theory clean
+.PHONY: help install dev install-torch run test test-federation test-torch test-report test-faults test-ray test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,8 +52,8 @@ test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapt
 install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of TORCH=...
 
 test-torch: $(VENV)/.installed-torch  ## run the tests of neural networks
-	@echo "==> pytest tests/torch src/isfed/torch"
-	@ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch
+	@echo "==> pytest tests/torch src/isfed/torch, and the blocks of the documents that need PyTorch"
+	@ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[README.md]' 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[docs/networks.md]'
 
 test-report: $(VENV)/.installed-report  ## run the tests of the report page, in Chromium where it is installed
 	@echo "==> pytest tests/report"
@@ -67,7 +69,12 @@ test-faults: dev  ## faults on purpose: kills, full disks, damaged files, bad in
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"
-	@NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/numba $(LOWEST)/bin/python -m pytest
+	@NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions of everything that can be had today
+	@echo "==> pytest with the newest versions"
+	@$(NEWEST)/bin/python -m pip list --format freeze > $(NEWEST)/versions.txt
+	@NUMBA_CACHE_DIR=$(CURDIR)/$(NEWEST)/numba $(NEWEST)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: dev  ## format, lint and types, changing nothing
 	@echo "==> ruff format --check"
@@ -96,9 +103,40 @@ theory: install  ## theory against measurement: makes docs/theory.md (about an h
 	@$(BIN)/python benchmarks/theory_study.py
 	@$(BIN)/python benchmarks/theory_page.py
 
+install-docs: $(VENV)/.installed-docs  ## the same with what makes the site and runs notebooks
+
+docs: $(VENV)/.installed-docs  ## build the documentation site into site/; a broken link is an error
+	@echo "==> mkdocs build --strict"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+test-docs: $(VENV)/.installed-docs  ## run the notebooks and the site's own tests
+	@echo "==> pytest tests/docs tests/tools"
+	@ISFED_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs tests/tools
+
+figures: install  ## make the figures of the README and of the concept pages
+	@echo "==> python tools/figures.py"
+	@$(BIN)/python tools/figures.py
+
+notebooks: $(VENV)/.installed-docs  ## run the notebooks and keep their outputs in them
+	@echo "==> python tools/site_notebooks.py"
+	@$(BIN)/python tools/site_notebooks.py
+
+dist: $(DIST)/.installed  ## build sdist and wheel, check both, and try the wheel in an empty environment
+	@echo "==> python -m build"
+	@rm -rf dist
+	@$(DIST)/bin/python -m build --outdir dist . > $(DIST)/build.log 2>&1 || { cat $(DIST)/build.log >&2; exit 1; }
+	@echo "==> twine check and check-wheel-contents"
+	@$(DIST)/bin/twine check --strict dist/*
+	@$(DIST)/bin/check-wheel-contents dist/*.whl
+	@echo "==> the wheel in an empty environment"
+	@$(PYTHON) -m venv --clear $(DIST)/empty
+	@$(DIST)/empty/bin/python -m pip install --quiet dist/*.whl
+	@cd $(DIST) && empty/bin/isfed --version && empty/bin/python $(CURDIR)/examples/first_steps.py
+
 clean:  ## remove environments, caches and build products; results in runs/ stay
 	@echo "==> removing environments, caches and build products"
-	@rm -rf $(VENV) $(LOWEST) build dist .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(LOWEST) $(NEWEST) $(DIST) build dist site .pytest_cache .ruff_cache .hypothesis
 	@find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 
 # The stamps: an environment is installed again only when what it was made from has changed.
@@ -117,6 +155,11 @@ $(VENV)/.installed-flower: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
 	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	@echo "==> installing isfed, its development tools and what makes the site in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
+
 $(VENV)/.installed-torch: pyproject.toml | $(BIN)/python
 	@echo "==> installing isfed, its development tools and $(TORCH) in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' '$(TORCH)'
@@ -132,11 +175,27 @@ $(LOWEST)/.installed: pyproject.toml requirements-lowest.txt | $(LOWEST)/bin/pyt
 	@$(LOWEST)/bin/python -m pip install --quiet --constraint requirements-lowest.txt --editable '.[dev]'
 	@touch $@
 
+$(NEWEST)/.installed: pyproject.toml | $(NEWEST)/bin/python
+	@echo "==> installing isfed with the newest versions in $(NEWEST)"
+	@$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	@touch $@
+
+$(DIST)/.installed: | $(DIST)/bin/python
+	@echo "==> installing the tools for a release in $(DIST)"
+	@$(DIST)/bin/python -m pip install --quiet build twine check-wheel-contents
+	@touch $@
+
 $(BIN)/python:
 	$(call make-venv,$(VENV),$(PYTHON),3.11 to 3.13,PYTHON)
 
 $(LOWEST)/bin/python:
 	$(call make-venv,$(LOWEST),$(PYTHON_LOWEST),3.11 or 3.12,PYTHON_LOWEST)
+
+$(NEWEST)/bin/python:
+	$(call make-venv,$(NEWEST),$(PYTHON),3.11 to 3.13,PYTHON)
+
+$(DIST)/bin/python:
+	$(call make-venv,$(DIST),$(PYTHON),3.11 to 3.13,PYTHON)
 
 # folder, interpreter, what would do, the variable to set
 define make-venv

@@ -37,8 +37,7 @@ class Constants:
 
     A constant that does not exist raises a `TheoryError` that says why; `report` collects them all.
 
-    problem: what is learned.
-    algorithm: what runs, with `divide_by_steps` and without drift.
+    problem, algorithm: what is learned, and by what: with `divide_by_steps`, without drift.
     choices: the inclusion probabilities; those at w^o unless given.
     rule: which bound on the variance of a draw is used.
 

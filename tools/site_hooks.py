@@ -1,0 +1,62 @@
+"""What the site makes itself: pages from the command line, the registry and the notebooks."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs runs this file by its path
+
+from mkdocs.structure.files import File, Files
+from site_notebooks import notebook_page
+from site_pages import api_page, commands_page, keys_page
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
+           "SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}  # fmt: skip
+
+
+def on_config(config: Any) -> Any:
+    """A page that the navigation does not name goes to the studies, under its own title."""
+    named = str(config.nav)
+    studies = next(entry["Studies"] for entry in config.nav if "Studies" in entry)
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        if f"'{path.name}'" not in named:
+            title = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+            studies.append({title: path.name})
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made, and those that live at the root of the repository."""
+    pages = {
+        "reference/index.md": api_page(),
+        "reference/commands.md": commands_page(),
+        "reference/toml.md": keys_page(),
+    }
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        pages[f"notebooks/{path.stem}.md"] = notebook_page(path)
+        if (there := files.get_file_from_path(f"notebooks/{path.name}")) is not None:
+            files.remove(there)
+    for name, page in OUTSIDE.items():
+        pages[page] = _moved((ROOT / name).read_text(encoding="utf-8"))
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links from docs/ to files of the repository that the site does not hold, as their paths."""
+    return re.sub(
+        r"\[([^]]+)\]\(\.\./((?:examples|benchmarks|src|tests)/[^)]+)\)", r"\1 (`\2`)", markdown
+    )
+
+
+def _moved(text: str) -> str:
+    """Links from the root of the repository, as links between the pages of the site."""
+    text = text.replace("](docs/", "](")
+    for name, page in OUTSIDE.items():
+        text = text.replace(f"]({name}", f"]({page}")
+    return text

@@ -1,0 +1,227 @@
+"""Pages of the reference that are made from the code: the API, the commands, the TOML keys."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+from site_docstrings import ENTRY, entries
+
+import isfed
+
+TITLES = {
+    "algorithms": "Algorithms",
+    "problems": "Problems and losses",
+    "datasets": "Data",
+    "sampling": "Policies and designs",
+    "simulate": "Runs",
+    "theory": "Theory",
+    "experiments": "Results and experiments",
+    "federation": "Agents and cloud",
+    "base": "Random streams",
+}
+ROOMS_OF_THEIR_OWN = {
+    "isfed.torch": "Neural networks (`isfed[torch]`)",
+    "isfed.flower": "Flower (`isfed[flower]`)",
+}
+
+
+def api_page() -> str:
+    """Every public name, by room, with a directive that mkdocstrings fills in."""
+    rooms: dict[str, list[str]] = {room: [] for room in TITLES}
+    for name, home in isfed._HOMES.items():
+        rooms[home.split(".")[0]].append(name)
+    rooms["simulate"].append("simulate")
+    parts = [
+        "# Python",
+        "Every name on this page can be imported from `isfed`. A name is looked up when it is "
+        "first used, so `import isfed` is fast.",
+    ]
+    for room, title in TITLES.items():
+        parts.append(f"## {title}")
+        parts += [f"::: {where_of(name)}" for name in sorted(rooms[room], key=str.lower)]
+    for module, title in ROOMS_OF_THEIR_OWN.items():
+        parts.append(f"## {title}\n\nImport these from `{module}`.")
+        parts += [f"::: {path}" for path in own_names(module)]
+    return "\n\n".join(parts) + "\n"
+
+
+def where_of(name: str) -> str:
+    """The module that defines a public name; constants are where the root looks them up."""
+    if name == "simulate":
+        return "isfed.simulate.run.simulate"
+    found = getattr(isfed, name)
+    named = inspect.isclass(found) or inspect.isfunction(found)
+    home = getattr(found, "__module__", None) if named else None
+    if home is None:
+        home = _defining(f"isfed.{isfed._HOMES[name]}", name)
+    return f"{home}.{name}"
+
+
+def _defining(module: str, name: str) -> str:
+    """Follow `from x import NAME` to the file that assigns it."""
+    source = inspect.getsource(importlib.import_module(module))
+    found = re.search(rf"^from (isfed[\w.]*) import [^\n(]*(?:\([^)]*)?\b{name}\b", source, re.M)
+    return _defining(found[1], name) if found else module
+
+
+def own_names(module: str) -> list[str]:
+    """The names of a room that needs an extra, read from its source: the extra may be missing."""
+    folder = Path(isfed.__file__).parent / module.removeprefix("isfed.")
+    tree = ast.parse((folder / "__init__.py").read_bytes())
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{module}.")
+        for alias in node.names
+    }
+    return [f"{home}.{name}" for name, home in sorted(homes.items())]
+
+
+def commands_page() -> str:
+    """Every command with its arguments and options, as the command line itself knows them."""
+    from isfed.cli.app import app
+
+    root = typer.main.get_command(app)
+    parts = [
+        "# Commands",
+        "Every command prints this with `--help`. Exit codes: 0 (done), 1 (the run failed), 2 (the "
+        "command was used wrongly), 70 (a fault of ours: please report it with what "
+        "`ISFED_TRACEBACK=1` prints), 130 (stopped by Ctrl-C).",
+    ]
+    for path, command in _commands(root, "isfed"):
+        parts.append(f"## `{path}`")
+        parts.append(_prose(command.help or ""))
+        rows = [_parameter(p) for p in command.params if not getattr(p, "hidden", False)]
+        rows = [row for row in rows if row]
+        if rows:
+            parts.append("| | | default |\n|---|---|---|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    subcommands: Mapping[str, Any] = getattr(command, "commands", {})
+    if not subcommands:
+        yield path, command
+    for name, sub in subcommands.items():
+        yield from _commands(sub, f"{path} {name}")
+
+
+def _prose(text: str) -> str:
+    """Help as Markdown: a line that is a command becomes code."""
+    text = inspect.cleandoc(text.replace("\b", ""))
+    return re.sub(r"(?m)^((?:isfed|\$) [^\n]*)$", r"`\1`", text)
+
+
+def _parameter(parameter: Any) -> str:
+    if parameter.name == "help":
+        return ""
+    if isinstance(parameter, click.Argument) or parameter.param_type_name == "argument":
+        shown = f"`{parameter.human_readable_name}`"
+    else:
+        flags = ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
+        kind = "" if getattr(parameter, "is_flag", False) else f" {_kind(parameter)}"
+        shown = flags + kind
+    default = parameter.default
+    empty = (
+        default is None
+        or callable(default)
+        or default is False
+        or repr(default) == "Sentinel.UNSET"
+    )
+    value = "" if empty or default == () else f"`{getattr(default, 'value', default)}`"
+    what = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+    return f"| {shown} | {what} | {'required' if parameter.required else value} |"
+
+
+def _kind(parameter: Any) -> str:
+    choices = getattr(parameter.type, "choices", None)
+    if choices:
+        return " or ".join(f"`{getattr(choice, 'value', choice)}`" for choice in choices)
+    return (parameter.metavar or parameter.type.name or "").upper()
+
+
+def keys_page() -> str:
+    """The keys of a TOML file: of the experiment, of every method, policy, design and loss."""
+    from isfed.experiments import registry
+
+    parts = [
+        "# TOML keys",
+        "`isfed run FILE.toml` reads these. [Experiments](../experiments.md) shows whole files. A "
+        "key or value that is not known is an error that names the nearest one.",
+        "## Policies",
+        "`agents` and `examples` of an algorithm: a name, or a table such as "
+        '`{policy = "memory", floor = 0.05}`.',
+        _table_of(registry.POLICIES),
+        "## Designs",
+        "`agent_design` and `example_design`: a name.",
+        _table_of(registry.DESIGNS),
+        "## Losses",
+        _table_of(registry.LOSSES),
+        "## Algorithms",
+        "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show.",
+    ]
+    for kind in registry.METHODS:
+        parts.append(f"### `{kind}`\n\n{_first_sentence(registry.METHODS[kind])}")
+        documented = explanations(registry.METHODS[kind])
+        rows = [_key(argument, documented) for argument in registry.method_keys(kind).values()]
+        parts.append("| key | what | value | default |\n|---|---|---|---|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table_of(known: Mapping[str, Any]) -> str:
+    from isfed.experiments.keys import arguments
+
+    rows = []
+    for name, factory in known.items():
+        keys = ", ".join(f"`{key}` ({_value(arg)})" for key, arg in arguments(factory).items())
+        rows.append(f"| `{name}` | {_first_sentence(factory)} | {keys} |")
+    return "| name | what | keys |\n|---|---|---|\n" + "\n".join(rows)
+
+
+def _first_sentence(factory: Any) -> str:
+    return (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def explanations(factory: Any) -> dict[str, str]:
+    """What the docstring of a record, or of one that it derives from, says about its fields."""
+    found: dict[str, str] = {}
+    for kind in reversed(getattr(factory, "__mro__", (factory,))):
+        text = inspect.cleandoc(kind.__doc__ or "") if kind is not object else ""
+        for block in re.split(r"\n{2,}", text):
+            if ENTRY.match(block):
+                for entry in entries(block.split("\n")):
+                    name, what = entry.strip().split(": ", 1)
+                    found[name] = re.sub(r"\s*\n\s*", " ", what)
+    return found
+
+
+def _value(argument: Any) -> str:
+    from isfed.experiments.keys import REQUIRED, expected, write_value
+
+    kinds = expected(argument.hint)
+    if argument.default in (REQUIRED, None):
+        return kinds
+    return f"{kinds}, default {write_value(argument.default)}"
+
+
+def _key(argument: Any, documented: Mapping[str, str]) -> str:
+    from isfed.experiments.keys import REQUIRED, expected
+    from isfed.experiments.registry import written
+
+    what = documented.get(argument.name, "").replace("|", "\\|")
+    if argument.default is REQUIRED:
+        default = "required"
+    elif argument.default is None:
+        default = ""
+    else:
+        shown = written({argument.name: argument.default}, {argument.name: argument})
+        default = f"`{shown[argument.name]}`".replace("|", "\\|")
+    return f"| `{argument.name}` | {what} | {expected(argument.hint)} | {default} |"
