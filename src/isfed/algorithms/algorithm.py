@@ -123,9 +123,11 @@ class Method:
 
     def rules(self, num_agents: int) -> Rules:
         """Uniform examples with replacement, and no score."""
+        # A method without steps, such as MOCHA, has nan here, and nothing to tell.
+        without_steps = self.step_size != self.step_size
         return Rules(
             num_agents=num_agents,
-            step_size=self.step_size,
+            step_size=1.0 if without_steps else self.step_size,
             examples=Uniform(),
             example_design=WithReplacement(),
             agents=Uniform(),

@@ -226,7 +226,6 @@ def systems(
     --repetitions are those of the regression. Unless --backend says otherwise, parts run side by
     side in as many processes as there are cores.
     """
-    from isfed.experiments import Workers
     from isfed.experiments.systems import QUICK, Systems, run_systems
     from isfed.report.progress import RunProgress
     from isfed.report.systems import systems_figures, systems_table
@@ -234,9 +233,7 @@ def systems(
     with one_line_errors():
         _check_numbers(options)
         study = replace(Systems(), **((QUICK if quick else {}) | options.given))
-        running = options.running
-        if options.backend is None:
-            running["workers"] = Workers(backend="loky", jobs=options.jobs, threads=options.threads)
+        running = replace(options, backend=options.backend or "loky").running
         folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
         with RunProgress(console) as progress:
             results = run_systems(study, folder, progress=progress, **running)

@@ -79,6 +79,7 @@ class Systems(Configured):
     step_size, synthetic_step_size: of a local step, the same for every method that has one.
     most_examples: sizes of synthetic(1,1) above it are cut.
     ridge: of synthetic(1,1), ten times that of its authors: then w^o is within reach.
+    resting: whether to compute where every method rests.
     seed: of all draws; the data have seeds of their own.
     """
 
@@ -90,6 +91,7 @@ class Systems(Configured):
     synthetic_step_size: float = 0.01
     most_examples: int = 300
     ridge: float = 0.01
+    resting: bool = True
     seed: int = 0
     kind: ClassVar[str] = NAME
 
@@ -110,7 +112,10 @@ class Systems(Configured):
         )  # fmt: skip
 
 
-QUICK = {"rounds": 200, "repetitions": 2, "synthetic_rounds": 40, "synthetic_repetitions": 2}
+QUICK = {
+    "rounds": 200, "repetitions": 2, "synthetic_rounds": 40, "synthetic_repetitions": 2,
+    "resting": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def run_systems(systems: Systems, folder: Path, **options: Any) -> Results:
         rows: list[dict[str, Any]] = []
         for part in systems.parts:
             mine = {name: found[name] for name in groups if name.startswith(f"{part.title}: ")}
-            rows += _rows(part, mine, crew.progress)
+            rows += _rows(part, mine, crew.progress, resting=systems.resting)
         first = systems.parts[0]
         summary = summarise(
             NAME, first.source, found, rounds=first.rounds, repetitions=first.repetitions
@@ -233,18 +238,22 @@ def _groups(systems: Systems, crew: Crew) -> dict[str, list[Cell]]:
     return groups
 
 
-def _rows(part: Part, found: dict[str, Finished], progress: Any) -> list[dict[str, Any]]:
+def _rows(
+    part: Part, found: dict[str, Finished], progress: Any, *, resting: bool
+) -> list[dict[str, Any]]:
     """What the summary says of every method on a problem: its level, its costs, where it rests."""
     problem, _ = problem_of(part.source)
     methods = methods_of(part, problem)
     rows = algorithm_rows(part.source, found)
-    if progress is not None:
-        progress.begin(f"{part.title}: where each rests", len(rows), 0)
-    tell: Callable[[], None] | None = None if progress is None else lambda: progress.advance(1)
-    resting = resting_distances(problem, methods, tell)
+    rests: dict[str, tuple[float | None, str]] = {}
+    if resting:
+        if progress is not None:
+            progress.begin(f"{part.title}: where each rests", len(rows), 0)
+        tell: Callable[[], None] | None = None if progress is None else lambda: progress.advance(1)
+        rests = resting_distances(problem, methods, tell)
     for row, result in zip(rows, found.values(), strict=True):
         name = row["name"].partition(": ")[2]
-        at, how = resting[name]
+        at, how = rests.get(name, (None, "not computed"))
         row["problem"], row["method"] = part.title, name
         row["rests_at_db"], row["rests_how"] = at, how
         if not result.diverged:
