@@ -1,4 +1,34 @@
-"""`isfed reproduce systems` as a user meets it."""
+"""`isfed reproduce systems` as a user meets it, on problems that are small."""
+
+from isfed import PAPER
+from isfed.experiments.data_sets import SyntheticSource
+from isfed.experiments.sources import RegressionSource
+from isfed.experiments.systems import Part, Systems
+
+REGRESSION = RegressionSource(PAPER.replace(num_agents=8, num_examples=6, batch_size=(1, 3)))
+SMALL = (
+    Part("regression", REGRESSION, 4, 2, 0.01, 3),
+    Part("synthetic(1,1)",
+         SyntheticSource(num_agents=5, num_features=3, num_classes=3, most_examples=60),
+         3, 2, 0.01, 3),
+)  # fmt: skip
+
+
+def test_it_runs_draws_and_goes_on(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Systems, "parts", property(lambda _: SMALL))
+    words = ("reproduce", "systems", "--quick", "--backend", "threading", "--jobs", "1")
+    code, text = run(*words)
+    assert code == 0, text
+    for word in ("FedProx, stragglers", "Hybrid-FL", "its own fixed point", "virtual seconds"):
+        assert word in text
+    folder = tmp_path / "runs" / "systems-quick"
+    assert (folder / "systems-regression.png").stat().st_size > 10_000
+    assert (folder / "systems-synthetic.svg").exists()
+    code, text = run(*words)
+    assert code == 1
+    assert "--resume" in text
+    code, text = run(*words, "--resume")
+    assert code == 0
 
 
 def test_several_jobs_need_no_backend(monkeypatch, run):
