@@ -50,10 +50,10 @@ class ISFedAvg:
     The policies for agents and for examples can be combined freely, and so can the designs.
 
     step_size: mu; "auto" chooses a stable one when the run begins.
-    num_active: L, the agents of a round.
-    agents, examples: how either are drawn, a policy.
-    agent_design, example_design: by which design.
-    divide_by_steps: the 1/E_k of eq. (8).
+    num_active: L, the agents per round.
+    agents, examples: the policies by which agents and examples are drawn.
+    agent_design, example_design: the designs by which they are drawn.
+    divide_by_steps: whether a step is divided by E_k, as in eq. (8).
     drift: standard deviation of the true model's random walk, per round.
     correction: None is the paper's method; "difference" or "drift" let agents remember their
         gradients and estimate only what is new, see `Correction`.

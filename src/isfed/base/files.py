@@ -132,7 +132,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         return unpack_arrays(path)
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged or was not written by isfed ({error}); remove it to begin anew"
+            f"{path} is damaged or was not written by isfed ({error}); remove it to start again"
         ) from error
 
 
@@ -144,12 +144,12 @@ def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *,
     for name, like in expected.items():
         found = given.get(name)
         if found is None:
-            raise ValueError(f"{what} has no array {name!r}; remove it to begin anew")
+            raise ValueError(f"{what} has no array {name!r}; remove it to start again")
         same = found.dtype.kind == "U" if like.dtype.kind == "U" else found.dtype == like.dtype
         if found.shape != like.shape or not same:
             raise ValueError(
                 f"{what} holds {name} of shape {found.shape} and type {found.dtype}, expected "
-                f"{like.shape} and {like.dtype}; remove it to begin anew"
+                f"{like.shape} and {like.dtype}; remove it to start again"
             )
         if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(found).all():
             raise ValueError(f"{what} holds {name} with numbers that are not finite")

@@ -35,17 +35,17 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for the results (default: a folder below runs/).")
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue what is in the folder; start if nothing is.")
+    bool, typer.Option("--resume", help="Continue an unfinished run in the folder, or start one.")
 ]
 Backend = Annotated[
     str | None,
     typer.Option(
-        help="Run parts side by side: loky (processes), threading, ray or dask (default: one after "
-        "the other in this process, on all threads)."
+        help="Where to run parts of the work in parallel: loky (processes), threading, ray or dask "
+        "(default: one part after the other in this process, on all cores)."
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Parts that run side by side (default: one per core).")
+    int | None, typer.Option(help="How many parts run in parallel (default: one per core).")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in the folder.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Cores to use (default: all).")]
@@ -61,9 +61,11 @@ class RunOptions:
     out: Out = None
     resume: Resume = False
     overwrite: Overwrite = False
-    rounds: Annotated[int | None, typer.Option(help="Rounds of every repetition.")] = None
-    repetitions: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None
+    rounds: Annotated[int | None, typer.Option(help="Rounds per repetition.")] = None
+    repetitions: Annotated[int | None, typer.Option(help="Number of independent repetitions.")] = (
+        None
+    )
+    seed: Annotated[int | None, typer.Option(help="Seed of all random draws.")] = None
     threads: Threads = None
     backend: Backend = None
     jobs: Jobs = None
@@ -166,7 +168,7 @@ def _explained(error: Exception, ours: tuple[type[Exception], ...]) -> tuple[str
         return str(error), BAD_USAGE
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        what = f"{error.strerror or error}{where}; what was saved before is whole"
+        what = f"{error.strerror or error}{where}; what was saved before is intact"
         return what, RUN_FAILED
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return (

@@ -6,7 +6,7 @@ from isfed.cli.common import console
 
 
 def designs() -> None:
-    """List the designs: how n of N units are drawn, and what each guarantees."""
+    """List the sampling designs and what each of them guarantees."""
     from rich.table import Table
 
     from isfed.experiments.registry import DESIGNS

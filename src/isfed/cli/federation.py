@@ -23,7 +23,9 @@ def _fail(message: object) -> typer.Exit:
 
 @app.command()
 def demo(
-    agents: Annotated[int, typer.Option(min=1, max=32, help="How many SuperNodes.")] = 3,
+    agents: Annotated[
+        int, typer.Option(min=1, max=32, help="Number of SuperNodes, one per agent.")
+    ] = 3,
     rounds: Annotated[int, typer.Option(min=1, max=1000)] = 5,
     active: Annotated[int | None, typer.Option(min=1, help="Agents per round.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -58,10 +60,11 @@ def demo(
 def check(
     address: Annotated[str, typer.Argument(help="HOST:PORT of the cloud, as for --superlink.")],
     root_certificates: Annotated[
-        Path | None, typer.Option(help="ca.crt; without it the connection is not encrypted.")
+        Path | None,
+        typer.Option(help="Path of ca.crt; without it the connection is not encrypted."),
     ] = None,
 ) -> None:
-    """Say what keeps a node on this host from the cloud: the network, certificates, the clock.
+    """Find out why a node on this host cannot reach the cloud: network, certificates or clock.
 
     isfed federation check cloud.example:8443 --root-certificates /etc/isfed/ca.crt
     """
@@ -81,7 +84,7 @@ def check(
 
 keys = typer.Typer(no_args_is_help=True, help="The certificates and node keys of a deployment.")
 app.add_typer(keys, name="keys")
-Folder = Annotated[Path, typer.Option(help="The folder of keys.")]
+Folder = Annotated[Path, typer.Option(help="The folder with the keys.")]
 Link = Annotated[
     str | None,
     typer.Option(help="Tell this SuperLink at once: a connection of $FLWR_HOME/config.toml."),
@@ -90,11 +93,17 @@ Link = Annotated[
 
 @keys.command()
 def make(
-    folder: Annotated[Path, typer.Argument(help="Made if missing; nothing in it is overwritten.")],
-    host: Annotated[
-        list[str], typer.Option(help="Name or address of the cloud's host, as agents reach it.")
+    folder: Annotated[
+        Path, typer.Argument(help="The folder to write to; existing files are not overwritten.")
     ],
-    agents: Annotated[int, typer.Option(min=1, max=100_000, help="How many key pairs.")],
+    host: Annotated[
+        list[str],
+        typer.Option(help="Name or address by which agents reach the cloud; may be repeated."),
+    ],
+    agents: Annotated[
+        int,
+        typer.Option(min=1, max=100_000, help="Number of agents, each of which gets a key pair."),
+    ],
 ) -> None:
     """Make the certificates and node keys of a real deployment.
 
@@ -128,11 +137,11 @@ def add(
 
 @keys.command()
 def renew(
-    name: Annotated[str, typer.Argument(help="server, ca, or an agent.")],
+    name: Annotated[str, typer.Argument(help="server, ca, or the name of an agent.")],
     folder: Folder = Path("keys"),
     link: Link = None,
 ) -> None:
-    """Make another certificate or key pair in place of one that ends or has leaked."""
+    """Replace a certificate or key pair that is about to expire or has leaked."""
     with _mistakes():
         from isfed.flower.keyring import KeyRing
 
@@ -151,7 +160,7 @@ def renew(
 
 @keys.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="The agent.")],
+    name: Annotated[str, typer.Argument(help="The name of the agent.")],
     folder: Folder = Path("keys"),
     link: Link = None,
 ) -> None:
@@ -166,7 +175,7 @@ def revoke(
 
 @keys.command("list")
 def list_keys(folder: Folder = Path("keys")) -> None:
-    """Show what there is, and how many days it is still valid."""
+    """List certificates and keys, and how many days they are still valid."""
     with _mistakes():
         from isfed.flower.keyring import SOON_DAYS, KeyRing
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from isfed.experiments import Results
     from isfed.experiments.tuned import Tuned
 
-app = typer.Typer(help="Run an experiment of the paper again.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
 
 
 @app.command("regression")
@@ -33,13 +33,15 @@ def regression(
     options: RunOptions,
     engine: Annotated[
         Literal["kernel", "flower"],
-        typer.Option(help="flower: a small setting on all engines, Flower's simulation included."),
+        typer.Option(
+            help="flower: run a small setting on all engines, including Flower's simulation."
+        ),
     ] = "kernel",
     heterogeneity: Annotated[
-        bool, typer.Option(help="Also draw the gain against the heterogeneity of the agents.")
+        bool, typer.Option(help="Also plot the gain against the heterogeneity of the agents.")
     ] = True,
 ) -> None:
-    """The paper's regression (section V-A): 300 agents, 6 a round, 100 repetitions.
+    """The paper's regression (section V-A): 300 agents, 6 per round, 100 repetitions.
 
     FedAvg and ISFedAvg with oracle, current and running probabilities, and beside them FedAvg with
     the 1/E_k of ISFedAvg and our memory policy.
@@ -97,11 +99,11 @@ def classification(
     options: RunOptions,
     partition: Annotated[
         Literal["one-class", "natural"],
-        typer.Option(help="one-class: half of the agents hold positive rows only."),
+        typer.Option(help="one-class: every agent holds rows of one class; natural: as they come."),
     ] = "one-class",
     data_dir: DataDir = None,
 ) -> None:
-    """The paper's classification (section V-B) on ijcnn1: 100 agents, 10 a round, one example each.
+    """The paper's classification (section V-B) on ijcnn1: 100 agents, 10 per round.
 
     FedAvg and ISFedAvg with current, running and memory probabilities, all at the paper's step
     size and each again at its own best one, chosen on blocks of training rows held out.

@@ -38,7 +38,7 @@ def run_and_report(experiment: Experiment, options: RunOptions) -> Results:
 
 @with_options
 def run(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    file: Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")],
     options: RunOptions,
 ) -> None:
     """Run an experiment of your own and write its results folder.

@@ -46,7 +46,7 @@ class TableOptions:
 
     task: Annotated[
         Literal["regression", "classification"],
-        typer.Option(help="regression (a measured target) or classification."),
+        typer.Option(help="regression (the target is measured) or classification (it is a class)."),
     ] = "regression"
     drop: Annotated[
         list[str] | None,

@@ -54,7 +54,7 @@ def compare(
         Path,
         typer.Argument(help="Your table: Parquet, CSV, text, LIBSVM, Feather or Excel."),
     ],
-    agent: Annotated[str, typer.Option(help="The column that says whose row it is.")],
+    agent: Annotated[str, typer.Option(help="The column that says which agent a row belongs to.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
     table: TableOptions,
     active: Annotated[
@@ -65,9 +65,9 @@ def compare(
     ridge: Annotated[
         float, typer.Option(help="Weight of the squared length of the model.")
     ] = RIDGE,
-    rounds: Annotated[int, typer.Option(help="Rounds of every repetition.")] = 2000,
-    repetitions: Annotated[int, typer.Option(help="Independent repetitions.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
+    rounds: Annotated[int, typer.Option(help="Rounds per repetition.")] = 2000,
+    repetitions: Annotated[int, typer.Option(help="Number of independent repetitions.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
     threads: Threads = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -162,8 +162,12 @@ def diagnose(
         str, typer.Argument(help="A table (Parquet, CSV, text, LIBSVM ...), or a name: see below.")
     ],
     table: TableOptions,
-    agent: Annotated[str | None, typer.Option(help="Of a table: whose row it is.")] = None,
-    target: Annotated[str | None, typer.Option(help="Of a table: the column to predict.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Only for a table: the column that says whose row it is.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only for a table: the column to predict.")
+    ] = None,
     active: Annotated[
         int | None, typer.Option(help="L, agents per round (default: one tenth, or as named).")
     ] = None,

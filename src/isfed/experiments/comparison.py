@@ -44,7 +44,9 @@ class Budget:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.repetitions < 2:
-            raise ValueError(f"repetitions={self.repetitions} must be at least 2 to have an error")
+            raise ValueError(
+                f"repetitions={self.repetitions} must be at least 2 to estimate an error"
+            )
 
 
 def _final(excess: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ class Memory:
                 raise ValueError(
                     f"{self.path} remembers another number of examples than the "
                     f"{self.agent.table.count} loaded; the data must not change during a job: "
-                    "remove the file to begin anew"
+                    "remove the file to start again"
                 )
             self.agent.table.nodes, self.agent.memory = nodes, memory
             self.last_told = float(stored["told"])

@@ -14,7 +14,7 @@ from isfed.report.tables import MOVING
 
 def comparison_table(results: Results) -> Table:
     """What each needs to reach FedAvg's final loss."""
-    table = Table(title="to reach the loss that FedAvg ends with", title_justify="left")
+    table = Table(title="what each needs to reach FedAvg's final loss", title_justify="left")
     table.add_column("algorithm")
     for heading in (
         "best step", "final loss over the optimum", "relative", "below FedAvg", "rounds",
@@ -106,7 +106,7 @@ def comparison_figure(results: Results) -> list[Path]:
     )  # fmt: skip
     axes.set_yscale("log")
     axes.set_xlabel("round (bands: 2 standard errors)")
-    axes.set_ylabel("risk above that of the optimum")
+    axes.set_ylabel("risk minus the lowest possible risk")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
     return save_figure(figure, results.path, "comparison")

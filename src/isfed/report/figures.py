@@ -224,7 +224,7 @@ def heterogeneity_figure(results: Results) -> list[Path]:
     for ratio in crossings:
         axes.plot(ratio, PAPER_GAIN_DB, marker="x", markersize=11, color="black", mew=2.2)
     axes.set_xscale("log")
-    axes.set_xlabel("noise of the noisy agents over noise of the others (standard deviations)")
+    axes.set_xlabel("noise of the noisy agents relative to the others (standard deviations)")
     axes.set_ylabel("gain of ISFedAvg (oracle) over FedAvg (dB)")
     axes.grid(alpha=0.3)
     axes.legend(

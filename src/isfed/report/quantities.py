@@ -13,7 +13,7 @@ from isfed.report.page_data import Cell, Series
 
 BAND = 2.0  # standard errors
 LABELS = {  # title and label of what the commands measure
-    "excess": ("Loss above the optimum", "risk above that of the optimum"),
+    "excess": ("Loss above the optimum", "risk minus the lowest possible risk"),
     "loss": ("Loss", "mean loss"),
     "test_error": ("Test error", "share of wrong test rows"),
     "balanced_error": ("Balanced test error", "mean over classes of the share of wrong test rows"),

@@ -84,7 +84,9 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
     choices: the inclusion probabilities; those at w^o unless given.
     """
     if algorithm.drift > 0.0:
-        raise TheoryError("with a drift w^o moves: nothing is predicted of that")
+        raise TheoryError(
+            "with a drift w^o moves, and no prediction is available for that; use drift=0"
+        )
     algorithm = with_step_size(problem, algorithm)
     target, weight = problem.optimum, problem.data.row_weights()
     if not algorithm.divide_by_steps:

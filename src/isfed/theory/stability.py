@@ -98,7 +98,9 @@ def limits_of(curvature: LargestCurvature) -> Limits:
     """The limits that follow from the curvature of a round."""
     spectrum, vectors = linalg.eigh(curvature.mean_matrix())
     if not spectrum[-1] > 0.0:
-        raise ValueError("the risk has no curvature at all; give a step_size yourself")
+        raise ValueError(
+            "the risk has no curvature at all, so no step size can be derived; give a number"
+        )
     seen = spectrum > 1e-12 * spectrum[-1]  # the rest does not move at all
     whiten = vectors[:, seen] / np.sqrt(spectrum[seen])
     if len(vectors) <= SMALL:
@@ -216,7 +218,9 @@ def risk_curvature(problem: Problem, params: np.ndarray) -> float:
             break
         direction = moved
     if not (math.isfinite(curvature) and curvature > 0.0):
-        raise ValueError("the risk has no curvature at the start; give a step_size yourself")
+        raise ValueError(
+            "the risk has no curvature at the start, so no step size can be derived; give a number"
+        )
     return curvature
 
 
