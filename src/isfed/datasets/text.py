@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,13 +120,23 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        if self.plain and not self._quotes():
-            with self.path.open("rb") as file:
-                filled = (n for n, line in enumerate(file, start=1) if line.strip(b"\r\n"))
-                return next(itertools.islice(filled, row + 1, None))
+        if self.plain:
+            return self._plain_line(row)
         lines = (line for line, _ in self.rows())
         next(lines)  # the header
         return next(line for number, line in enumerate(lines) if number == row)
+
+    def _plain_line(self, row: int) -> int:
+        """The same in one pass over the bytes; between odd quotes a line goes on."""
+        inside, seen = False, -1
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not inside and line.strip(b"\r\n"):
+                    seen += 1
+                    if seen == row + 1:  # the header is the first
+                        return number
+                inside ^= line.count(b'"') % 2 == 1
+        raise IndexError(f"{self.path} has no row {row}")
 
     def _fault(self) -> str | None:
         """The first line with another number of fields than the header."""
