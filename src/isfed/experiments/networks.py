@@ -38,6 +38,7 @@ from isfed.experiments.steps import Search, search_step_size
 from isfed.experiments.tuned import HeldOut
 from isfed.experiments.workers import Crew
 from isfed.federation.agents import Ledger
+from isfed.sampling.designs import HartleyRao
 from isfed.sampling.policies import Memory, Score
 
 TUNING_SEED = 1000  # added to the seed of the study: step sizes are chosen on draws of their own
@@ -106,13 +107,16 @@ def methods(setting: Setting) -> dict[str, Any]:
     """What is compared; every local step is step_size, so that one grid suits all."""
     common: dict[str, Any] = {"step_size": setting.grid[0], "num_active": setting.num_active}
     second = Memory(score=Score.SECOND_MOMENT, floor=0.2)
+    # In random order: agents are dealt class by class, and a draw along that order would take about
+    # one agent of each class, which is a gain of the order and not of the method.
+    ours = {**common, "agent_design": HartleyRao()}
     return {
         "FedAvg": FedAvg(**common),
-        "importance": importance(**common),
-        "difference": importance(**common, correction="difference"),
-        "drift": importance(**common, correction="drift"),
+        "importance": importance(**ours),
+        "difference": importance(**ours, correction="difference"),
+        "drift": importance(**ours, correction="drift"),
         "drift, importance": importance(
-            **common, correction="drift", agents=second, label="drift, importance"
+            **ours, correction="drift", agents=second, label="drift, importance"
         ),
         "FedProx": FedProx(**common, prox=0.1),
         "SCAFFOLD": SCAFFOLD(**common),
@@ -191,8 +195,12 @@ def quick(study: NetworkStudy) -> NetworkStudy:
         changes["passes"] = 1
     else:
         changes["local_steps"] = min(source.local_steps, 10)
+    work = (
+        f"{changes.get('passes', 0)} pass" if source.passes else f"{changes['local_steps']} steps"
+    )
     small = replace(
         setting,
+        title=f"{setting.title} (quick: smaller images, {work} per turn)",
         source=replace(source, **changes),
         rounds=min(setting.rounds, 30),
         grid=setting.grid[-2:] if setting.fixed is None else setting.grid,
