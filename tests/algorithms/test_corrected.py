@@ -4,9 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from corrected_cases import CORRECTIONS, POLICIES, make, round_with, small_problem
 
 from isfed import (
-    Current,
     Deville,
     FederatedData,
     HartleyRao,
@@ -15,7 +15,6 @@ from isfed import (
     Memory,
     Poisson,
     Problem,
-    Running,
     Score,
     Systematic,
     Uniform,
@@ -28,48 +27,6 @@ from isfed.federation.correction import GAIN, Correction
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.sampling.policies import Table
-
-CORRECTIONS = {
-    "change": {"weighting": "change"},
-    "difference": {"correction": "difference"},
-    "difference on steps": {"correction": "difference", "weighting": "step"},
-    "drift": {"correction": "drift"},
-    "fixed gain, from zero": {"correction": Correction("drift", gain=0.4, unseen="zero")},
-}
-POLICIES = {
-    "uniform": (Uniform(), Uniform()),
-    "memory": (Memory(), Memory()),
-    "memory, uniform": (Memory(), Uniform()),
-    "second moment": (Memory(score=Score.SECOND_MOMENT), Uniform()),
-    "running": (Running(), Running()),
-    "current": (Current(), Current()),
-}
-
-
-def small_problem(*, num_agents=5, full=False, steps=None, seed=0):
-    """Agents that disagree, ragged in everything."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(3, 7, size=num_agents)
-    agents = []
-    for n in sizes:
-        x = rng.standard_normal((n, 3)) * rng.uniform(0.5, 2.0)
-        agents.append((x, x @ rng.standard_normal(3) + rng.standard_normal(n)))
-    batch = sizes if full else [int(rng.integers(1, n)) for n in sizes]
-    local_steps = rng.integers(1, 4, size=num_agents) if steps is None else steps
-    return Problem(FederatedData.from_agents(agents), LeastSquares(0.01), local_steps, batch)
-
-
-def make(problem, choices, policies=None, design=None, **options):
-    agents, examples = policies or (Memory(), Memory())
-    return ISFedAvg(
-        num_active=options.pop("num_active", 2),
-        step_size=options.pop("step_size", 0.02),
-        agents=agents,
-        examples=examples,
-        agent_design=design or Deville(),
-        **choices,
-        **options,
-    )
 
 
 class Literal:
@@ -209,24 +166,6 @@ def test_given_the_past_a_round_is_a_gradient_step_in_the_mean(choices, policies
         mean += chance * round_with(algorithm, copied, agents, np.array(units)).params
     gradient = np.mean(agents.gradients(np.arange(5), state.params), axis=0)
     np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
-
-
-def round_with(algorithm, state, agents, units):
-    """A round in which these agents are drawn."""
-    draw = Table.draw
-
-    def prescribed(self, num, stream):
-        if self.count != agents.num_agents or self.policy is not algorithm.agents:
-            return draw(self, num, stream)
-        return units, self.inclusion(num)[units] / num
-
-    memories = [(a.table.nodes.copy(), a.memory.copy()) for a in agents.agents]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Table, "draw", prescribed)
-        after = algorithm.round(state, agents, 99)
-    for agent, (nodes, memory) in zip(agents.agents, memories, strict=True):
-        agent.table.nodes[:], agent.memory[:] = nodes, memory
-    return after
 
 
 def test_a_frozen_memory_of_zero_is_the_plain_method():

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from isfed.algorithms import hearing
+from isfed.algorithms.hearing import Hearing
 from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
-from isfed.federation.cloud import Cloud, Selection
+from isfed.federation.cloud import Cloud
 from isfed.federation.correction import (
     DRIFT,
     CorrectionRule,
@@ -28,13 +30,19 @@ if TYPE_CHECKING:
 class CorrectedState(NamedTuple):
     """What the next round needs: the cloud's, and the agents' memories of their gradients.
 
-    The fields after `watched` are those of `isfed.federation.correction.Reference`.
+    The fields after `watched` are those of `isfed.algorithms.hearing.Hearing` and of
+    `isfed.federation.correction.Reference`.
     """
 
     params: np.ndarray  # (M,) w_i
     agent_nodes: np.ndarray  # the table of the agents' scores
     shift: np.ndarray  # (M,) how far the true model has drifted; empty without drift
     watched: np.ndarray  # telemetry of the last round
+    responses: np.ndarray
+    sketches: np.ndarray
+    sketched: np.ndarray
+    order: np.ndarray
+    share: np.ndarray
     centre: np.ndarray
     own: np.ndarray
     news: np.ndarray
@@ -42,20 +50,14 @@ class CorrectedState(NamedTuple):
     pool: np.ndarray
 
     @property
+    def hearing(self) -> Hearing:
+        """What is kept for absences and for a spread."""
+        return Hearing(*self[4:9])
+
+    @property
     def reference(self) -> Reference:
         """The memories alone."""
         return Reference(self.centre, self.own, self.news, self.book, self.pool)
-
-
-def heard(selection: Selection, agents: Agents, round_index: int) -> Selection:
-    """Those of a selection that answer; the mean stays over L, so an absence counts as no change.
-
-    Dividing by those that answered would bias the mean: whoever is heard then counts for others.
-    """
-    if agents.clock.drop == 0.0:
-        return selection
-    here = agents.answers(selection.active, round_index)
-    return Selection(*(values[here] for values in selection))
 
 
 def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
@@ -84,12 +86,21 @@ def step(
     agents: Agents,
     round_index: int,
     shift: np.ndarray | None = None,
+    kept: Hearing | None = None,
 ) -> np.ndarray:
-    """The round itself: select, work, step by the news, learn; returns its telemetry."""
+    """The round itself: select, work, step by the news, learn; returns its telemetry.
+
+    An agent that does not answer moves nothing, its own memory neither, so that c stays the mean of
+    the c_k.
+    """
     rule = rule_of(algorithm)
+    kept = kept or hearing.no_hearing()
     if algorithm.agents.refresh == Refresh.ALL:
-        cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
-    selection = heard(cloud.select(round_index), agents, round_index)
+        scores = agents.scores_at(cloud.params, shift)  # eq. (50)
+        cloud.table.replace(hearing.priced(algorithm, scores))
+    selection, weight = hearing.heard(
+        algorithm, kept, agents, cloud.select(round_index), round_index
+    )
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)
@@ -104,9 +115,11 @@ def step(
     cloud.params = cloud.params.copy()
     absorb(
         rule, reference, step_size, algorithm.num_active, cloud.params, active,
-        selection.times * inverse, news, (scores, share),
+        selection.times * weight * inverse, news, (scores, share),
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
     watched = algorithm.watch(agents, selection, uploads, whole)
-    cloud.refresh(selection, scores)
+    cloud.refresh(selection, hearing.priced(algorithm, scores, active))
+    if kept.order.size:
+        hearing.remember(algorithm, kept, cloud, (active, news), round_index)
     return watched

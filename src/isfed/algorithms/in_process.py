@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.algorithms import corrected
+from isfed.algorithms import corrected, hearing
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.isfedavg import ISFedAvg
 from isfed.base.streams import Purpose
@@ -43,7 +43,8 @@ class Federation:
 
     def score_all(self, params: np.ndarray) -> None:
         """Every agent's score at a model, eq. (50)."""
-        self.cloud.table.replace(self.objects.scores_at(params))
+        scores = self.objects.scores_at(params)
+        self.cloud.table.replace(hearing.priced(self.algorithm, scores))
 
     @property
     def watched(self) -> np.ndarray:
@@ -54,10 +55,13 @@ class Federation:
         """One round of Algorithm 1."""
         self.state = self.algorithm.drifted(self.state, self.objects, round_index)
         shift = self.state.shift if self.state.shift.size else None
+        kept = self.state.hearing
+        hearing.prepare(self.algorithm, kept, self.cloud)
         if isinstance(self.state, CorrectedState):
             watched = corrected.step(
-                self.algorithm, self.cloud, self.state.reference, self.objects, round_index, shift
-            )
+                self.algorithm, self.cloud, self.state.reference, self.objects, round_index, shift,
+                kept,
+            )  # fmt: skip
         else:
-            watched = self.algorithm.step(self.cloud, self.objects, round_index, shift)
+            watched = self.algorithm.step(self.cloud, self.objects, round_index, shift, kept)
         self.state = self.state._replace(params=self.cloud.params, watched=watched)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms import corrected
+from isfed.algorithms import corrected, hearing
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
-from isfed.algorithms.corrected import CorrectedState, heard
+from isfed.algorithms.corrected import CorrectedState
+from isfed.algorithms.hearing import Hearing
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
@@ -19,7 +21,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import Correction
-from isfed.sampling.designs import Design, Deville, WithReplacement
+from isfed.sampling.designs import Design, Deville, Spread, WithReplacement
 from isfed.sampling.policies import (
     Initial,
     Memory,
@@ -41,6 +43,16 @@ class ISFedAvgState(NamedTuple):
     agent_nodes: np.ndarray  # the table of the agents' scores
     shift: np.ndarray  # (M,) how far the true model has drifted; empty without drift
     watched: np.ndarray  # telemetry of the last round
+    responses: np.ndarray  # this and the rest: see `isfed.algorithms.hearing.Hearing`
+    sketches: np.ndarray
+    sketched: np.ndarray
+    order: np.ndarray
+    share: np.ndarray
+
+    @property
+    def hearing(self) -> Hearing:
+        """What is kept for absences and for a spread."""
+        return Hearing(*self[4:9])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +71,9 @@ class ISFedAvg:
         gradients and estimate only what is new, see `Correction`.
     weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
         it sends. "step" unless there is a correction; "drift" needs "change".
+    absences: what becomes of an upload that is lost (a `Clock` may have some): "drop" lets it count
+        as zero, "adjusted" divides what arrives by an estimate of how often its agent answers.
+    costs: of a turn of every agent, in any unit; agents are then drawn by score / sqrt(cost).
     label: how tables and figures call it, if not by its choices.
 
     >>> from isfed import Memory, Uniform
@@ -76,6 +91,8 @@ class ISFedAvg:
     drift: float = 0.0
     correction: Correction | Literal["difference", "drift"] | None = None
     weighting: Literal["step", "change"] | None = None
+    absences: Literal["drop", "adjusted"] = "drop"
+    costs: Sequence[float] = ()
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -98,6 +115,29 @@ class ISFedAvg:
             if not isinstance(getattr(self, name), Design) or isinstance(getattr(self, name), type):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a design, e.g. Deville()")
         self._check_correction()
+        self._check_hearing()
+
+    def _check_hearing(self) -> None:
+        if self.absences not in ("drop", "adjusted"):
+            raise ValueError(f"absences={self.absences!r} must be 'drop' or 'adjusted'")
+        if isinstance(self.example_design, Spread):
+            raise ValueError(
+                "example_design=Spread() would need sketches of examples, which nobody keeps; use "
+                "it for agent_design"
+            )
+        costs = tuple(self.costs)
+        for agent, cost in enumerate(costs):
+            if not (is_number(cost) and cost > 0.0):
+                raise ValueError(
+                    f"costs[{agent}]={cost!r} must be a positive number: a turn that costs nothing "
+                    "would be drawn always; give it a small cost"
+                )
+        if costs and self.agents.equal:
+            raise ValueError(
+                "costs divide the agents' scores, and a uniform policy has none; use "
+                "agents=Memory()"
+            )
+        object.__setattr__(self, "costs", costs)
 
     def _check_correction(self) -> None:
         word = isinstance(self.weighting, str) and self.weighting in ("step", "change")
@@ -178,8 +218,9 @@ class ISFedAvg:
 
     def plan(self) -> Plan | CorrectedPlan | None:
         """The same as numbers, for the fused kernel; None if it does not know the designs."""
-        known = (compiled_design(d) for d in (self.agent_design, self.example_design))
-        if not (all(known) and compiled_policy(self.agents) and compiled_policy(self.examples)):
+        designs = all(compiled_design(d) for d in (self.agent_design, self.example_design))
+        policies = compiled_policy(self.agents) and compiled_policy(self.examples)
+        if self.costs or self.absences != "drop" or not (designs and policies):
             return None
         agents = make_sampler(self.agents, self.agent_design)
         examples = make_sampler(self.examples, self.example_design)
@@ -202,12 +243,19 @@ class ISFedAvg:
     def start(self, agents: Agents, params: np.ndarray) -> ISFedAvgState | CorrectedState:
         """The state before the first round."""
         check_active(self.num_active, agents.num_agents)
+        if self.costs and len(self.costs) != agents.num_agents:
+            raise ValueError(
+                f"costs has {len(self.costs)} numbers for num_agents={agents.num_agents}; give one "
+                "for each agent"
+            )
         table = Table(agents.num_agents, self.agents, self.agent_design)
         if self.agents.initial == Initial.OPTIMUM:
-            table.replace(agents.scores_at(agents.optimum, charge=False))  # eq. (48)
+            scores = agents.scores_at(agents.optimum, charge=False)  # eq. (48)
+            table.replace(hearing.priced(self, scores))
         shift = np.zeros(params.size if self.drift > 0.0 else 0)
         watched = uniform_rows((), self.num_active)
-        state = ISFedAvgState(params.copy(), table.nodes, shift, watched)
+        kept = hearing.start(self, agents)
+        state = ISFedAvgState(params.copy(), table.nodes, shift, watched, *kept)
         return corrected.start(self, state, agents) if self.corrected else state
 
     def round(
@@ -218,11 +266,16 @@ class ISFedAvg:
         cloud = Cloud.over(state.params, table, self.num_active, agents.key(Purpose.AGENTS))
         state = self.drifted(state, agents, round_index)
         shift = state.shift if state.shift.size else None
+        hearing.prepare(self, state.hearing, cloud)
         if isinstance(state, CorrectedState):
-            watched = corrected.step(self, cloud, state.reference, agents, round_index, shift)
+            watched = corrected.step(
+                self, cloud, state.reference, agents, round_index, shift, state.hearing
+            )
         else:
-            watched = self.step(cloud, agents, round_index, shift)
-            return ISFedAvgState(cloud.params, state.agent_nodes, state.shift, watched)
+            watched = self.step(cloud, agents, round_index, shift, state.hearing)
+            return ISFedAvgState(
+                cloud.params, state.agent_nodes, state.shift, watched, *state.hearing
+            )
         return state._replace(params=cloud.params, watched=watched)
 
     def drifted(
@@ -235,23 +288,38 @@ class ISFedAvg:
         return state._replace(shift=state.shift + self.drift * step)
 
     def step(
-        self, cloud: Cloud, agents: Agents, round_index: int, shift: np.ndarray | None = None
+        self,
+        cloud: Cloud,
+        agents: Agents,
+        round_index: int,
+        shift: np.ndarray | None = None,
+        kept: Hearing | None = None,
     ) -> np.ndarray:
         """The round itself: select, work, average, refresh; returns its telemetry."""
+        kept = kept or hearing.no_hearing()
         if self.agents.refresh == Refresh.ALL:
-            cloud.table.replace(agents.scores_at(cloud.params, shift))  # eq. (50)
-        selection = heard(cloud.select(round_index), agents, round_index)
+            scores = agents.scores_at(cloud.params, shift)  # eq. (50)
+            cloud.table.replace(hearing.priced(self, scores))
+        selection, weight = hearing.heard(
+            self, kept, agents, cloud.select(round_index), round_index
+        )
         divisor = agents.local_steps[selection.active] if self.divide_by_steps else 1
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
         uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
         watched = self._equal_row
-        if watched is None:
+        if watched is None or kept.order.size:
             steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
             whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
             watched = self.watch(agents, selection, uploads, whole)
-        cloud.aggregate(selection, uploads.changes)  # eq. (9)
-        cloud.refresh(selection, uploads.scores)
+            if kept.order.size:
+                gradients = -uploads.changes / whole[:, None]
+                hearing.remember(self, kept, cloud, (selection.active, gradients), round_index)
+        counted = selection
+        if kept.responses.size:
+            counted = selection._replace(times=selection.times * weight)
+        cloud.aggregate(counted, uploads.changes)  # eq. (9)
+        cloud.refresh(selection, hearing.priced(self, uploads.scores, selection.active))
         return watched
 
     def watch(

@@ -46,6 +46,14 @@ class Responses:
         # The turns at which an agent gave its last answers, a ring of WINDOW places.
         self.answered_at = np.zeros((num_agents, WINDOW), np.int64)
 
+    @classmethod
+    def over(cls, kept: np.ndarray) -> Responses:
+        """The same over an array that somebody else keeps, (K, 2 + WINDOW)."""
+        responses = cls.__new__(cls)
+        responses.turns, responses.answers = kept[:, 0], kept[:, 1]
+        responses.answered_at = kept[:, 2:]
+        return responses
+
     def inverse_rates(self, agents: np.ndarray) -> np.ndarray:
         """The estimates of 1 / r_k from the turns before this one."""
         turns, answers = self.turns[agents], self.answers[agents]

@@ -291,5 +291,10 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
             )
     if algorithm.agents.refresh == Refresh.ALL:
         raise ValueError("agents=current asks every agent in every round; use memory or running")
+    if getattr(algorithm, "correction", None) is not None:
+        raise ValueError(
+            "a correction needs agents that remember their gradients from turn to turn, which only "
+            "a simulation has; leave correction out"
+        )
     if algorithm.drift > 0.0:
         raise ValueError(f"drift={algorithm.drift} moves the truth, which only a simulation can")

@@ -7,7 +7,9 @@ from numpy.typing import ArrayLike
 
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.independent import Poisson, WithReplacement
+from isfed.sampling.designs.pivotal import LocalPivotal
 from isfed.sampling.designs.sampford import Sampford
+from isfed.sampling.designs.spread import Spread
 from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic
 from isfed.sampling.designs.tree import SumTree
 
@@ -37,8 +39,10 @@ __all__ = [
     "Design",
     "Deville",
     "HartleyRao",
+    "LocalPivotal",
     "Poisson",
     "Sampford",
+    "Spread",
     "SumTree",
     "Systematic",
     "WithReplacement",

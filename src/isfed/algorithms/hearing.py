@@ -1,0 +1,123 @@
+"""Whom the cloud hears: agents that do not answer, sketches for a spread, costs of the agents.
+
+All of it is off unless asked for, and then is a few arrays beside the model and the scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from isfed.federation.absences import WINDOW, Responses
+from isfed.federation.agents import Agents
+from isfed.federation.cloud import Cloud, Selection
+from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
+from isfed.sampling.policies import ScorePolicy
+
+if TYPE_CHECKING:
+    from isfed.algorithms.isfedavg import ISFedAvg
+
+
+class Hearing(NamedTuple):
+    """What the cloud keeps for it; empty where it is not asked for."""
+
+    responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
+    sketches: np.ndarray  # (K, d) of what every agent was last heard to say
+    sketched: np.ndarray  # (K,) in which round that was; -1 for never
+    order: np.ndarray  # (K,) the agents, those that look alike beside each other
+    share: np.ndarray  # (1,) of uniform probability, found at the last renewal of the order
+
+
+def no_hearing() -> Hearing:
+    """Nothing is kept."""
+    none, ints = np.empty(0), np.empty(0, np.int64)
+    return Hearing(np.empty((0, 2 + WINDOW), np.int64), np.empty((0, 0)), ints, ints, none)
+
+
+def start(algorithm: ISFedAvg, agents: Agents) -> Hearing:
+    """Before the first round."""
+    kept, count = no_hearing(), agents.num_agents
+    if algorithm.absences == "adjusted":
+        kept = kept._replace(responses=np.zeros((count, 2 + WINDOW), np.int64))
+    spread = algorithm.agent_design
+    if isinstance(spread, Spread):
+        kept = kept._replace(
+            sketches=np.zeros((count, spread.sketch)),
+            sketched=np.full(count, -1),
+            order=np.arange(count),
+            share=np.array([algorithm.agents.floor]),
+        )
+    return kept
+
+
+def prepare(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> None:
+    """Let the cloud draw along the order that is known, with the share of uniform probability."""
+    spread, policy = algorithm.agent_design, algorithm.agents
+    if not (isinstance(spread, Spread) and kept.order.size):
+        return
+    if isinstance(policy, ScorePolicy) and not policy.equal:
+        cloud.table.policy = replace(policy, floor=float(kept.share[0]))
+    points = _points(algorithm, kept, cloud)
+    cloud.table.design = spread.over(points, kept.order)
+
+
+def _points(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> np.ndarray:
+    """The sketches as a draw weighs them: over p_k, in units of 1/K."""
+    return kept.sketches / (len(kept.sketches) * cloud.table.probabilities()[:, None])
+
+
+def heard(
+    algorithm: ISFedAvg, kept: Hearing, agents: Agents, selection: Selection, round_index: int
+) -> tuple[Selection, np.ndarray]:
+    """Those of a selection that answer, and (n,) what the absences of an agent make it weigh.
+
+    The mean stays over L, so that an absence counts as no change. Dividing by those that answered
+    would bias the mean: whoever is heard then counts for others.
+    """
+    active = selection.active
+    here = agents.answers(active, round_index) if agents.clock.drop > 0.0 else None
+    weight = np.ones(active.size)
+    if kept.responses.size:
+        responses = Responses.over(kept.responses)
+        weight = responses.inverse_rates(active)
+        responses.record(active, np.ones(active.size, bool) if here is None else here)
+    if here is None or here.all():
+        return selection, weight
+    return Selection(*(column[here] for column in selection)), weight[here]
+
+
+def priced(algorithm: ISFedAvg, scores: np.ndarray, which: Any = slice(None)) -> np.ndarray:
+    """Scores over sqrt(cost): of all draws of the same expected cost these vary least."""
+    if not len(algorithm.costs):
+        return scores
+    return scores / np.sqrt(np.asarray(algorithm.costs, np.float64)[which])
+
+
+def remember(
+    algorithm: ISFedAvg,
+    kept: Hearing,
+    cloud: Cloud,
+    heard: tuple[np.ndarray, np.ndarray],
+    round_index: int,
+) -> None:
+    """Sketch what was heard, (agents, vectors); now and then renew the order and the share."""
+    spread = algorithm.agent_design
+    if not (isinstance(spread, Spread) and kept.order.size):
+        return
+    active, vectors = heard
+    kept.sketches[active] = vectors @ projection(vectors.shape[1], spread.sketch)
+    kept.sketched[active] = round_index
+    if (round_index + 1) % spread.every:
+        return
+    fresh = kept.sketched > round_index - spread.every
+    scores = np.where(cloud.table.scores < 0.0, cloud.table.mean_seen(), cloud.table.scores)
+    if not algorithm.agents.equal and np.isfinite(kept.sketches).all():
+        kept.share[0] = best_share(
+            spread, kept.order, scores, kept.sketches, num=algorithm.num_active,
+            floor=algorithm.agents.floor, fresh=fresh,
+        )  # fmt: skip
+    points = _points(algorithm, kept, cloud)
+    if np.isfinite(points).all():  # not while a model diverges
+        kept.order[:] = order_alike(points)

@@ -1,0 +1,123 @@
+"""The local pivotal method: neighbours fight for a place, so that a draw is spread in space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.compiled import compiled, inlined
+from isfed.base.streams import Stream, as_stream, below, uniform
+from isfed.sampling.designs.inclusion import check_inclusion
+
+NEIGHBOURS = 16  # looked up in advance; beyond, whoever is left is searched
+
+
+@inlined
+def _open(chance):
+    return 0.0 < chance < 1.0
+
+
+@inlined
+def _nearest(unit, chances, points, near, left, count):
+    """The nearest unit that is still undecided: of the neighbours known, or of all `left`."""
+    for i in range(near.shape[1]):
+        other = near[unit, i]
+        if other != unit and other < chances.size and _open(chances[other]):
+            return other
+    best, place = np.inf, -1
+    for i in range(count):
+        other = left[i]
+        if other == unit:
+            continue
+        square = 0.0
+        for j in range(points.shape[1]):
+            square += (points[unit, j] - points[other, j]) * (points[unit, j] - points[other, j])
+        if square < best or place < 0:
+            best, place = square, other
+    return place
+
+
+@compiled
+def _fight(inclusion, points, near, state):
+    """Which units are drawn; every fight keeps both inclusion probabilities in the mean."""
+    chances = inclusion.copy()
+    left, at = np.empty(chances.size, np.int64), np.empty(chances.size, np.int64)
+    count = 0
+    for unit in range(chances.size):
+        if _open(chances[unit]):
+            left[count], at[unit] = unit, count
+            count += 1
+    while count > 1:
+        one = left[below(state, count)]
+        two = _nearest(one, chances, points, near, left, count)
+        both = chances[one] + chances[two]
+        coin = uniform(state)
+        if both < 1.0:  # one of them is out
+            if coin * both < chances[two]:
+                chances[one], chances[two] = 0.0, both
+            else:
+                chances[one], chances[two] = both, 0.0
+        elif coin * (2.0 - both) < 1.0 - chances[two]:  # one of them is in
+            chances[one], chances[two] = 1.0, both - 1.0
+        else:
+            chances[one], chances[two] = both - 1.0, 1.0
+        for unit in (one, two):
+            if not _open(chances[unit]):
+                count -= 1
+                last = left[count]
+                left[at[unit]], at[last] = last, at[unit]
+    return np.flatnonzero(chances > 0.5)  # rounding is all that can be left of the last one
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPivotal:
+    """Units that are close to each other in space are seldom drawn together.
+
+    A random undecided unit and its nearest undecided neighbour fight until every unit is in or out
+    (the second method of Grafström, Lundström and Schelin, Biometrics 2012).
+
+    points: (N, d) where the units are. Without points only `Spread` can use it, which knows some.
+
+    >>> design = LocalPivotal(np.array([[0.0], [0.1], [5.0], [5.1]]))
+    >>> sorted(int(unit) // 2 for unit in design.draw([0.5, 0.5, 0.5, 0.5], rng=0))
+    [0, 1]
+    """
+
+    points: Any = None
+    near: np.ndarray = field(init=False, repr=False)
+    fixed_size: ClassVar[bool] = True
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, spread over the points given; O(N) for "
+        "every draw"
+    )
+
+    def __post_init__(self) -> None:
+        if self.points is None:
+            object.__setattr__(self, "near", np.empty((0, 0), np.int64))
+            return
+        from scipy.spatial import KDTree  # takes a while to import
+
+        points = np.ascontiguousarray(self.points, np.float64)
+        points = points[:, None] if points.ndim == 1 else points
+        if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
+            raise ValueError(
+                f"points must be finite numbers, one row for each unit, got shape {points.shape}"
+            )
+        object.__setattr__(self, "points", points)
+        count = min(NEIGHBOURS, len(points))
+        near = KDTree(points).query(points, k=count)[1].reshape(len(points), count)
+        object.__setattr__(self, "near", np.ascontiguousarray(near, np.int64))
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, _ = check_inclusion(inclusion)
+        if self.points is None or len(self.points) != values.size:
+            given = 0 if self.points is None else len(self.points)
+            raise ValueError(
+                f"LocalPivotal knows the places of {given} units, but is to draw from "
+                f"{values.size}; give points, one row for each unit"
+            )
+        return _fight(values, self.points, self.near, as_stream(rng).state)

@@ -1,0 +1,227 @@
+"""Lost uploads, costs and spreads under ISFedAvg, with and without a correction."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from corrected_cases import CORRECTIONS, make, round_with, small_problem
+
+from isfed import Clock, Deville, ISFedAvg, LocalPivotal, Memory, Running, Spread, Uniform, simulate
+from isfed.algorithms.corrected import CorrectedState
+from isfed.federation.absences import WINDOW
+from isfed.federation.compiled_agents import CompiledAgents
+from isfed.federation.correction import Correction
+from isfed.federation.object_agents import ObjectAgents
+from isfed.simulate.run import make_run
+
+AWAY = Clock(drop=0.4)
+KINDS = {"plain": {}, **CORRECTIONS}
+
+
+def at_rest(algorithm, problem, kind=ObjectAgents, rounds=8):
+    """Agents and a state after some rounds."""
+    agents = kind(problem, algorithm.rules(problem.num_agents), seed=0, repetition=0)
+    state = algorithm.start(agents, np.zeros(3))
+    for i in range(rounds):
+        state = algorithm.round(state, agents, i)
+    return agents, state
+
+
+def copied(state):
+    return type(state)(*(np.array(values) for values in state))
+
+
+@pytest.mark.parametrize("absences", ["drop", "adjusted"])
+@pytest.mark.parametrize("choices", KINDS)
+def test_engines_lose_the_same_uploads(choices, absences):
+    problem = small_problem()
+    algorithm = make(problem, KINDS[choices], absences=absences)
+    both = [
+        simulate(problem, algorithm, rounds=30, repetitions=2, seed=1, engine=engine, clock=AWAY)
+        for engine in ("agents", "objects")
+    ]
+    assert np.array_equal(both[0].params, both[1].params)
+    assert np.array_equal(both[0].agent_prob, both[1].agent_prob)
+    nobody_away = simulate(problem, algorithm, rounds=30, repetitions=2, seed=1)
+    assert not np.array_equal(nobody_away.params, both[0].params)
+
+
+@pytest.mark.parametrize("choices", [name for name in CORRECTIONS if name != "change"])
+def test_the_mean_of_the_memories_stays_exact_through_absences(choices):
+    """Over 10^4 rounds with "drift", over fewer with the others; 40% of the uploads are lost."""
+    problem = small_problem()
+    for absences in ("drop", "adjusted"):
+        algorithm = make(problem, CORRECTIONS[choices], absences=absences)
+        run = make_run(problem, algorithm, engine="agents", clock=AWAY)
+        run.advance(10_000 if (choices, absences) == ("drift", "drop") else 1000)
+        state = run.states[0]  # type: ignore[attr-defined]
+        assert np.isfinite(state.own).all()
+        assert np.abs(state.own).max() > 1e-3
+        np.testing.assert_allclose(state.centre, state.own.mean(axis=0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("choices", [name for name in CORRECTIONS if name != "change"])
+def test_a_turn_that_is_lost_moves_no_memory(choices, monkeypatch):
+    problem = small_problem()
+    algorithm = make(problem, CORRECTIONS[choices])
+    agents, state = at_rest(algorithm, problem)
+    agents.use_clock(AWAY)
+    monkeypatch.setattr(agents, "answers", lambda which, _: np.arange(which.size) > 0)
+    before = copied(state)
+    after = round_with(algorithm, state, agents, np.array([3, 1]))
+    moved = np.flatnonzero((after.own != before.own).any(axis=1))
+    assert moved.tolist() == [1]
+    assert np.array_equal(after.book[3], before.book[3])
+    monkeypatch.setattr(agents, "answers", lambda which, _: np.zeros(which.size, bool))
+    state, before = copied(after), copied(after)
+    after = round_with(algorithm, state, agents, np.array([3, 1]))
+    assert np.array_equal(after.own, before.own)
+    np.testing.assert_allclose(after.params, before.params - 0.02 * before.centre)
+
+
+@pytest.mark.parametrize("absences", ["drop", "adjusted"])
+@pytest.mark.parametrize("choices", KINDS)
+def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
+    """c + 1/K sum_k a_k (grad P_k - c_k), a_k = r_k when dropped and 1 when adjusted."""
+    problem = small_problem(full=True, steps=1)
+    algorithm = make(problem, KINDS[choices], absences=absences, design=Deville())
+    agents, state = at_rest(algorithm, problem)
+    agents.use_clock(AWAY)
+    rates = np.array([0.5, 0.25, 1.0, 0.8, 0.5])
+    if absences == "adjusted":  # a history in which the estimate of 1 / r_k is just right
+        state.responses[:, 0], state.responses[:, 1] = 500, WINDOW
+        state.responses[:, 2:] = (500 - WINDOW / rates).astype(int)[:, None]
+    from isfed.sampling.designs.outcomes import outcomes
+    from isfed.sampling.policies import Table
+
+    table = Table.over(state.agent_nodes, 5, algorithm.agents, algorithm.agent_design)
+    mean = np.zeros(3)
+    for units, chance in outcomes(Deville(), table.inclusion(2)):
+        drawn = np.array(units)
+        for here in product((False, True), repeat=2):
+            share = np.where(here, rates[drawn], 1.0 - rates[drawn]).prod()
+            if share > 0.0:
+                monkeypatch.setattr(agents, "answers", lambda *_, h=here: np.array(h))
+                after = round_with(algorithm, copied(state), agents, drawn)
+                mean += chance * share * after.params
+    gradients = agents.gradients(np.arange(5), state.params)
+    own, centre = np.zeros((5, 3)), np.zeros(3)
+    if isinstance(state, CorrectedState) and state.own.size:
+        seen = state.book[:, 0] > 0
+        own = np.where(seen[:, None], state.own, state.centre)
+        own = state.own if algorithm.memory.unseen == "zero" else own
+        centre = state.centre
+    weights = rates if absences == "drop" else np.ones(5)
+    expected = centre + weights @ (gradients - own) / 5
+    np.testing.assert_allclose(mean, state.params - 0.02 * expected, rtol=0, atol=1e-12)
+
+
+def test_drift_finds_the_optimum_although_agents_are_away():
+    """Dropped uploads bias the plain method, and leave the fixed point of "drift" where it is."""
+    problem = small_problem(full=True, steps=[1, 2, 3, 4, 5])
+    corrected = make(problem, {"correction": "drift"}, (Uniform(), Uniform()), step_size=0.05)
+    history = simulate(problem, corrected, rounds=6000, clock=AWAY, engine="agents")
+    assert history.msd[0, -1] < 1e-18
+
+
+@pytest.mark.parametrize("kind", [CompiledAgents, ObjectAgents])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"correction": "drift", "absences": "adjusted"},
+        {"correction": "difference", "agent_design": Spread(every=5)},
+        {"agent_design": Spread(LocalPivotal(), sketch=2, every=3), "absences": "adjusted"},
+    ],
+    ids=["drift", "spread", "pivotal"],
+)
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices, kind):
+    problem = small_problem()
+    engine = "agents" if kind is CompiledAgents else "objects"
+    algorithm = ISFedAvg(step_size=0.02, num_active=2, **choices)
+    whole, first, second = (
+        make_run(problem, algorithm, seed=2, clock=AWAY, engine=engine) for _ in range(3)
+    )
+    whole.advance(40)
+    first.advance(13)
+    saved = {name: np.array(values) for name, values in first.state().items()}
+    first.advance(2)  # the cloud is killed after these, before it has written them down
+    second.restore(saved)
+    second.round_index = 13
+    second.advance(27)
+    for name, values in whole.state().items():
+        assert np.array_equal(values, second.state()[name]), name
+
+
+def test_a_memory_of_another_shape_is_refused():
+    problem, other = small_problem(), small_problem(num_agents=6)
+    algorithm = make(problem, {"correction": "drift"})
+    run = make_run(problem, algorithm, engine="agents")
+    with pytest.raises(ValueError, match=r"shape \(6, 3\), expected"):
+        run.restore(make_run(other, algorithm, engine="agents").state())
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+@pytest.mark.parametrize("policy", [Memory(), Running()], ids=["memory", "running"])
+def test_equal_costs_change_nothing(choices, policy):
+    problem = small_problem()
+    plain = make(problem, KINDS[choices], (policy, Uniform()))
+    priced = make(problem, KINDS[choices], (policy, Uniform()), costs=[4.0] * 5)
+    found = [simulate(problem, a, rounds=25, engine="agents").params for a in (plain, priced)]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_costs_divide_the_scores_by_their_root():
+    problem = small_problem(full=True, steps=1)
+    costs = np.array([1.0, 4.0, 9.0, 1.0, 2.0])
+    shared = {"num_active": 5, "step_size": 1e-9}  # everybody is heard, and nothing moves
+    tables = []
+    for options in ({}, {"costs": costs}):
+        algorithm = make(problem, {}, (Memory(), Uniform()), **shared, **options)
+        _, state = at_rest(algorithm, problem, rounds=3)
+        tables.append(state.agent_nodes[:5])
+    np.testing.assert_allclose(tables[1], tables[0] / np.sqrt(costs), rtol=1e-6)
+
+
+def test_the_root_of_the_cost_is_the_best_price():
+    """Variance times expected cost of one draw, sum s^2/p times sum p cost, is least there."""
+    rng = np.random.default_rng(0)
+    scores, costs = rng.lognormal(size=20), rng.lognormal(size=20)
+
+    def product_of(prob):
+        prob = prob / prob.sum()
+        return (scores**2 / prob).sum() * (prob * costs).sum()
+
+    best = product_of(scores / np.sqrt(costs))
+    for prob in (scores, scores / costs, np.ones(20), *rng.lognormal(size=(50, 20))):
+        assert product_of(prob) >= best
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"costs": [1.0, 0.0]}, r"costs\[1\]=0.0 must be a positive number"),
+        ({"costs": [-1.0]}, "must be a positive number"),
+        ({"costs": [1.0, 2.0], "agents": Uniform()}, "use agents=Memory"),
+        ({"absences": "ignore"}, "'drop' or 'adjusted'"),
+        ({"example_design": Spread()}, "use it for agent_design"),
+    ],
+)
+def test_what_does_not_fit_is_refused(choices, message):
+    with pytest.raises(ValueError, match=message):
+        ISFedAvg(step_size=0.1, num_active=2, **choices)
+
+
+def test_what_does_not_fit_the_problem_is_refused():
+    problem = small_problem()
+    with pytest.raises(ValueError, match="costs has 3 numbers for num_agents=5"):
+        simulate(problem, make(problem, {}, costs=[1.0, 2.0, 3.0]), rounds=1)
+    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5"):
+        simulate(problem, make(problem, {}, design=Spread(), num_active=9), rounds=1)
+
+
+def test_a_correction_over_the_network_is_refused():
+    from isfed.federation.coordinator import Coordinator
+
+    algorithm = ISFedAvg(step_size=0.1, num_active=2, correction=Correction("drift"))
+    with pytest.raises(ValueError, match="leave correction out"):
+        Coordinator(algorithm, np.zeros(3), num_agents=5)
