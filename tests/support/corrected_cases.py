@@ -1,5 +1,7 @@
 """What the tests of corrections share: a small problem, the choices, a round as prescribed."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -61,7 +63,7 @@ def make(problem, choices, policies=None, design=None, **options):
     )
 
 
-def round_with(algorithm, state, agents, units):
+def round_with(algorithm, state, agents, units) -> Any:
     """A round in which these agents are drawn."""
     draw = Table.draw
 

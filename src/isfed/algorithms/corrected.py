@@ -98,9 +98,7 @@ def step(
     if algorithm.agents.refresh == Refresh.ALL:
         scores = agents.scores_at(cloud.params, shift)  # eq. (50)
         cloud.table.replace(hearing.priced(algorithm, scores))
-    selection, weight = hearing.heard(
-        algorithm, kept, agents, cloud.select(round_index), round_index
-    )
+    selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)

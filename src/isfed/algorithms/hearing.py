@@ -69,7 +69,7 @@ def _points(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> np.ndarray:
 
 
 def heard(
-    algorithm: ISFedAvg, kept: Hearing, agents: Agents, selection: Selection, round_index: int
+    kept: Hearing, agents: Agents, selection: Selection, round_index: int
 ) -> tuple[Selection, np.ndarray]:
     """Those of a selection that answer, and (n,) what the absences of an agent make it weigh.
 

@@ -125,7 +125,12 @@ class ISFedAvg:
                 "example_design=Spread() would need sketches of examples, which nobody keeps; use "
                 "it for agent_design"
             )
-        costs = tuple(self.costs)
+        try:
+            costs = tuple(self.costs)
+        except TypeError:
+            raise ValueError(
+                f"costs={shown(self.costs)} must be positive numbers, one for each agent"
+            ) from None
         for agent, cost in enumerate(costs):
             if not (is_number(cost) and cost > 0.0):
                 raise ValueError(
@@ -162,6 +167,13 @@ class ISFedAvg:
             raise ValueError(
                 f"a correction needs a design of fixed size, and {self.agent_design} draws any "
                 "number of agents; use e.g. Deville()"
+            )
+        replaced = isinstance(self.example_design, WithReplacement)
+        fixed = replaced or getattr(self.example_design, "fixed_size", True)
+        if self.correction.kind == "drift" and not fixed:
+            raise ValueError(
+                f"correction='drift' needs batches of fixed size, and {self.example_design} may "
+                "draw none, a step without its correction; use e.g. example_design=Deville()"
             )
 
     @property
@@ -300,26 +312,24 @@ class ISFedAvg:
         if self.agents.refresh == Refresh.ALL:
             scores = agents.scores_at(cloud.params, shift)  # eq. (50)
             cloud.table.replace(hearing.priced(self, scores))
-        selection, weight = hearing.heard(
-            self, kept, agents, cloud.select(round_index), round_index
-        )
+        selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
         divisor = agents.local_steps[selection.active] if self.divide_by_steps else 1
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
         uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
         watched = self._equal_row
-        if watched is None or kept.order.size:
-            steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
-            whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
+        steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
+        whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
+        if watched is None:
             watched = self.watch(agents, selection, uploads, whole)
-            if kept.order.size:
-                gradients = -uploads.changes / whole[:, None]
-                hearing.remember(self, kept, cloud, (selection.active, gradients), round_index)
         counted = selection
         if kept.responses.size:
             counted = selection._replace(times=selection.times * weight)
         cloud.aggregate(counted, uploads.changes)  # eq. (9)
         cloud.refresh(selection, hearing.priced(self, uploads.scores, selection.active))
+        if kept.order.size:
+            gradients = -uploads.changes / whole[:, None]
+            hearing.remember(self, kept, cloud, (selection.active, gradients), round_index)
         return watched
 
     def watch(

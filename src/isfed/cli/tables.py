@@ -208,6 +208,7 @@ def diagnose(
         inclusion_figure,
         setting_line,
     )
+    from isfed.report.ways import ways_table
     from isfed.theory import diagnose as find
 
     with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
@@ -225,6 +226,8 @@ def diagnose(
             print_line(line)
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
+        console.print(ways_table(results))
+        print_line(results.summary["ways"]["recommendation"])
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "

@@ -6,6 +6,7 @@ from isfed.theory.constants import Constants
 from isfed.theory.diagnosis import Diagnosis, diagnose
 from isfed.theory.prediction import Prediction, predict
 from isfed.theory.variance import Variance, gradient_variance
+from isfed.theory.ways import Ways, compare_ways
 
 __all__ = [
     "Bound",
@@ -16,7 +17,9 @@ __all__ = [
     "Rule",
     "TheoryError",
     "Variance",
+    "Ways",
     "certify",
+    "compare_ways",
     "diagnose",
     "gradient_variance",
     "predict",

@@ -17,12 +17,16 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from isfed.algorithms import ISFedAvg
+from isfed.algorithms import ISFedAvg, corrected
+from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.in_process import Federation
 from isfed.base.arguments import checked
 from isfed.base.checks import check_active, check_whole
 from isfed.federation.agent import Agent, Upload
+from isfed.federation.agents import PLAIN_LOCAL, Local, Turns, Uploads
+from isfed.federation.correction import Reference
 from isfed.problems import Problem
+from isfed.sampling import telemetry
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
 from isfed.theory.choices import check_model
@@ -163,7 +167,8 @@ def certify(
         raise ValueError(
             f"the {rounds} rounds before diverged: {explain_divergence(problem, algorithm)}"
         )
-    return _Round(made).certificate(samples, rounds, confidence)
+    round_type = _CorrectedRound if algorithm.corrected else _Round
+    return round_type(made).certificate(samples, rounds, confidence)
 
 
 class _Round:
@@ -256,6 +261,12 @@ class _Round:
         return total, len(sets) + sum(len(batch) for batch in batches)
 
     def _mean_change(self, agent: int, prob: float, batches: list) -> np.ndarray:
+        return self._mean_over(
+            agent, batches, lambda working: working.work(self.params, prob, 0).change
+        )
+
+    def _mean_over(self, agent: int, batches: list, turn: Callable) -> np.ndarray:
+        """The mean of what an agent sends after a turn, over all its batches."""
         working = self._restore(agent)
         table, prescribed = working.table, _Prescribed()
         working.table = copy(table)
@@ -265,6 +276,76 @@ class _Round:
         for units, chance in batches:
             self._restore(agent)
             prescribed.units = np.array(units, np.int64)
-            total += chance * working.work(self.params, prob, 0).change
+            total += chance * turn(working)
         working.table = table
         return total
+
+
+class _MeanAgents:
+    """The agents of a round, which send the mean over all their batches of what they would send."""
+
+    def __init__(self, made: Federation, mean_turn: Callable[..., np.ndarray]) -> None:
+        self.made, self.mean_turn = made, mean_turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made.objects, name)
+
+    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
+        """The mean turn of every agent named."""
+        rows = [None] * turns.agents.size if local.correction is None else local.correction
+        changes = [
+            self.mean_turn(int(k), float(step), local, row)
+            for k, step, row in zip(turns.agents, turns.step, rows, strict=True)
+        ]
+        none = np.zeros(len(changes))
+        watch = np.zeros((none.size, telemetry.TURN))
+        return Uploads(np.array(changes), none, none.astype(np.int64), watch, watch[:, :0])
+
+
+class _CorrectedRound(_Round):
+    """The same for a round with a correction, or with the weights on the changes."""
+
+    def _estimate(self, agents: Any, round_index: int) -> np.ndarray:
+        """What the round makes of what the agents send; everything is then as it was before."""
+        made, cloud = self.made, self.made.cloud
+        assert isinstance(made.state, CorrectedState)
+        nodes, kept = cloud.table.nodes.copy(), made.state.reference
+        corrected.step(
+            made.algorithm, cloud, Reference(*(values.copy() for values in kept)), agents,
+            round_index,
+        )  # fmt: skip
+        moved, cloud.params = cloud.params, self.params.copy()
+        cloud.table.nodes[:] = nodes
+        return (self.params - moved) / float(made.algorithm.step_size)
+
+    def sampled(self, round_index: int) -> np.ndarray:
+        """The estimate of one round drawn at random."""
+        for agent in range(len(self.made.agents)):
+            self._restore(agent)
+        return self._estimate(self.made.objects, round_index)
+
+    def listed(self) -> tuple[np.ndarray, int]:
+        """The expected estimate, and how many outcomes it took; linear as in the plain method."""
+        cloud, agents = self.made.cloud, self.made.agents
+        sets = outcomes(cloud.table.design, cloud.table.inclusion(cloud.num_active))
+        batches = [
+            outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
+            for agent in agents
+        ]
+
+        def mean_turn(agent, step, local, correction):
+            def turn(working):
+                return working.take_turn(
+                    self.params, step, 0, local=local, correction=correction
+                ).change
+
+            return self._mean_over(agent, batches[agent], turn)
+
+        design, prescribed = cloud.table.design, _Prescribed()
+        cloud.table.design = prescribed  # type: ignore[assignment]
+        total, senders = np.zeros_like(self.params), _MeanAgents(self.made, mean_turn)
+        for units, chance in sets:
+            prescribed.units = np.array(units, np.int64)
+            total += chance * self._estimate(senders, 0)
+        cloud.table.design = design
+        return total, len(sets) + sum(len(batch) for batch in batches)

@@ -25,6 +25,7 @@ from isfed.theory.findings import ALIKE, Diagnosis, Option
 from isfed.theory.settling import settling
 from isfed.theory.stability import SHARE_OF_LIMIT, StableSteps
 from isfed.theory.variance import gradient_variances
+from isfed.theory.ways import compare_ways
 
 __all__ = ["Diagnosis", "Option", "diagnose", "effective_size"]
 
@@ -126,6 +127,7 @@ def diagnose(
         slow=slow,
         remarks=_remarks(problem, num_active, options["uniform"]),
         degenerate=_degenerate(problem, options["uniform"]),
+        ways=compare_ways(problem, num_active=num_active, params=model),
     )
 
 

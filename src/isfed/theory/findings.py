@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isfed.theory.choices import Choices
+
+if TYPE_CHECKING:
+    from isfed.theory.ways import Ways
 
 LEAST_GAIN = 0.5  # dB; what is below is not worth a change
 ALIKE = 0.01  # of the noise of uniform sampling: agents that cause less are alike
@@ -44,6 +47,7 @@ class Diagnosis:
     slow: for every option, the features that it waits for until it has settled, with their shares.
     remarks: what is special about the problem.
     degenerate: why there is nothing to gain, whatever the numbers say; empty if there may be.
+    ways: to sample agents: spreads and corrections as well.
     """
 
     problem: str
@@ -58,6 +62,7 @@ class Diagnosis:
     slow: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     degenerate: str = ""
+    ways: Ways | None = None
 
     @property
     def settling_rounds(self) -> float | None:
@@ -121,6 +126,7 @@ class Diagnosis:
                 {"agent": k, "example": n, "times_uniform": f} for k, n, f in self.top_examples
             ],
             "constants": self.constants,
+            "ways": None if self.ways is None else self.ways.as_dict(),
         }
 
 

@@ -36,6 +36,9 @@ SHARE_OF_LIMIT = 0.25  # of the mean-square limit: the noise is then a third abo
 SHARE_OF_CURVATURE = 0.1  # of 1 / curvature, where no curvature of single examples is known
 SMALL = 64  # features up to which matrices are built column by column
 POWER_STEPS = 60
+# Of 1 / (largest curvature of an agent): up to this step size steps by differences from remembered
+# gradients are known to be stable, whoever is drawn (Defazio, Bach, Lacoste-Julien 2014).
+SHARE_OF_MEMORY = 1.0 / 3.0
 # What learned probabilities of examples leave of the limit at w^o, where a loss bends. They lag
 # behind the model: on 15 logistic and softmax problems (benchmarks/stable_steps.py) runs became
 # unstable between an eighth and a half of the limit, those of uniform examples at 1 to 2 times.
@@ -185,7 +188,22 @@ def stable_step_size(
         step_limits(problem, algorithm, choices_at(problem, algorithm, model)).mean_square
         for model in models
     ]
-    return SHARE_OF_LIMIT * min(limits)
+    least = SHARE_OF_LIMIT * min(limits)
+    return min(least, memory_limit(problem)) if algorithm.correction is not None else least
+
+
+def memory_limit(problem: Problem) -> float:
+    """The step size up to which memories that are a turn old do no harm, for a linear loss."""
+    largest = 0.0
+    for agent in range(problem.num_agents):
+        x, _ = problem.data.agent(agent)
+        wide = x.shape[1] > len(x)
+        spectrum = linalg.eigvalsh((x @ x.T if wide else x.T @ x) / len(x))
+        curvature = problem.loss.bend * float(spectrum[-1]) + 2.0 * problem.loss.ridge
+        largest = max(largest, curvature)
+    if not largest > 0.0:
+        raise ValueError("the risk has no curvature at all; give a step_size yourself")
+    return SHARE_OF_MEMORY / largest
 
 
 def with_step_size(problem: Problem, algorithm: Any, *, initial: np.ndarray | None = None) -> Any:
@@ -249,6 +267,10 @@ def explain_divergence(problem: Problem, algorithm: Any) -> str:
     if step >= limits.mean_square:
         found = f"exceeds {limits.mean_square:.3g}, the mean-square limit of this sampling"
         return f"step_size={step:g} {found}; use step_size='auto' or draw more"
+    memory = memory_limit(problem) if algorithm.correction is not None else math.inf
+    if step >= memory:
+        found = f"exceeds {memory:.3g}, up to which remembered gradients are known to be stable"
+        return f"step_size={step:g} {found}; use step_size='auto', or correction=None"
     if step < limits.every_draw:
         return f"step_size={step:g} is below every limit that is known; use a smaller one"
     return (

@@ -1,0 +1,219 @@
+"""Size, direction and drift: every way to sample, on every problem.
+
+    python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
+    python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
+    python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
+
+A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
+over four step sizes with seeds of their own, and then run with `--seeds` others. One file for every
+cell and method in benchmarks/results/variance: what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import variance_problems
+from variance_problems import LABELLED, PRESETS, largest_step, make_problem
+
+from isfed import (
+    SCAFFOLD,
+    Clock,
+    ClusteredSampling,
+    Correction,
+    DivergenceError,
+    FedVARP,
+    ISFedAvg,
+    LocalPivotal,
+    Problem,
+    Spread,
+    Uniform,
+)
+from isfed.base.files import write_json
+from isfed.simulate.run import make_run
+
+RESULTS = Path(__file__).parent / "results" / "variance"
+TUNING_SEEDS, FIRST_SEED = (1000, 1001), 0
+ABSENT = 0.3
+UNIFORM, MEMORY = {"agents": Uniform(), "examples": Uniform()}, {"examples": Uniform()}
+METHODS: dict[str, Any] = {
+    "uniform": lambda o: ISFedAvg(**UNIFORM, **o),
+    "importance": lambda o: ISFedAvg(**MEMORY, **o),
+    "importance, weights on changes": lambda o: ISFedAvg(**MEMORY, weighting="change", **o),
+    "spread": lambda o: ISFedAvg(**UNIFORM, agent_design=Spread(), **o),
+    "spread, local pivotal": lambda o: ISFedAvg(
+        **UNIFORM, agent_design=Spread(LocalPivotal()), **o
+    ),
+    "spread, importance": lambda o: ISFedAvg(**MEMORY, agent_design=Spread(), **o),
+    "difference": lambda o: ISFedAvg(**UNIFORM, correction="difference", **o),
+    "difference, importance": lambda o: ISFedAvg(**MEMORY, correction="difference", **o),
+    "drift": lambda o: ISFedAvg(**UNIFORM, correction="drift", **o),
+    "drift, importance": lambda o: ISFedAvg(**MEMORY, correction="drift", **o),
+    "drift, importance, spread": lambda o: ISFedAvg(
+        **MEMORY, correction="drift", agent_design=Spread(), **o
+    ),
+    "drift, importance, gain 1": lambda o: ISFedAvg(
+        **MEMORY, correction=Correction("drift", gain=1.0), **o
+    ),
+    "drift, importance, gain 0.1": lambda o: ISFedAvg(
+        **MEMORY, correction=Correction("drift", gain=0.1), **o
+    ),
+    "FedVARP": lambda o: FedVARP(divide_by_steps=True, **o),
+    "SCAFFOLD": lambda o: SCAFFOLD(divide_by_steps=True, **o),
+    "clustered sampling": lambda o: ClusteredSampling(divide_by_steps=True, **o),
+}
+
+
+# Run first in every cell, so that a study that is stopped early has no empty cells.
+FIRST = (
+    "uniform", "importance", "spread", "spread, importance", "difference, importance", "drift",
+    "drift, importance", "FedVARP", "SCAFFOLD",
+)  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One column of a table."""
+
+    problem: str
+    steps: int  # E of the labelled problems; the presets have their own E_k
+    active: int  # L
+    absent: bool
+
+    @property
+    def name(self) -> str:
+        """For a file."""
+        text = f"{self.problem} E{self.steps} L{self.active}{' absent' if self.absent else ''}"
+        return "".join(c if c.isalnum() else "-" for c in text)
+
+    @property
+    def rounds(self) -> int:
+        """Long enough to settle: the presets have two features and cost little."""
+        return 3000 if self.problem in PRESETS else 400
+
+
+def cells() -> list[Cell]:
+    """The most telling first."""
+    found = [Cell(name, 1, 10, False) for name in LABELLED]
+    found += [Cell(name, 1, 6, False) for name in PRESETS]
+    found += [Cell(name, 10, 10, False) for name in LABELLED]
+    found += [Cell(name, 1, 6, True) for name in PRESETS]
+    found += [Cell(name, 1, active, False) for name in PRESETS for active in (2, 30)]
+    found += [Cell(name, 1, 10, True) for name in LABELLED]
+    found += [Cell(name, 1, active, False) for active in (2, 30) for name in LABELLED]
+    found += [Cell(name, 10, 10, True) for name in LABELLED]
+    found += [Cell(name, 10, active, False) for active in (2, 30) for name in LABELLED]
+    return found
+
+
+def risk(problem: Problem, params: np.ndarray) -> float:
+    """The risk at a model."""
+    data = problem.data
+    values = problem.loss.values(params, data.features, data.targets)
+    return float(np.add.reduceat(values, data.offsets[:-1]) @ (1.0 / data.num_examples)) / len(
+        data.num_examples
+    )
+
+
+def errors(cell: Cell, method: str, step: float, seeds: range | tuple[int, ...]) -> list[float]:
+    """Of every seed: msd over the second half (presets), or excess risk near the end."""
+    problem = make_problem(cell.problem, cell.steps)
+    algorithm = METHODS[method]({"step_size": step, "num_active": cell.active})
+    clock = Clock(drop=ABSENT) if cell.absent else None
+    found = []
+    for seed in seeds:
+        run = make_run(problem, algorithm, repetitions=1, seed=seed, clock=clock)
+        try:
+            if cell.problem in PRESETS:
+                msd = run.advance(cell.rounds).msd
+                found.append(float(msd[:, cell.rounds // 2 :].mean()))
+            else:
+                run.advance(cell.rounds - 30)
+                excess = []
+                for _ in range(4):
+                    excess.append(risk(problem, run.params[0]) - risk_at_optimum(problem))
+                    run.advance(10)
+                found.append(float(np.mean(excess)))
+        except DivergenceError:
+            found.append(math.inf)
+        if run.diverged or not np.isfinite(found[-1]):
+            found[-1] = math.inf
+    return found
+
+
+_LEAST: dict[int, float] = {}
+
+
+def risk_at_optimum(problem: Problem) -> float:
+    """The least risk, found once."""
+    if id(problem) not in _LEAST:
+        _LEAST[id(problem)] = risk(problem, problem.optimum)
+    return _LEAST[id(problem)]
+
+
+def study(cell: Cell, method: str, num_seeds: int) -> dict[str, Any]:
+    """Tune, then measure; the presets run at the paper's step size and are not tuned."""
+    begun, top = time.perf_counter(), largest_step(cell.problem)
+    tried = {}
+    if cell.problem not in PRESETS:
+        for step in (top, top / 2, top / 4, top / 8):
+            tried[step] = float(np.mean(errors(cell, method, step, TUNING_SEEDS[:1])))
+    best = min(tried, key=lambda step: tried[step]) if tried else top
+    found = errors(cell, method, best, range(FIRST_SEED, FIRST_SEED + num_seeds))
+    return {
+        **cell._asdict(), "method": method, "step": best, "tuning": list(tried.items()),
+        "errors": found, "seconds": time.perf_counter() - begun,
+    }  # fmt: skip
+
+
+def path_of(cell: Cell, method: str) -> Path:
+    """Where a result is kept."""
+    name = "".join(c if c.isalnum() else "-" for c in method)
+    return RESULTS / str(variance_problems.PIXELS) / cell.name / f"{name}.json"
+
+
+def run(num_seeds: int, minutes: float, only: str) -> None:
+    """All that is missing, until the time is up."""
+    end = time.monotonic() + 60.0 * minutes
+    later = [method for method in METHODS if method not in FIRST]
+    for cell, method in [(c, m) for methods in (FIRST, later) for c in cells() for m in methods]:
+        place = path_of(cell, method)
+        if place.exists() or only not in f"{cell.name} {method}":
+            continue
+        if time.monotonic() > end:
+            return
+        found = study(cell, method, num_seeds)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, found)
+        mean = np.mean(found["errors"])
+        print(
+            f"{cell.name:40s} {method:32s} step {found['step']:<6g} {mean:.3g} "
+            f"({found['seconds']:.1f} s)",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("run", "tables", "figures"))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--pixels", type=int, default=14, choices=(7, 14))
+    given = parser.parse_args()
+    variance_problems.PIXELS = given.pixels
+    if given.command == "run":
+        run(given.seeds, given.minutes, given.only)
+        return
+    import variance_page
+
+    print(variance_page.tables() if given.command == "tables" else variance_page.figures())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What a diagnosis says of spreads and corrections: a table."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+
+from isfed.experiments.results import Results
+
+WORDS = {
+    "uniform": "uniform",
+    "importance": "importance by norm, Memory()",
+    "spread": "uniform, Spread()",
+    "difference": "correction='difference'",
+    "drift": "correction='drift'",
+}
+
+
+def ways_table(results: Results) -> Table:
+    """The ways to sample agents, side by side; mini-batches are uniform in all of them."""
+    found = results.summary["ways"]
+    table = Table(title=f"Ways to sample agents, at step_size={found['step_size']:.3g}")
+    table.title_justify = "left"
+    table.add_column("")
+    for heading in ("variance", "times smaller", "excess risk by drift", "excess risk"):
+        table.add_column(heading, justify="right")
+    for way in found["ways"]:
+        values = (way[key] for key in ("variance", "times_smaller", "drift", "excess"))
+        numbers = (f"{math.inf if value is None else value:.3g}" for value in values)
+        table.add_row(WORDS[way["name"]], *numbers)
+    table.caption = (
+        "variance of a round's gradient estimate; the excess risk that remains, to first order in "
+        "the step size, and the part of it that local steps cause by running towards the agents' "
+        "own minimisers"
+    )
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,280 @@
+"""Which way to sample suits a problem, and why: size, direction, drift or noise of mini-batches.
+
+Near the optimum, at a small step size mu, the excess risk that remains is to first order
+
+    mu / 4  trace(variance of one round's gradient estimate)  +  1/2 b' H^-1 b
+
+where b is how far the mean turn of several local steps is from the mean gradient (drift). Under
+uniform sampling the variance is split into what importance by norm would remove (size), what it
+would leave of choosing agents (direction), and the noise of mini-batches. Corrections remove size
+and direction up to what changes between two turns of an agent, and `correction="drift"` b as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isfed.algorithms import ISFedAvg
+from isfed.base.checks import check_active
+from isfed.problems import Problem
+from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
+from isfed.sampling.designs.spread import order_alike, projection
+from isfed.sampling.designs.variance import NoJointError, total_variance
+from isfed.sampling.policies import Memory, Uniform
+from isfed.theory.choices import check_model, choices_at, gradients_of_agents
+from isfed.theory.findings import LEAST_GAIN
+from isfed.theory.stability import stable_step_size
+
+SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
+SKETCH = 64  # numbers of a gradient by which agents are put in an order
+# From the simplest to the one with the most memory; of equally good ones the first is recommended.
+NAMES = ("uniform", "importance", "spread", "difference", "drift")
+HOW = {
+    "uniform": "agents=Uniform()",
+    "importance": "agents=Memory()",
+    "spread": "agent_design=Spread()",
+    "difference": "correction='difference'",
+    "drift": "correction='drift'",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to sample agents, and what would remain of the error."""
+
+    name: str
+    variance: float  # of one round's gradient estimate
+    times_smaller: float  # that of uniform sampling over this
+    drift: float  # excess risk by local steps that run towards the agents' own minimisers
+    excess: float  # excess risk that remains at the step size, to first order
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The excess risk of uniform sampling by its causes."""
+
+    size: float
+    direction: float
+    drift: float
+    noise: float
+
+    def shares(self) -> dict[str, float]:
+        """The same as parts of one."""
+        total = self.size + self.direction + self.drift + self.noise
+        return {name: value / total if total > 0.0 else 0.0 for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All ways to sample the agents of a problem, compared at one model and step size."""
+
+    step_size: float
+    ways: dict[str, Way]
+    sources: Sources
+
+    @property
+    def best(self) -> Way:
+        """The simplest way that is within `LEAST_GAIN` of the best one."""
+        least = min(way.excess for way in self.ways.values())
+        allowed = least * 10.0 ** (LEAST_GAIN / 10.0)
+        return next(way for way in self.ways.values() if way.excess <= allowed)
+
+    def recommendation(self) -> str:
+        """What to do and why, in one or two sentences."""
+        share, best = self.sources.shares(), self.best
+        causes = ", ".join(f"{name} {part:.0%}" for name, part in share.items())
+        split = f" (causes of the error that remains: {causes})"
+        if best.name == "uniform":
+            return f"The noise of mini-batches is what remains: keep uniform agents{split}."
+        if best.name == "importance":
+            return f"Your agents differ in size: use agents=Memory(){split}."
+        if best.name == "spread":
+            return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
+        if best.name == "drift" and share["drift"] >= max(share["direction"], share["size"]):
+            reason = "Local steps run towards the agents' own minimisers"
+        elif share["direction"] >= share["size"]:
+            reason = "Your agents differ in direction, not in size"
+        else:
+            reason = "Your agents differ in size and in direction"
+        return f"{reason}: use {HOW[best.name]}{split}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "step_size": self.step_size,
+            "recommendation": self.recommendation(),
+            "sources": vars(self.sources),
+            "shares": self.sources.shares(),
+            "ways": [
+                {key: None if value == math.inf else value for key, value in vars(way).items()}
+                for way in self.ways.values()
+            ],
+        }
+
+
+def compare_ways(
+    problem: Problem,
+    *,
+    num_active: int,
+    step_size: float | None = None,
+    params: np.ndarray | None = None,
+) -> Ways:
+    """What uniform sampling, importance, a spread and the two corrections would leave of the error.
+
+    problem: what is learned.
+    num_active: L.
+    step_size: mu; a stable one unless given.
+    params: the model at which to look, (M,); w^o unless given.
+
+    >>> from isfed import EQUAL
+    >>> compare_ways(EQUAL.make(), num_active=6).best.name
+    'importance'
+    """
+    check_active(num_active, problem.num_agents)
+    model = check_model(problem, params)
+    plain = ISFedAvg(
+        step_size=1.0, num_active=num_active, agents=Uniform(), examples=Uniform(),
+        agent_design=HartleyRao(),
+    )  # fmt: skip
+    mu = stable_step_size(problem, plain) if step_size is None else float(step_size)
+    means, noise = _turns(problem, plain, model)
+    weighted = ISFedAvg(step_size=1.0, num_active=num_active, agents=Memory(), examples=Uniform())
+    inclusion = {
+        "uniform": np.full(problem.num_agents, num_active / problem.num_agents),
+        "importance": choices_at(problem, weighted, model).agents,
+    }
+    inclusion["spread"] = inclusion["uniform"]
+    found = {
+        name: _agents_variance(name, inclusion[name], means) + _noise(inclusion[name], noise)
+        for name in ("uniform", "importance", "spread")
+    }
+    lag = _lag(problem, model, noise, mu, num_active)
+    news = np.sqrt(noise + lag)
+    known = inclusion_probabilities(news, num_active, floor=weighted.agents.floor)
+    stale = float(np.sum(lag * (1.0 / known - 1.0))) / problem.num_agents**2
+    found["difference"] = found["drift"] = stale + _noise(known, noise)
+    pull = _drift(problem, model, means, mu)
+    ways = {
+        name: Way(
+            name=name,
+            variance=found[name],
+            times_smaller=found["uniform"] / found[name] if found[name] > 0.0 else math.inf,
+            drift=0.0 if name == "drift" else pull,
+            excess=0.25 * mu * found[name] + (0.0 if name == "drift" else pull),
+        )
+        for name in NAMES
+    }
+    agents = found["uniform"] - _noise(inclusion["uniform"], noise)
+    lengths = np.linalg.norm(means, axis=1)
+    by_length = inclusion_probabilities(lengths, num_active, floor=1e-6)
+    direction = min(_agents_variance("importance", by_length, means), agents)
+    sources = Sources(
+        size=0.25 * mu * (agents - direction),
+        direction=0.25 * mu * direction,
+        drift=pull,
+        noise=0.25 * mu * _noise(inclusion["uniform"], noise),
+    )
+    return Ways(mu, ways, sources)
+
+
+def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
+    """(K, M) the agents' gradients, and (K,) the variance that mini-batches give a turn."""
+    means, noise = np.empty((problem.num_agents, problem.num_params)), np.empty(problem.num_agents)
+    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
+        count, batch = len(gradients), int(problem.batch_size[agent])
+        means[agent] = gradients.mean(axis=0)
+        # Of a mean of `batch` of `count`, each set as likely as any other.
+        square = float(np.sum((gradients - means[agent]) ** 2)) / max(count - 1, 1)
+        noise[agent] = square * (1.0 / batch - 1.0 / count) / int(problem.local_steps[agent])
+    return means, noise
+
+
+def _noise(inclusion: np.ndarray, noise: np.ndarray) -> float:
+    return float(np.sum(noise / inclusion)) / inclusion.size**2
+
+
+def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> float:
+    """That only some agents are heard, whose gradients are exact."""
+    values, design = means / len(means), HartleyRao() if name == "uniform" else Deville()
+    if name == "spread":
+        order = order_alike(means @ projection(means.shape[1], min(SKETCH, means.shape[1])))
+        return float(total_variance(design, inclusion[order], values[order]).sum())
+    try:
+        return float(total_variance(design, inclusion, values).sum())
+    except NoJointError:
+        return float(total_variance(Deville(), inclusion, values).sum())
+
+
+def _lag(
+    problem: Problem, model: np.ndarray, noise: np.ndarray, mu: float, num_active: int
+) -> float:
+    """E|H (w - w^o)|^2 = mu/2 trace(H S): how far gradients wander, hence memories are wrong."""
+    level = _noise(np.full(problem.num_agents, num_active / problem.num_agents), noise)
+    if not level > 0.0:
+        return 0.0
+    direction = np.random.default_rng(0).standard_normal(model.size)
+    direction /= np.linalg.norm(direction)
+    mean_curvature = abs(float(direction @ _hessian_times(problem, model, direction)))
+    return 0.5 * mu * mean_curvature * level
+
+
+def _risk_gradients(problem: Problem, params: np.ndarray) -> np.ndarray:
+    """(K, M) the gradients of the agents' risks, at one model or at one for each."""
+    models = np.broadcast_to(params, (problem.num_agents, problem.num_params))
+    found = np.empty((problem.num_agents, problem.num_params))
+    for agent in range(problem.num_agents):
+        x, y = problem.data.agent(agent)
+        found[agent] = problem.loss.gradient(models[agent], x, y, np.ones(len(y)))[0]
+    return found
+
+
+def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """H v from differences of gradients."""
+    length = float(np.linalg.norm(vector))
+    if length == 0.0:
+        return np.zeros_like(vector)
+    reach = 1e-4 * (1.0 + float(np.linalg.norm(model))) / length
+    ahead = _risk_gradients(problem, model + reach * vector).mean(axis=0)
+    behind = _risk_gradients(problem, model - reach * vector).mean(axis=0)
+    return (ahead - behind) / (2.0 * reach)
+
+
+def _drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) -> float:
+    """1/2 b' H^-1 b, the excess risk where the mean turn of E_k full steps stands still."""
+    steps = problem.local_steps
+    if steps.max() == 1:
+        return 0.0
+    local = np.tile(model, (problem.num_agents, 1))
+    path = np.zeros_like(means)
+    for step in range(int(steps.max())):
+        gradients = means if step == 0 else _risk_gradients(problem, local)
+        working = (steps > step)[:, None] / steps[:, None]
+        path += working * gradients
+        local = local - mu * working * gradients
+    offset = (path - means).mean(axis=0)
+    if not np.isfinite(offset).all():
+        return math.inf
+    return 0.5 * float(offset @ _solve(problem, model, offset))
+
+
+def _solve(problem: Problem, model: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """H^-1 b by conjugate gradients; what the curvature does not reach stays zero."""
+    solution, rest = np.zeros_like(right), right.copy()
+    direction, square = right.copy(), float(right @ right)
+    enough = SOLVER_TOLERANCE**2 * square
+    for _ in range(SOLVER_STEPS):
+        if not square > enough:
+            break
+        image = _hessian_times(problem, model, direction)
+        curvature = float(direction @ image)
+        if not curvature > 0.0:
+            break
+        length = square / curvature
+        solution, rest = solution + length * direction, rest - length * image
+        before, square = square, float(rest @ rest)
+        direction = rest + square / before * direction
+    return solution

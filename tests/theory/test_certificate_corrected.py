@@ -1,0 +1,109 @@
+"""Unbiased given the past, by listing all outcomes: every correction, weighting, design, policy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isfed import (
+    Current,
+    Deville,
+    FederatedData,
+    HartleyRao,
+    ISFedAvg,
+    LeastSquares,
+    Memory,
+    Oracle,
+    Poisson,
+    Problem,
+    Running,
+    Sampford,
+    Spread,
+    Systematic,
+    Uniform,
+    WithReplacement,
+    certify,
+)
+from isfed.federation import correction
+from isfed.federation.correction import Correction
+
+CHOICES = {
+    "weights on changes": {"weighting": "change"},
+    "difference": {"correction": "difference"},
+    "difference, weights on steps": {"correction": "difference", "weighting": "step"},
+    "drift": {"correction": "drift"},
+    "drift, fixed gain, from zero": {"correction": Correction("drift", gain=0.7, unseen="zero")},
+    "drift, costs": {"correction": "drift", "costs": (1.0, 2.0, 0.5, 4.0, 1.0)},
+}
+DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), WithReplacement(), Spread()]
+POLICIES = [Uniform(), Memory(), Running(), Current(), Oracle(floor=0.1)]
+
+
+def ragged():
+    rng = np.random.default_rng(4)
+    sizes = (4, 3, 5, 2, 4)
+    agents = [(rng.normal(size=(n, 2)) * 2, 3 * rng.normal(size=n)) for n in sizes]
+    data = FederatedData.from_agents(agents)
+    return Problem(
+        data, LeastSquares(0.01), local_steps=[1, 2, 3, 1, 2], batch_size=[2, 1, 2, 1, 3]
+    )
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("choices", CHOICES)
+def test_every_choice_is_unbiased_given_the_past(choices, design):
+    """Over the sets of agents and over their batches, to 1e-12 of the gradients' length."""
+    for policy in POLICIES:
+        if policy.equal and "costs" in CHOICES[choices]:
+            continue
+        inside = Deville() if isinstance(design, Spread) else design
+        algorithm = ISFedAvg(
+            step_size=0.02, num_active=2, agents=policy, examples=policy, agent_design=design,
+            example_design=inside, **CHOICES[choices],
+        )  # fmt: skip
+        if isinstance(design, Spread):  # its order is another one than the agents': not listed
+            found = certify(ragged(), algorithm, rounds=7, samples=80, confidence=0.9999)
+            assert not found.exact
+            assert found.unbiased, policy.name
+            break
+        found = certify(ragged(), algorithm, rounds=7)
+        assert found.exact
+        assert found.largest < 1e-12, policy.name
+
+
+def test_a_random_number_of_examples():
+    """An empty batch is a step of zero: unbiased for "difference", but "drift" would not steer."""
+    options: Any = {"step_size": 0.02, "num_active": 2, "example_design": Poisson()}
+    algorithm = ISFedAvg(correction="difference", **options)
+    assert certify(ragged(), algorithm, rounds=7).largest < 1e-12
+    with pytest.raises(ValueError, match="needs batches of fixed size"):
+        ISFedAvg(correction="drift", **options)
+
+
+def test_a_wrong_mean_of_the_memories_is_seen(monkeypatch):
+    """If the cloud's c were not the mean of the c_k, the certificate would say so."""
+    algorithm = ISFedAvg(step_size=0.02, num_active=2, correction="difference")
+    make = correction.make_reference
+
+    def wrong(*given):
+        reference = make(*given)
+        reference.centre[:] = 0.1
+        reference.pool[correction.HEARD] = 1.0
+        return reference
+
+    monkeypatch.setattr("isfed.algorithms.corrected.make_reference", wrong)
+    found = certify(ragged(), algorithm, rounds=7)
+    assert found.exact
+    assert not found.unbiased
+
+
+def test_many_agents_are_sampled():
+    rng = np.random.default_rng(0)
+    agents = [(rng.normal(size=(9, 2)), rng.normal(size=9)) for _ in range(20)]
+    problem = Problem(FederatedData.from_agents(agents), LeastSquares(0.01), 2, 3)
+    algorithm = ISFedAvg(
+        step_size=0.02, num_active=5, correction="drift", agent_design=HartleyRao()
+    )
+    found = certify(problem, algorithm, rounds=10, samples=60)
+    assert not found.exact
+    assert found.unbiased

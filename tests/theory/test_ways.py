@@ -1,0 +1,128 @@
+"""Which way to sample suits a problem: split by cause, against measured variances and runs."""
+
+import numpy as np
+import pytest
+
+from isfed import (
+    Deville,
+    FederatedData,
+    HartleyRao,
+    ISFedAvg,
+    LeastSquares,
+    Memory,
+    Problem,
+    Uniform,
+    simulate,
+    stable_step_size,
+)
+from isfed.theory import compare_ways, gradient_variance
+from isfed.theory.stability import explain_divergence, memory_limit
+
+KINDS = 4
+
+
+def federation(kind, *, steps=1, batch=10, num_agents=40, seed=0):
+    """Agents that differ in size, in direction, in curvature as well, or in nothing but noise."""
+    rng = np.random.default_rng(seed)
+    agents = []
+    for k in range(num_agents):
+        x = rng.normal(size=(20, KINDS))
+        if kind == "drift":
+            x *= rng.uniform(0.3, 2.0, size=KINDS)
+        truth = np.zeros(KINDS)
+        if kind in ("direction", "drift"):
+            truth[k % KINDS] = 3.0 * (-1.0) ** (k // KINDS % 2)
+        noise = 0.05
+        if kind == "size":
+            truth[0] = rng.lognormal(sigma=1.5) * (-1.0) ** k
+        if kind == "noise":
+            noise = 3.0
+        agents.append((x, x @ truth + noise * rng.normal(size=20)))
+    data = FederatedData.from_agents(agents)
+    return Problem(data, LeastSquares(0.01), local_steps=steps, batch_size=batch)
+
+
+@pytest.mark.parametrize("kind", ["size", "direction", "noise"])
+def test_the_variances_are_those_of_the_designs(kind):
+    problem = federation(kind)
+    found = compare_ways(problem, num_active=4)
+    for name, agents in (("uniform", Uniform()), ("importance", Memory())):
+        algorithm = ISFedAvg(
+            step_size=1.0, num_active=4, agents=agents, examples=Uniform(),
+            agent_design=HartleyRao() if name == "uniform" else Deville(),
+            example_design=HartleyRao(),
+        )  # fmt: skip
+        expected = gradient_variance(problem, algorithm).total
+        assert found.ways[name].variance == pytest.approx(expected, rel=1e-9)
+    sources = found.sources
+    total = sources.size + sources.direction + sources.noise
+    assert total == pytest.approx(found.ways["uniform"].excess, rel=1e-9)
+    assert found.ways["drift"].excess <= found.ways["uniform"].excess
+
+
+def test_drift_is_where_full_batches_settle():
+    """1/2 b' H^-1 b against the excess risk of a long run with everybody and all data."""
+    problem = federation("drift", steps=5, batch=20)
+    step = 0.02
+    found = compare_ways(problem, num_active=40, step_size=step)
+    everybody = ISFedAvg(
+        step_size=step, num_active=40, agents=Uniform(), examples=Uniform(), weighting="change"
+    )
+    params = simulate(problem, everybody, rounds=3000).params[0]
+
+    def risk(w):
+        parts = [problem.data.agent(k) for k in range(40)]
+        values = [np.mean((y - x @ w) ** 2) for x, y in parts]
+        return np.mean(values) + 0.01 * w @ w
+
+    excess = risk(params) - risk(problem.optimum)
+    assert excess > 1e-8
+    assert found.ways["uniform"].drift == pytest.approx(excess, rel=0.15)
+    assert found.ways["drift"].drift == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "best", "words"),
+    [
+        ("noise", {"batch": 1}, {"uniform"}, "keep uniform agents"),
+        ("direction", {}, {"difference", "drift", "spread"}, "direction|kinds"),
+        ("drift", {"steps": 5, "batch": 20}, {"drift"}, "correction='drift'"),
+    ],
+)
+def test_the_recommendation_fits_the_cause(kind, options, best, words):
+    import re
+
+    found = compare_ways(federation(kind, **options), num_active=4)
+    assert found.best.name in best
+    assert re.search(words, found.recommendation())
+    assert found.as_dict()["recommendation"] == found.recommendation()
+
+
+def test_size_alone_is_named_as_the_cause():
+    shares = compare_ways(federation("size"), num_active=4).sources.shares()
+    assert shares["size"] > 0.3
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_a_corrected_step_is_known_to_be_stable():
+    problem = federation("drift", steps=5)
+    algorithm = ISFedAvg(step_size="auto", num_active=4, correction="drift")
+    step = stable_step_size(problem, algorithm)
+    assert 0.0 < step <= memory_limit(problem)
+    history = simulate(problem, algorithm, rounds=400)
+    assert history.msd[0, -1] < history.msd[0, 0]
+    curvature = max(
+        np.linalg.eigvalsh(2 * x.T @ x / len(x) + 0.02 * np.eye(KINDS))[-1]
+        for x, _ in map(problem.data.agent, range(40))
+    )
+    assert memory_limit(problem) == pytest.approx(1.0 / (3.0 * curvature))
+
+
+def test_a_corrected_run_that_diverges_says_why():
+    problem = federation("drift", steps=5)
+    far = ISFedAvg(step_size=100.0, num_active=4, correction="drift")
+    assert "limit of gradient descent" in explain_divergence(problem, far)
+    near = ISFedAvg(step_size=1.01 * memory_limit(problem), num_active=4, correction="difference")
+    assert "remembered gradients" in explain_divergence(problem, near) or "mean-square" in (
+        explain_divergence(problem, near)
+    )
