@@ -26,6 +26,7 @@ from damage import in_process
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from isfed.experiments import make_experiment
 from isfed.experiments.folder import StoreError
 
 BATCH = 250
@@ -53,7 +54,7 @@ JUNK = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.sampled_from(WOR
 CONFIG: dict[str, Any] = {
     "name": "mine", "rounds": 3, "repetitions": 1, "seed": 0, "engine": "auto",
     "problem": {
-        "kind": "regression", "preset": "paper", "seed": 0, "num_agents": 4, "num_examples": 6,
+        "preset": "paper", "seed": 0, "num_agents": 4, "num_examples": 6,
         "num_features": 2, "feature_variance": [0.5, 2.0], "noise_variance": [0.001, 1.0],
         "noisy_share": 0.0, "noise_ratio": 1.0, "local_steps": [1, 2], "batch_size": [1, 2],
         "ridge": 0.001,
@@ -61,7 +62,7 @@ CONFIG: dict[str, Any] = {
     "algorithm": [
         {"kind": "FedAvg", "step_size": 0.01, "num_active": 2, "divide_by_steps": False},
         {"kind": "ISFedAvg", "step_size": 0.01, "num_active": 2, "agents": "memory",
-         "examples": {"kind": "running", "floor": 0.3}, "agent_design": "deville",
+         "examples": {"policy": "running", "floor": 0.3}, "agent_design": "deville",
          "example_design": "systematic", "drift": 0.0, "divide_by_steps": True},
     ],
 }  # fmt: skip
@@ -302,6 +303,7 @@ def _finite(result: Any) -> bool:
 
 def run(place: Path, tally: Tally, *, cases: int) -> None:
     """A third of each kind, at least."""
+    make_experiment(CONFIG)  # it must be right as it is, or every change of it is refused
     calls = _calls()
 
     def batch(strategy: Any, attempt: Any, number: int, of: str) -> None:
