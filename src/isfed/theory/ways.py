@@ -70,7 +70,12 @@ class Sources:
 
 @dataclass(frozen=True)
 class Ways:
-    """All ways to sample the agents of a problem, compared at one model and step size."""
+    """All ways to sample the agents of a problem, compared at one model and step size.
+
+    step_size: mu, for which the numbers are.
+    ways: by name, from the simplest to those that remember the most.
+    sources: the error of uniform sampling, by its causes.
+    """
 
     step_size: float
     ways: dict[str, Way]
