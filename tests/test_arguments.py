@@ -257,7 +257,7 @@ NOT_CALLED = {
     "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
 }  # fmt: skip
 
-for public in set(isfed.__all__) - {name.split(".")[0] for name in CALLS} - NOT_CALLED:
+for public in sorted(set(isfed.__all__) - {name.split(".")[0] for name in CALLS} - NOT_CALLED):
     if (found := derived(public)) is not None:
         CALLS[public] = found
 

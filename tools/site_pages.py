@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 from site_docstrings import ENTRY, entries
 
@@ -123,7 +122,7 @@ def _prose(text: str) -> str:
 def _parameter(parameter: Any) -> str:
     if parameter.name == "help":
         return ""
-    if isinstance(parameter, click.Argument) or parameter.param_type_name == "argument":
+    if parameter.param_type_name == "argument":
         shown = f"`{parameter.human_readable_name}`"
     else:
         flags = ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))

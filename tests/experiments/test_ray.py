@@ -24,7 +24,6 @@ pytestmark = [
         reason="Ray is not installed: pip install 'isfed[ray]'",
     ),
 ]
-RAY = Workers(backend="ray", jobs=2)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -67,20 +66,20 @@ def test_a_worker_killed_in_the_middle_costs_no_result(experiment, small, tmp_pa
     deadly = Deadly(source.recipe, source.seed, os.getpid(), str(tmp_path))
     object.__setattr__(experiment, "source", deadly)
     with pytest.warns(UserWarning, match="a worker died"):
-        run_experiment(experiment, tmp_path / "run", workers=RAY)
+        run_experiment(experiment, tmp_path / "run", workers=Workers(backend="ray", jobs=2))
     assert (tmp_path / "death").exists()
     run_experiment(make_experiment({**small, "repetitions": 20}), tmp_path / "well")
     assert files(tmp_path / "run") == files(tmp_path / "well")
 
 
 def test_more_jobs_than_the_cluster_has(experiment, tmp_path, monkeypatch):
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     from isfed.experiments import ConfigError
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
     try:
         with pytest.raises(ConfigError, match="jobs=2, but the Ray cluster has 1 CPUs"):
-            run_experiment(experiment, tmp_path / "run", workers=RAY)
+            run_experiment(experiment, tmp_path / "run", workers=Workers(backend="ray", jobs=2))
     finally:
         ray.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,9 +75,7 @@ def write_page(results: Results) -> Path:
 
 def words_again() -> list[str]:
     """The command that is running, without what has no say in the results."""
-    from click import get_current_context
-
-    context: Any = get_current_context()
+    context = _current_context()
     words, options = context.command_path.split()[1:], []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
@@ -91,3 +90,12 @@ def words_again() -> list[str]:
             for one in value if parameter.multiple else (value,):
                 options += [parameter.opts[0], str(one)]
     return ["isfed", *words, *options]
+
+
+def _current_context() -> Any:
+    """The context of the running command, from the copy of Click that Typer uses."""
+    try:
+        module = importlib.import_module("typer._click.globals")  # newer versions bring their own
+    except ModuleNotFoundError:
+        module = importlib.import_module("click")
+    return module.get_current_context()

@@ -101,9 +101,9 @@ class Workers:
 @contextlib.contextmanager
 def _ray(jobs: int | None) -> Iterator[int]:
     """The cluster that $RAY_ADDRESS names, or one of our own on this machine."""
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
     from joblib import register_parallel_backend
-    from ray.util.joblib.ray_backend import RayBackend
+    from ray.util.joblib.ray_backend import RayBackend  # pyright: ignore[reportMissingImports]
 
     class Backend(RayBackend):
         supports_return_generator = True  # its pool can; that of multiprocessing cannot
