@@ -102,7 +102,7 @@ def test_a_cache_that_cannot_be_written_is_said_once(load, tmp_path):
 
 
 def test_compiling_is_announced_and_timed(load, monkeypatch):
-    monkeypatch.setattr("isfed.base.compiling.WORTH_SAYING", 0.0)
+    monkeypatch.setattr("isfed.base.compiling.WORTH_SAYING", -1.0)
     said = []
     before = seconds_compiling()
     with announcing(lambda: said.append("compiling")):

@@ -39,7 +39,7 @@ main()
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.6])
 @pytest.mark.parametrize(
     "words",
-    [("run", "mine.toml"), ("reproduce", "regression"), ("federation", "demo")],
+    [("run", "mine.toml"), ("reproduce", "regression"), ("reproduce", "systems")],
     ids=" ".join,
 )
 def test_ctrl_c_while_libraries_load(tmp_path, words, seconds):

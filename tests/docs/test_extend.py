@@ -71,7 +71,7 @@ def test_a_policy_that_returns_nonsense_is_named(page):
 
 
 def test_the_algorithm_counts_the_losses_it_asks_for(page):
-    algorithm = page["PowerOfChoice"](step_size=0.01, num_active=5, candidates=12)
+    algorithm = page["WorstCandidates"](step_size=0.01, num_active=5, candidates=12)
     agents, objects = (
         page["simulate"](page["problem"], algorithm, rounds=20, engine=engine)
         for engine in ("agents", "objects")
@@ -88,9 +88,9 @@ def test_the_source_has_an_agent_for_every_site(page):
 
 def test_names_of_ones_own_stand_in_a_configuration(page):
     results = page["results"]
-    assert [a.name for a in results.algorithms] == ["FedAvg", "PowerOfChoice", "ISFedAvg, memory"]
+    assert [a.name for a in results.algorithms] == ["FedAvg", "WorstCandidates", "ISFedAvg, memory"]
     assert results.config["algorithm"][1]["candidates"] == 12
     assert results.config["algorithm"][2]["agent_design"] == "pivotal"
-    algorithm = page["PowerOfChoice"](step_size=0.01, num_active=5, candidates=12)
+    algorithm = page["WorstCandidates"](step_size=0.01, num_active=5, candidates=12)
     history = page["simulate"](page["problem"], algorithm, rounds=60, repetitions=2)
-    np.testing.assert_array_equal(results["PowerOfChoice"].msd, history.msd.mean(axis=0))
+    np.testing.assert_array_equal(results["WorstCandidates"].msd, history.msd.mean(axis=0))
