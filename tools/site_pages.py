@@ -123,7 +123,7 @@ def _parameter(parameter: Any) -> str:
     if parameter.name == "help":
         return ""
     if parameter.param_type_name == "argument":
-        shown = f"`{parameter.human_readable_name}`"
+        shown = f"`{(parameter.metavar or parameter.name).upper()}`"
     else:
         flags = ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
         kind = "" if getattr(parameter, "is_flag", False) else f" {_kind(parameter)}"
@@ -141,10 +141,11 @@ def _parameter(parameter: Any) -> str:
 
 
 def _kind(parameter: Any) -> str:
-    choices = getattr(parameter.type, "choices", None)
+    kind = getattr(parameter, "type", None)  # Typer's own, or Click's
+    choices = getattr(kind, "choices", None)
     if choices:
         return " or ".join(f"`{getattr(choice, 'value', choice)}`" for choice in choices)
-    return (parameter.metavar or parameter.type.name or "").upper()
+    return (parameter.metavar or getattr(kind, "name", None) or "").upper()
 
 
 def keys_page() -> str:
