@@ -291,7 +291,7 @@ class _Encoder:
                 f"{self.source.name}: column {feature.column!r} has no values at all; leave it out "
                 f"(--drop {feature.column!r})"
             )
-        return federated_mean(feature.values, self.offsets)
+        return federated_mean(_beside_itself(feature.values), self.offsets)[: len(feature.names)]
 
     def _fill_in(self, feature: _Feature, fill: np.ndarray) -> int:
         """Fill what is missing; returns how many rows that were."""
@@ -338,7 +338,8 @@ class _Encoder:
         # Zeros and ones stay as they are: they have a scale of their own.
         if not (feature.measured and self.columns.standardise):
             return Scaling(np.zeros(width), np.ones(width))
-        return federated_scaling(feature.values, self.offsets)
+        found = federated_scaling(_beside_itself(feature.values), self.offsets)
+        return Scaling(found.mean[:width], found.scale[:width])
 
     def _account(self, data: FederatedData, names, classes, measured: list[int]) -> Account:
         sizes, columns = data.num_examples, self.columns
@@ -357,3 +358,8 @@ class _Encoder:
             target=columns.target, shares=shares, span=span, sums=sums,
             filling="the mean" if columns.missing == "mean" else f"{columns.missing}",
         )  # fmt: skip
+
+
+def _beside_itself(values: np.ndarray) -> np.ndarray:
+    """The columns twice: NumPy adds a lone column in pairs, which rounds unlike a whole table."""
+    return np.concatenate([values, values], axis=1)

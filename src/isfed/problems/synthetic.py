@@ -13,6 +13,8 @@ from isfed.problems.data import FederatedData
 from isfed.problems.losses import LeastSquares
 from isfed.problems.problem import Problem
 
+MOST = 2**31  # steps and examples: more is a slip of the hand
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
@@ -61,8 +63,10 @@ class Regression:
         for name in ("local_steps", "batch_size"):
             low, high = getattr(self, name)
             whole = isinstance(low, int) and isinstance(high, int)
-            if not (whole and 1 <= low <= high):
-                raise ValueError(f"{name}={(low, high)} must be a range of whole numbers >= 1")
+            if not (whole and 1 <= low <= high < MOST):
+                raise ValueError(
+                    f"{name}={(low, high)} must be a range of whole numbers from 1 to {MOST - 1}"
+                )
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
         if not 0.0 < self.noise_ratio < np.inf:
