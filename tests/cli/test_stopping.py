@@ -29,6 +29,7 @@ num_active = 3
 # Ctrl-C comes by an alarm, so that the moment does not depend on how busy the machine is.
 INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
 from isfed.cli import main
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 signal.setitimer(signal.ITIMER_REAL, float(sys.argv.pop(1)))
