@@ -11,7 +11,6 @@ import pytest
 from isfed.datasets import images
 from isfed.datasets.files import VARIABLE, DataMissingError
 from isfed.datasets.flwr_partitions import from_flwr
-from isfed.datasets.synthetic_devices import synthetic_devices
 
 RNG = np.random.default_rng(0)
 
@@ -59,16 +58,6 @@ def test_files_of_another_size_are_refused(folder):
     (folder / "fashion-mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(6) + 9))
     with pytest.raises(ValueError, match="go to 14, expected 0 to 9"):
         images.fashion_mnist(folder)
-
-
-def test_synthetic_agents_differ_in_size_and_in_what_they_know():
-    x, y, partition = synthetic_devices(num_agents=20, seed=1)
-    assert x.shape == (partition.rows.size, 60)
-    assert partition.sizes.min() >= 50
-    assert np.ptp(partition.sizes) > 50
-    assert set(np.unique(y)) <= set(range(10))
-    again = synthetic_devices(num_agents=20, seed=1)
-    np.testing.assert_array_equal(x, again[0])
 
 
 class Dealer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -201,33 +201,16 @@ class Digits(DataSet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticSource(DataSet):
-    """synthetic(alpha, beta) of FedProx, see `isfed.Synthetic`."""
+class SyntheticSource(DataSet, Synthetic):
+    """synthetic(alpha, beta) of FedProx: the fields of `isfed.Synthetic`, and a seed."""
 
-    alpha: float = 1.0
-    beta: float = 1.0
-    num_agents: int = 30
-    num_features: int = 60
-    num_classes: int = 10
-    ridge: float = 1e-3
-    local_steps: int = 5
-    batch_size: int = 10
-    most_examples: int | None = None
     seed: int = 0
     not_keys: ClassVar[tuple[str, ...]] = ("data_dir",)
     usual_active: ClassVar[int] = 10
 
-    def __post_init__(self) -> None:
-        _ = self.recipe  # refuses what cannot be
-
-    @property
-    def recipe(self) -> Synthetic:
-        """How to generate it."""
-        return Synthetic(**{f.name: getattr(self, f.name) for f in fields(Synthetic)})
-
     def make(self) -> Problem:
         """Generate the problem."""
-        return self.recipe.make(seed=self.seed)
+        return Synthetic.make(self, seed=self.seed)
 
 
 DATA.add("ijcnn1", Ijcnn1Source)

@@ -11,10 +11,10 @@ import numpy as np
 from isfed.datasets.images import fashion_mnist, mnist
 from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
-from isfed.datasets.synthetic_devices import synthetic_devices
 from isfed.experiments.deals import Deal, Dirichlet
 from isfed.experiments.sources import DATA, DataSet
 from isfed.problems import Problem
+from isfed.problems.devices import Synthetic
 from isfed.simulate import Measure
 
 Rows = Literal["digits", "mnist", "fashion-mnist", "writers", "synthetic"]
@@ -85,10 +85,10 @@ class NetworkData(DataSet):
             found = digits()
             return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)
         if self.rows == "synthetic":
-            x, y, owned = synthetic_devices(num_agents=self.num_agents, seed=self.seed)
-            owners = np.empty(len(y), np.int64)
-            owners[owned.rows] = np.repeat(np.arange(owned.sizes.size), owned.sizes)
-            return _split(x, y, owners)
+            data = Synthetic(num_agents=self.num_agents).make(seed=self.seed).data
+            owners = np.repeat(np.arange(data.num_agents), data.num_examples)
+            # A network has biases of its own: it does without the constant feature.
+            return _split(data.features[:, :-1].astype(np.float32), data.targets, owners)
         if self.rows == "writers":
             both = mnist_by_writer(self.data_dir)
             parts = [
