@@ -1,6 +1,6 @@
 """Fifty agents on one machine, 30% of the turns absent and 10% slow: do rounds go on, unbiased?
 
-    python benchmarks/fifty_agents.py [--agents 50] [--active 20] [--rounds 200] [--uneven]
+    python benchmarks/fifty_agents.py [--agents 50] [--active 20] [--uneven] [--patience 1]
 
 The strategy, its messages and the agents' turns are those of a deployment; the nodes are in this
 process. Every agent's change is always a unit vector of its own, so the model shows who weighed
@@ -44,7 +44,14 @@ class OwnDirection:
 
 
 def study(
-    *, agents: int, active: int, rounds: int, absent: float, slow: float, uneven: bool = False
+    *,
+    agents: int,
+    active: int,
+    rounds: int,
+    absent: float,
+    slow: float,
+    uneven: bool = False,
+    patience: float = 0.25,
 ) -> dict[str, Any]:
     """Run, and say how far every agent's weight is from 1/K, in standard errors."""
     from flwr.app import Array, ArrayRecord
@@ -99,7 +106,9 @@ def study(
             ISFedAvg(step_size=1.0, num_active=active, examples=Uniform()),
             num_agents=agents, names=[f"agent{k}" for k in range(agents)], fraction_evaluate=0.0,
             time_limit=LIMIT, join_limit=0.0, on_round=lambda _, model: models.append(model.copy()),
-            safety=Safety(absences=Absences.ADJUSTED, enough=0.8, most_refusals=0),
+            safety=Safety(
+                absences=Absences.ADJUSTED, enough=0.8, patience=patience, most_refusals=0
+            ),
         )  # fmt: skip
         initial = ArrayRecord({"params": Array(np.zeros(agents))})
         before = time.perf_counter()
@@ -139,6 +148,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--absent", type=float, default=0.3)
     parser.add_argument("--slow", type=float, default=0.1)
+    parser.add_argument("--patience", type=float, default=0.25, help="of the rounds wait for all")
     parser.add_argument("--uneven", action="store_true", help="some far more than others")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
