@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from isfed import OUTLIERS, PAPER, FederatedData, Logistic, Problem, Softmax
+from isfed import OUTLIERS, PAPER, FederatedData, Logistic, Problem, Softmax, Synthetic
 from isfed.datasets.named import ijcnn1, mnist_by_writer
 from isfed.datasets.partition import dirichlet, one_class
 
@@ -54,18 +54,8 @@ def _ijcnn1() -> FederatedData:
 
 @cache
 def _synthetic() -> FederatedData:
-    """synthetic(1, 1) of FedProx: 10 classes from 60 features, models and features both differ."""
-    rng = np.random.default_rng(0)
-    agents = []
-    spread = np.arange(1, 61) ** -1.2
-    for _ in range(AGENTS):
-        size = int(np.clip(rng.lognormal(4.0, 1.0), 30, 1000))
-        model, centre = rng.normal(0.0, 1.0), rng.normal(0.0, 1.0)
-        weights = rng.normal(model, 1.0, size=(10, 60))
-        x = rng.normal(rng.normal(centre, 1.0, size=60), np.sqrt(spread), size=(size, 60))
-        y = (x @ weights.T + rng.normal(model, 1.0, size=10)).argmax(axis=1)
-        agents.append((np.hstack([x, np.ones((size, 1))]), y.astype(float)))
-    return FederatedData.from_agents(agents)
+    """synthetic(1, 1) of FedProx, where both models and features differ, with 100 agents."""
+    return Synthetic(num_agents=AGENTS, most_examples=1000).make(seed=0).data
 
 
 LABELLED = {
