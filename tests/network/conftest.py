@@ -111,7 +111,7 @@ def time_limit(honest):
 def make_job(federation, tmp_path):
     """Jobs in the test's own folder."""
 
-    def make(faults=None, **config) -> Job:
-        return Job(federation, tmp_path, faults, **config)
+    def make(faults=None, *, on=federation, **config) -> Job:
+        return Job(on, tmp_path / "job", faults, **config)
 
     return make

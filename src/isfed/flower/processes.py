@@ -94,6 +94,7 @@ class LocalFederation:
         self.folder = folder
         self.names = [f"agent{k}" for k in range(agents)]
         self.port = free_port()
+        self.gate = self.port  # where nodes connect: another port if a proxy stands before the link
         self.mark = uuid.uuid4().hex
         self.processes: dict[str, subprocess.Popen] = {}
         scripts = Path(sys.executable).parent
@@ -185,7 +186,7 @@ class LocalFederation:
         self.spawn(
             name,
             [
-                "flower-supernode", *(options or secure), "--superlink", f"{HOST}:{self.port}",
+                "flower-supernode", *(options or secure), "--superlink", f"{HOST}:{self.gate}",
                 "--host", HOST, "--port", str(free_port()), "--node-config", config,
             ],
         )  # fmt: skip
