@@ -161,7 +161,9 @@ def keys_page() -> str:
         '`{policy = "memory", floor = 0.05}`.',
         _table_of(registry.POLICIES),
         "## Designs",
-        "`agent_design` and `example_design`: a name.",
+        "`agent_design` and `example_design`: a name, or a table such as "
+        '`{design = "spread", by = "local-pivotal", every = 10}`. `spread` and `local-pivotal` are '
+        "for `agent_design`.",
         _table_of(registry.DESIGNS),
         "## Losses",
         _table_of(registry.LOSSES),
@@ -176,12 +178,11 @@ def keys_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table_of(known: Mapping[str, Any]) -> str:
-    from isfed.experiments.keys import arguments
-
+def _table_of(known: Any) -> str:
     rows = []
     for name, factory in known.items():
-        keys = ", ".join(f"`{key}` ({_value(arg)})" for key, arg in arguments(factory).items())
+        options = known.options(factory).items()
+        keys = ", ".join(f"`{key}` ({_value(arg, known)})" for key, arg in options)
         rows.append(f"| `{name}` | {_first_sentence(factory)} | {keys} |")
     return "| name | what | keys |\n|---|---|---|\n" + "\n".join(rows)
 
@@ -203,13 +204,14 @@ def explanations(factory: Any) -> dict[str, str]:
     return found
 
 
-def _value(argument: Any) -> str:
+def _value(argument: Any, registry: Any) -> str:
     from isfed.experiments.keys import REQUIRED, expected, write_value
 
     kinds = expected(argument.hint)
     if argument.default in (REQUIRED, None):
         return kinds
-    return f"{kinds}, default {write_value(argument.default)}"
+    write = registry.write if argument.hint == registry.word else write_value
+    return f"{kinds}, default {write(argument.default)}"
 
 
 def _key(argument: Any, documented: Mapping[str, str]) -> str:

@@ -13,7 +13,17 @@ import pytest
 import tomli_w
 
 import isfed
-from isfed import FedAvg, ISFedAvg, Memory, Method, Policy
+from isfed import (
+    Deville,
+    FedAvg,
+    ISFedAvg,
+    LocalPivotal,
+    Memory,
+    Method,
+    Policy,
+    Spread,
+    Systematic,
+)
 from isfed.experiments import ConfigError, make_experiment, register, run_experiment
 from isfed.experiments.folder import fingerprint
 from isfed.experiments.keys import arguments, expected, read_value, write_value
@@ -28,7 +38,7 @@ from isfed.experiments.registry import (
     write_algorithm,
 )
 from isfed.federation.agents import Turns
-from isfed.sampling.designs import ALL_DESIGNS
+from isfed.sampling.designs import ALL_DESIGNS, SPREAD_DESIGNS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +127,13 @@ MORE = [
     {"kind": "HierFAVG", "name": "groups", "edges": [[*range(5)], [*range(5, 20)]]},
     {"kind": "LocalGD", "name": "unequal", "steps": [1, 2] * 10},
     {"kind": "ISFedAvg", "name": "corrected", "correction": {"kind": "difference"}},
+    {"kind": "ISFedAvg", "name": "steered", "correction": "drift"},
+    {"kind": "ISFedAvg", "name": "a gain", "correction": {"kind": "drift", "gain": 0.1}},
+    {"kind": "ISFedAvg", "name": "spread", "agent_design": "spread"},
+    {"kind": "ISFedAvg", "name": "apart", "agent_design":
+     {"design": "spread", "by": "local-pivotal", "sketch": 2, "every": 2}},
+    {"kind": "ISFedAvg", "name": "places", "agent_design":
+     {"design": "local-pivotal", "points": [[k, k * k] for k in range(20)]}},
 ]  # fmt: skip
 
 
@@ -182,7 +199,7 @@ def test_what_a_method_cannot_do_on_a_problem_is_said_before_the_folder_is_made(
 
 
 def test_everything_that_is_there_has_a_name():
-    assert set(DESIGNS.values()) == set(ALL_DESIGNS)
+    assert set(DESIGNS.values()) == {*ALL_DESIGNS, *SPREAD_DESIGNS}
     assert set(POLICIES) == {"uniform", "oracle", "current", "running", "memory"}
     assert set(LOSSES) == {"least-squares", "huber", "logistic", "softmax"}
 
@@ -197,6 +214,51 @@ def test_what_is_written_makes_it_again(registry: Registry):
 
 def _needed(registry: Registry, name: str) -> dict[str, Any]:
     return {"num_classes": 3} if name == "softmax" else {}
+
+
+@pytest.mark.parametrize(
+    ("table", "design"),
+    [
+        ("spread", Spread()),
+        ({"design": "spread", "every": 7}, Spread(every=7)),
+        ({"design": "spread", "by": "systematic"}, Spread(Systematic())),
+        ({"design": "spread", "by": {"design": "deville"}, "sketch": 3}, Spread(Deville(), 3)),
+        ({"design": "spread", "by": "local-pivotal"}, Spread(LocalPivotal())),
+        ({"design": "local-pivotal", "points": [[1, 2], [3, 4]]}, LocalPivotal([[1, 2], [3, 4]])),
+    ],
+)
+def test_a_file_names_spreads(table, design):
+    given = {"step_size": 0.1, "num_active": 1, "agent_design": table}
+    _, algorithm, again = read_algorithm(given, where="x")
+    assert algorithm.agent_design == design
+    assert read_algorithm(tomllib.loads(tomli_w.dumps(again)), where="x")[1] == algorithm
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"agent_design": {"design": "spread", "by": "poisson"}}, ["Deville()", "LocalPivotal()"]),
+        ({"agent_design": {"design": "spread", "by": "devile"}}, ["'devile'", "'deville'"]),
+        ({"agent_design": {"design": "spread", "evry": 3}}, ["'evry'", "'every'"]),
+        ({"agent_design": {"design": "spread", "every": 0}}, ["every=0"]),
+        ({"agent_design": {"design": "deville", "by": "deville"}}, ["'by'", "(deville)"]),
+        ({"agent_design": "local-pivotal"}, ["needs points", "Spread(LocalPivotal())"]),
+        (
+            {"agent_design": {"design": "local-pivotal", "points": [[1, 2], [3]]}},
+            ["as many numbers in each", "[[1, 2], [3]]"],
+        ),
+        ({"correction": "drif"}, ["'drif'", "'drift'"]),
+        ({"correction": {"kind": "drift", "gain": 2}}, ["gain=2", "between 0 and 1"]),
+        ({"correction": {"kind": "drift", "gian": 0.1}}, ["'gian'", "'gain'"]),
+        ({"correction": {"gain": 0.1}}, ["needs a key 'kind'"]),
+    ],
+)
+def test_mistakes_in_a_spread_or_a_correction_are_named(given, words):
+    with pytest.raises(ConfigError) as caught:
+        read_algorithm({"step_size": 0.1, "num_active": 2, **given}, where="algorithm 1")
+    assert "\n" not in str(caught.value)
+    for word in ("algorithm 1", *words):
+        assert word in str(caught.value)
 
 
 def test_an_algorithm_without_a_name_is_described_all_the_same():

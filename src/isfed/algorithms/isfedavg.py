@@ -21,7 +21,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import Correction
-from isfed.sampling.designs import Design, Deville, Spread, WithReplacement
+from isfed.sampling.designs import Design, Deville, LocalPivotal, Spread, WithReplacement
 from isfed.sampling.policies import (
     Initial,
     Memory,
@@ -120,10 +120,15 @@ class ISFedAvg:
     def _check_hearing(self) -> None:
         if self.absences not in ("drop", "adjusted"):
             raise ValueError(f"absences={self.absences!r} must be 'drop' or 'adjusted'")
-        if isinstance(self.example_design, Spread):
+        if isinstance(self.example_design, Spread | LocalPivotal):
             raise ValueError(
-                "example_design=Spread() would need sketches of examples, which nobody keeps; use "
-                "it for agent_design"
+                f"example_design={type(self.example_design).__name__}() would need a sketch of "
+                "every example, which nobody keeps; use it for agent_design"
+            )
+        if isinstance(self.agent_design, LocalPivotal) and self.agent_design.points is None:
+            raise ValueError(
+                "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
+                "of what the agents send as points: Spread(LocalPivotal())"
             )
         try:
             costs = tuple(self.costs)
@@ -260,6 +265,8 @@ class ISFedAvg:
                 f"costs has {len(self.costs)} numbers for num_agents={agents.num_agents}; give one "
                 "for each agent"
             )
+        if isinstance(self.agent_design, LocalPivotal):
+            self.agent_design.check(agents.num_agents)
         table = Table(agents.num_agents, self.agents, self.agent_design)
         if self.agents.initial == Initial.OPTIMUM:
             scores = agents.scores_at(agents.optimum, charge=False)  # eq. (48)

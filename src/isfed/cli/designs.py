@@ -10,10 +10,10 @@ def designs() -> None:
     from rich.table import Table
 
     from isfed.experiments.registry import DESIGNS
-    from isfed.sampling.designs import ALL_DESIGNS
+    from isfed.sampling.designs import ALL_DESIGNS, SPREAD_DESIGNS
 
     names = {make: name for name, make in DESIGNS.items()}
     table = Table("design", "guarantees", show_lines=True)
-    for design in ALL_DESIGNS:
+    for design in (*ALL_DESIGNS, *SPREAD_DESIGNS):
         table.add_row(names[design], design.guarantee)
     console.print(table)

@@ -120,7 +120,8 @@ def read_value(value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reade
             try:
                 return read_value(value, option, where=where, readers=readers)
             except ConfigError as error:
-                if option in readers:  # it says more than a list of what could have been
+                table = isinstance(value, Mapping) and is_dataclass(option)
+                if option in readers or table:  # says more than a list of what could have been
                     raise error from None
     elif origin is Literal:
         if value in get_args(hint) and not isinstance(value, bool):
@@ -178,6 +179,8 @@ def expected(hint: Any) -> str:
     origin = get_origin(hint)
     if hint in PLAIN:
         return PLAIN[hint]
+    if hint is Any:
+        return "any value"
     if origin in (Union, types.UnionType):
         return " or ".join(expected(part) for part in get_args(hint) if part is not type(None))
     if origin is Literal:

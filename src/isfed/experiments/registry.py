@@ -9,6 +9,7 @@ the parameters of the function, with their types and defaults.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
@@ -60,12 +61,16 @@ from isfed.sampling.designs import (
     Design,
     Deville,
     HartleyRao,
+    LocalPivotal,
     Poisson,
     Sampford,
+    Spread,
     Systematic,
     WithReplacement,
 )
 from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Uniform
+
+BY = "by"  # the key of an option that is called as the word of its registry
 
 
 class Registry(Mapping[str, Callable]):
@@ -98,16 +103,30 @@ class Registry(Mapping[str, Callable]):
             raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
         return self._known[name]
 
+    def options(self, factory: Callable) -> dict[str, Argument]:
+        """The options of what `factory` makes, by the key of a file.
+
+        The word itself names the object, so an option that is called the same, such as `design` of
+        `Spread`, has the key `by`, and holds another object of this registry.
+        """
+        found = arguments(factory)
+        inner = found.pop(self.word, None)
+        return found if inner is None else {BY: replace(inner, hint=self.word), **found}
+
     def read(self, given: Any, where: str) -> Any:
         """An object from its name, or from a table with its name and its options."""
         table = {self.word: given} if isinstance(given, str) else given
         if isinstance(table, Mapping) and self.word not in table:
             raise ConfigError(f"{where} needs a key {self.word!r}")
-        check_keys(table, [self.word, *_options(self._known)], where=where)
+        every = dict.fromkeys(key for made in self._known.values() for key in self.options(made))
+        check_keys(table, [self.word, *every], where=where)
         name = table[self.word]
         factory = self.find(name, where=f"{where}.{self.word}")
         options = {key: value for key, value in table.items() if key != self.word}
-        found = read_arguments(options, arguments(factory), where=f"{where} ({name})")
+        keys = self.options(factory)
+        readers = {self.word: self.read}
+        found = read_arguments(options, keys, where=f"{where} ({name})", readers=readers)
+        found = {keys[key].name: value for key, value in found.items()}
         return make(factory, found, where=where)
 
     def write(self, value: Any) -> Any:
@@ -115,8 +134,12 @@ class Registry(Mapping[str, Callable]):
         name = self.name_of(value)
         if name is None:
             return repr(value)
-        options = {key: getattr(value, key) for key in arguments(self._known[name])}
-        return {self.word: name, **write_table(options)} if options else name
+        keys = self.options(self._known[name])
+        options = {key: getattr(value, argument.name) for key, argument in keys.items()}
+        if BY in options:
+            options[BY] = self.write(options[BY])
+        written = write_table(options)
+        return {self.word: name, **written} if written else name
 
     def name_of(self, value: Any) -> str | None:
         """The name of what made an object; None if nothing here did."""
@@ -127,17 +150,13 @@ class Registry(Mapping[str, Callable]):
         return name if name in self._known else None
 
 
-def _options(known: Mapping[str, Callable]) -> list[str]:
-    return list(dict.fromkeys(key for factory in known.values() for key in arguments(factory)))
-
-
 METHODS = Registry("kind")
 POLICIES = Registry(
     "policy", uniform=Uniform, oracle=Oracle, current=Current, running=Running, memory=Memory
 )
 DESIGNS = Registry(
     "design", systematic=Systematic, hartley_rao=HartleyRao, deville=Deville, sampford=Sampford,
-    poisson=Poisson, with_replacement=WithReplacement,
+    poisson=Poisson, with_replacement=WithReplacement, spread=Spread, local_pivotal=LocalPivotal,
 )  # fmt: skip
 LOSSES = Registry(
     "loss", least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax

@@ -14,6 +14,7 @@ from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic
 from isfed.sampling.designs.tree import SumTree
 
 ALL_DESIGNS = (Systematic, HartleyRao, Deville, Sampford, Poisson, WithReplacement)
+SPREAD_DESIGNS = (Spread, LocalPivotal)  # those that know more of the units than their number
 
 
 @runtime_checkable
@@ -36,6 +37,7 @@ class Design(Protocol):
 
 __all__ = [
     "ALL_DESIGNS",
+    "SPREAD_DESIGNS",
     "Design",
     "Deville",
     "HartleyRao",

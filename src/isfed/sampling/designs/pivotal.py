@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.arguments import shown
 from isfed.base.compiled import compiled, inlined
 from isfed.base.streams import Stream, as_stream, below, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
@@ -79,7 +80,8 @@ class LocalPivotal:
     A random undecided unit and its nearest undecided neighbour fight until every unit is in or out
     (the second method of Grafström, Lundström and Schelin, Biometrics 2012).
 
-    points: (N, d) where the units are. Without points only `Spread` can use it, which knows some.
+    points: (N, d) where the units are, one row for each. Only `Spread`, which has points of its
+        own, can use it without.
 
     >>> design = LocalPivotal(np.array([[0.0], [0.1], [5.0], [5.1]]))
     >>> sorted(int(unit) // 2 for unit in design.draw([0.5, 0.5, 0.5, 0.5], rng=0))
@@ -100,24 +102,42 @@ class LocalPivotal:
             return
         from scipy.spatial import KDTree  # takes a while to import
 
-        points = np.ascontiguousarray(self.points, np.float64)
+        try:
+            points = np.ascontiguousarray(self.points, np.float64)
+        except (TypeError, ValueError):  # rows of different lengths, or words
+            points = np.empty(0)
         points = points[:, None] if points.ndim == 1 else points
         if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
             raise ValueError(
-                f"points must be finite numbers, one row for each unit, got shape {points.shape}"
+                "points must be finite numbers, one row for each unit and as many numbers in each, "
+                f"got {shown(self.points)}"
             )
         object.__setattr__(self, "points", points)
         count = min(NEIGHBOURS, len(points))
         near = KDTree(points).query(points, k=count)[1].reshape(len(points), count)
         object.__setattr__(self, "near", np.ascontiguousarray(near, np.int64))
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and np.array_equal(self._places(), other._places())
+
+    def __hash__(self) -> int:
+        return hash(self._places().tobytes())
+
+    def _places(self) -> np.ndarray:
+        return np.empty((0, 0)) if self.points is None else self.points
+
+    def check(self, count: int) -> None:
+        """Raise a ValueError unless the places of so many units are known."""
+        given = len(self._places())
+        if given != count:
+            raise ValueError(
+                f"LocalPivotal knows the places of {given} units, but is to draw from {count}; "
+                "give points, one row for each unit, or let sketches be the places: "
+                "Spread(LocalPivotal())"
+            )
+
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, _ = check_inclusion(inclusion)
-        if self.points is None or len(self.points) != values.size:
-            given = 0 if self.points is None else len(self.points)
-            raise ValueError(
-                f"LocalPivotal knows the places of {given} units, but is to draw from "
-                f"{values.size}; give points, one row for each unit"
-            )
+        self.check(values.size)
         return _fight(values, self.points, self.near, as_stream(rng).state)
