@@ -42,8 +42,8 @@ class Along:
 class Spread:
     """Draw agents that differ: along an order of their sketches, or far from each other.
 
-    design: `Deville()` or `Systematic()` along the order, or `LocalPivotal()` among the sketches; in
-        a file this is the key `by`, for instance {design = "spread", by = "local-pivotal"}.
+    design: `Deville()` or `Systematic()` along the order, or `LocalPivotal()` among the sketches.
+        In a file this is the key `by`, for instance {design = "spread", by = "local-pivotal"}.
     sketch: numbers kept of every agent's last change.
     every: rounds after which the order is renewed.
 
