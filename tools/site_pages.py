@@ -78,8 +78,9 @@ def own_names(module: str) -> list[str]:
     homes = {
         alias.name: node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{module}.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isfed.")
         for alias in node.names
+        if alias.name not in isfed.__all__  # these stand further up on the page
     }
     return [f"{home}.{name}" for name, home in sorted(homes.items())]
 

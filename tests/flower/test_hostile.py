@@ -113,7 +113,7 @@ def test_who_is_refused_again_and_again_is_left_out_and_reported(tmp_path, caplo
 
     def spoil(reply):
         asked.append(reply)
-        return hostile.UNREADABLE["not a number"](reply)
+        return hostile.UNREADABLE["values that are not numbers"](reply)
 
     with caplog.at_level(logging.INFO):
         result, strategy = train(tmp_path, spoil, rounds=6)
@@ -131,7 +131,7 @@ def test_when_everybody_is_left_out_the_run_ends_with_a_sentence(tmp_path, monke
 
 def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):
     checkpoint = tmp_path / "cloud.npz"
-    train(tmp_path, hostile.UNREADABLE["infinite"], rounds=3, checkpoint=checkpoint)
+    train(tmp_path, hostile.UNREADABLE["infinite values"], rounds=3, checkpoint=checkpoint)
     still, first = train(tmp_path, lambda reply: reply, rounds=4, checkpoint=checkpoint)
     assert still.train_metrics_clientapp[4]["answered"] == 4
     assert first._lock is not None
@@ -143,6 +143,6 @@ def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):
 def test_the_table_of_attacks_in_the_documentation_is_what_is_tried():
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
     assert hostile.attack_table() in page
-    assert hostile.attack_table().count("\n") - 1 >= 25
+    assert len({*hostile.UNREADABLE, *hostile.FAILURES, *hostile.SCORES, *hostile.ELSEWHERE}) >= 70
     for _, place in hostile.ELSEWHERE.values():
         assert (Path(__file__).parents[2] / place).exists()

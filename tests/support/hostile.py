@@ -84,21 +84,21 @@ UNREADABLE = {
     "complex numbers": _bytes(saved(np.zeros(2, complex))),
     "integers": _bytes(saved(np.zeros(2, np.int64))),
     "half precision": _bytes(saved(np.zeros(2, np.float16))),
-    "the other byte order": _bytes(saved(np.zeros(2, ">f8"))),
-    "a pickle": _bytes(saved(np.array([{}, []], object), allow_pickle=True)),
+    "the wrong byte order": _bytes(saved(np.zeros(2, ">f8"))),
+    "pickled objects": _bytes(saved(np.array([{}, []], object), allow_pickle=True)),
     "an archive": _bytes(archive()),
     "bytes that begin like an archive": _bytes(b"PK\x03\x04" + b"\0" * 100),
     "no bytes": _bytes(b""),
-    "the magic alone": _bytes(b"\x93NUMPY"),
+    "only the first six bytes of a file": _bytes(b"\x93NUMPY"),
     "half a header": _bytes(saved(np.zeros(2))[:40]),
     "a header that does not end": _bytes(headed(b"{'descr': '<f8', 'shape': (\n")),
-    "a header that is no dictionary": _bytes(headed(b"[" * 500 + b"\n")),
-    "a header that calls": _bytes(headed(b"__import__('os').getpid()\n")),
+    "a header that is not a dictionary": _bytes(headed(b"[" * 500 + b"\n")),
+    "a header that calls a function": _bytes(headed(b"__import__('os').getpid()\n")),
     "a header of four gigabytes": _bytes(headed(b"", version=2)[:8] + b"\xff" * 4 + b"{" * 99),
     "a version that does not exist": _bytes(b"\x93NUMPY\x09\x00" + b"\0" * 99),
     "a shape of 10^15": _bytes(headed((_HEAD % "(1000000000000000,)").encode())),
     "a negative shape": _bytes(headed((_HEAD % "(-2,)").encode())),
-    "a shape that is no number": _bytes(headed((_HEAD % "('x',)").encode())),
+    "a shape that is not a number": _bytes(headed((_HEAD % "('x',)").encode())),
     "another shape than labelled": _bytes(saved(np.zeros((2, 2)))),
     "too few numbers": _bytes(saved(np.zeros(2))[:-1]),
     "too many numbers": _bytes(saved(np.zeros(2)) + b"\0" * 8),
@@ -117,31 +117,31 @@ UNREADABLE = {
     "no metrics": lambda r: send(r, Array(np.zeros(2)), metrics=None),
     "a configuration as change": lambda r: send(r, Array(np.zeros(2)), change=ConfigRecord()),
     "a change without its digest": lambda r: send(r, Array(np.zeros(2)), isfed=None),
-    "a change altered on its way": lambda r: send(
+    "a change that was altered on its way": lambda r: send(
         r, Array(np.ones(2)), isfed=ConfigRecord({"digest": "0" * 32})
     ),
-    "nothing": empty,
-    "not a number": lambda r: send(r, Array(np.full(2, math.nan))),
-    "infinite": lambda r: send(r, Array(np.array([math.inf, 0.0]))),
+    "an empty reply": empty,
+    "values that are not numbers": lambda r: send(r, Array(np.full(2, math.nan))),
+    "infinite values": lambda r: send(r, Array(np.array([math.inf, 0.0]))),
     "a change that overflows": lambda r: send(r, Array(np.full(2, 1e300))),
     "a change a million times the others'": lambda r: send(r, Array(np.full(2, 1e6))),
 }
 FAILURES = {
     "an error of ten megabytes": lambda r: error(r, "x" * 10 * LONG),
-    "an error that writes a log": lambda r: error(r, "bad\n\x1b[1mround 9: 5 of 5 answered"),
+    "an error that imitates log lines": lambda r: error(r, "bad\n\x1b[1mround 9: 5 of 5 answered"),
     "an error without a reason": lambda r: error(r, ""),
 }
 SCORES = {
     "a negative score": lambda r: send(r, Array(np.zeros(2)), -1.0),
     "an infinite score": lambda r: send(r, Array(np.zeros(2)), math.inf),
     "an enormous score": lambda r: send(r, Array(np.zeros(2)), 1e200),
-    "a score that is no number": lambda r: send(r, Array(np.zeros(2)), math.nan),
+    "a score that is not a number": lambda r: send(r, Array(np.zeros(2)), math.nan),
     "a list of scores": lambda r: send(r, Array(np.zeros(2)), [1.0, 2.0]),
     "no score": lambda r: send(r, Array(np.zeros(2)), metrics=MetricRecord({})),
 }
-REFUSED = "nothing: refused and counted, the model is the one without this agent"
+REFUSED = "nothing: refused and counted; the model is the same as if the agent were absent"
 ABSENT = "nothing: counts as an absence; what it writes into the log is cut to a line"
-KEPT = "its change counts as that of others; the score is refused and counted"
+KEPT = "nothing: the score is refused and counted; its change counts like any other"
 # What was tried elsewhere: name -> (what it achieved, the test that tries it).
 ELSEWHERE = {
     "a reply that Flower itself cannot decode": (
@@ -149,11 +149,11 @@ ELSEWHERE = {
         "tests/flower/test_hostile.py",
     ),
     "200 megabytes in place of a change": (
-        "the cloud loads them, then refuses and counts",
+        "**the cloud loads them**, then refuses and counts them",
         "tests/network/test_faults.py",
     ),
     "refused models in every round": (
-        "left out after three, and reported",
+        "the agent is left out after three of them, and reported",
         "tests/flower/test_hostile.py",
     ),
     "a change as long as the others', in any direction": (
@@ -187,7 +187,7 @@ ELSEWHERE = {
         "tests/flower/test_strategy.py",
     ),
     "Flower's differential privacy around the strategy": (
-        "the run ends with a sentence",
+        "the run ends with an error that says why",
         "tests/flower/test_privacy.py",
     ),
     "a node with a key that was never registered": (
@@ -205,12 +205,21 @@ ELSEWHERE = {
 
 
 def attack_table() -> str:
-    """The table of docs/deploy.md."""
+    """The table of docs/deploy.md; what the same test tries with the same end shares a row."""
+    here = "tests/flower/test_hostile.py"
     rows = [
-        *((name, REFUSED, "tests/flower/test_hostile.py") for name in UNREADABLE),
-        *((name, ABSENT, "tests/flower/test_hostile.py") for name in FAILURES),
-        *((name, KEPT, "tests/flower/test_hostile.py") for name in SCORES),
+        (
+            f"a change that cannot be used, in {len(UNREADABLE)} ways: {_list(UNREADABLE)}",
+            REFUSED,
+            here,
+        ),
+        (_list(FAILURES), ABSENT, here),
+        (_list(SCORES), KEPT, here),
         *((name, *found) for name, found in ELSEWHERE.items()),
     ]
     lines = ["| attack | what it achieved | tried in |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {a} | {b} | {c} |" for a, b, c in rows)])
+
+
+def _list(attacks: dict[str, Any]) -> str:
+    return "; ".join(attacks)

@@ -24,7 +24,12 @@ WINDOW = 16
 
 
 class Absences(Enum):
-    """What becomes of the share of an agent that does not answer."""
+    """What the absence of an agent means: nothing (`DROP`), or more weight later (`ADJUSTED`).
+
+    `DROP` counts a missing change as zero, so agents that answer less often count less.
+    `ADJUSTED` multiplies the changes of an agent by an estimate of 1 / r_k, where r_k is how often
+    it answers; that is unbiased if an absence does not depend on what the agent would have sent.
+    """
 
     DROP = "drop"
     ADJUSTED = "adjusted"

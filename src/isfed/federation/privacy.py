@@ -18,9 +18,10 @@ import numpy as np
 class Privacy:
     """The largest length of a change, and the noise relative to it.
 
-    `clip` is that length; in the cloud it is the length of the weighted change, at an agent of
-    what leaves it. `noise` is the standard deviation of the noise on every coordinate, in
-    multiples of what one agent can contribute: clip / L in the cloud, clip at an agent.
+    clip: the largest length: in the cloud that of the weighted change, at an agent that of what
+        leaves it.
+    noise: the standard deviation of the noise on every coordinate, in multiples of what one agent
+        can contribute: clip / L in the cloud, clip at an agent.
 
     >>> Privacy(clip=1.0).shorten(np.array([3.0, 4.0]))
     array([0.6, 0.8])

@@ -15,17 +15,19 @@ from isfed.federation.trust import ScoreRange
 class Safety:
     """How the cloud treats agents that are absent, slow, wrong or hostile.
 
-    absences            what becomes of the share of an agent that does not answer
-    largest_adjustment  the most that `Absences.ADJUSTED` multiplies a change by
-    enough              the share of the agents drawn whose answers may close a round ...
-    patience            ... and the share of rounds that wait for all: late answers count there
-                        by 1 / patience, which makes up for the rounds that did not wait for them
-    scores              the range of scores that is accepted
-    most_inclusion      the largest inclusion probability of any agent; None: the default cap
-    largest_change      a longer change is refused whatever the others send: it could overflow
-    largest_ratio       a change longer than this many times the median agent's is refused
-    most_refusals       after so many refused changes in a row an agent is left out; 0: never
-    privacy             clipping and noise in the cloud; None: neither
+    absences: what an absence means: `Absences.DROP` counts a missing change as zero,
+        `Absences.ADJUSTED` makes up for it by an estimate of how often the agent answers.
+    largest_adjustment: the most that `Absences.ADJUSTED` multiplies a change by.
+    enough: the share of the agents drawn whose answers may close a round.
+    patience: the share of rounds that wait for all. An answer that came after the quorum counts
+        1 / patience times there, which makes up for the rounds that did not wait for it.
+    scores: the range of scores that is accepted.
+    most_inclusion: the largest inclusion probability of any agent; None: one half, or three times
+        L / K if that is more.
+    largest_change: a longer change is refused whatever the others send: it could overflow.
+    largest_ratio: a change longer than this many times the median agent's is refused.
+    most_refusals: after so many refused changes in a row an agent is left out; 0: never.
+    privacy: clipping and noise in the cloud; None: neither.
     """
 
     absences: Absences = Absences.DROP

@@ -20,6 +20,9 @@ from isfed.sampling.policies import Table
 class ScoreRange:
     """The scores that the cloud accepts.
 
+    low: the smallest; noise on scores needs one above 0.
+    high: the largest.
+
     >>> ScoreRange(0.01, 100.0).clip(1e6)
     100.0
     """

@@ -7,19 +7,37 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isfed.federation.absences import Absences
+    from isfed.federation.privacy import Privacy
+    from isfed.federation.safety import Safety
+    from isfed.federation.trust import ScoreRange
     from isfed.flower.client import agent_turn, tell_agent
     from isfed.flower.own import own_turn
     from isfed.flower.strategy import Strategy
     from isfed.flower.torch import torch_turn
 
-__all__ = ["Strategy", "agent_turn", "own_turn", "tell_agent", "torch_turn"]
+__all__ = [
+    "Absences",
+    "Privacy",
+    "Safety",
+    "ScoreRange",
+    "Strategy",
+    "agent_turn",
+    "own_turn",
+    "tell_agent",
+    "torch_turn",
+]
 
 _HOMES = {
-    "Strategy": "strategy",
-    "agent_turn": "client",
-    "own_turn": "own",
-    "tell_agent": "client",
-    "torch_turn": "torch",
+    "Absences": "federation.absences",
+    "Privacy": "federation.privacy",
+    "Safety": "federation.safety",
+    "ScoreRange": "federation.trust",
+    "Strategy": "flower.strategy",
+    "agent_turn": "flower.client",
+    "own_turn": "flower.own",
+    "tell_agent": "flower.client",
+    "torch_turn": "flower.torch",
 }
 
 
@@ -34,5 +52,6 @@ def __getattr__(name: str) -> Any:
     # command line can show its help without Flower.
     if name not in _HOMES:
         raise AttributeError(f"module 'isfed.flower' has no attribute {name!r}")
-    require_flwr()
-    return getattr(importlib.import_module(f"isfed.flower.{_HOMES[name]}"), name)
+    if _HOMES[name].startswith("flower."):
+        require_flwr()
+    return getattr(importlib.import_module(f"isfed.{_HOMES[name]}"), name)
