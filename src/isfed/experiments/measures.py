@@ -56,3 +56,21 @@ class HeldOutLoss:
         """The loss of every model, (R, 1)."""
         values = [self.weight @ self.loss.values(w, self.x, self.y) for w in params]
         return np.array(values)[:, None]
+
+
+class LossAndAccuracy:
+    """Mean loss and share of right rows of softmax regression, on rows held apart."""
+
+    names: tuple[str, ...] = ("loss", "accuracy")
+
+    def __init__(self, loss: Any, x: np.ndarray, y: np.ndarray, *, every: int) -> None:
+        self.loss, self.x, self.y, self.every = loss, x, y, every
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """The two of every model, (R, 2)."""
+        found = np.empty((len(params), 2))
+        for row, model in zip(found, params, strict=True):
+            scores = self.x @ model.reshape(self.loss.num_classes, -1).T
+            row[0] = self.loss.values(model, self.x, self.y).mean()
+            row[1] = (scores.argmax(axis=1) == self.y).mean()
+        return found

@@ -38,8 +38,8 @@ from isfed.experiments.steps import Search, search_step_size
 from isfed.experiments.tuned import HeldOut
 from isfed.experiments.workers import Crew
 from isfed.federation.agents import Ledger
-from isfed.sampling.designs import HartleyRao
-from isfed.sampling.policies import Memory, Score
+from isfed.sampling.designs import HartleyRao, Spread
+from isfed.sampling.policies import Memory, Score, Uniform
 
 TUNING_SEED = 1000  # added to the seed of the study: step sizes are chosen on draws of their own
 LAST_SHARE = 0.25
@@ -90,8 +90,8 @@ SETTINGS = {
     ),
     "d": Setting(
         "d", "synthetic(1,1), 30 agents, softmax regression, 20 passes of batches of 10",
-        NetworkData(rows="synthetic", model="softmax", num_agents=30, passes=20, batch_size=10,
-                    every=5),
+        NetworkData(rows="synthetic", model="softmax", compiled=True, num_agents=30, passes=20,
+                    batch_size=10, every=5),
         10, 200, (0.001, 0.003, 0.01, 0.03), (0.6, 0.7, 0.75),
     ),
     "e": Setting(
@@ -113,6 +113,7 @@ def methods(setting: Setting) -> dict[str, Any]:
     return {
         "FedAvg": FedAvg(**common),
         "importance": importance(**ours),
+        "spread": importance(**common, agents=Uniform(), agent_design=Spread(), label="spread"),
         "difference": importance(**ours, correction="difference"),
         "drift": importance(**ours, correction="drift"),
         "drift, importance": importance(

@@ -14,6 +14,7 @@ from isfed.report.figures import save_figure
 LOOKS: dict[str, tuple[str, Any]] = {
     "FedAvg": ("tab:blue", "-"),
     "importance": ("black", (0, (1, 1.2))),
+    "spread": ("tab:pink", "-"),
     "difference": ("tab:green", (0, (6, 2))),
     "drift": ("tab:red", "-"),
     "drift, importance": ("tab:red", (0, (3, 1, 1, 1))),
