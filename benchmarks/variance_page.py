@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from variance_problems import PRESETS, make_problem
-from variance_study import METHODS, Cell, cells, path_of
+from variance_study import FIRST, METHODS, Cell, cells, path_of
 
 from isfed.base.files import read_json
-from isfed.theory import compare_ways
+from isfed.theory import Ways, compare_ways
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-# What `compare_ways` recommends, as methods of the study.
-RECOMMENDED = {
-    "uniform": "uniform",
-    "importance": "importance",
-    "spread": "spread",
-    "difference": "difference, importance",
-    "drift": "drift, importance",
-}
+PAGE = Path(__file__).parents[1] / "docs" / "variance.md"
+FIGURES = PAGE.parent / "figures"
+BEGIN = "<!-- begin: made by `python benchmarks/variance_study.py page` -->"
+END = "<!-- end -->"
+PREDICTED = """### Predicted and measured
+
+How many times smaller the variance of a round is than under uniform sampling, at w^o; the causes of
+the error that uniform sampling leaves; what `diagnose` recommends at the step size at which uniform
+sampling did best; and the error of the recommended way over that of the best of all. Bold: more
+than one standard error above the best.
+"""
 
 
 def result(cell: Cell, method: str) -> tuple[float, float] | None:
@@ -73,34 +76,47 @@ def table(group: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def frozen_table() -> str:
-    """The variance of one round at w^o, and what `diagnose` says."""
-    ways = ("importance", "spread", "difference")
+@cache
+def recommended(cell: Cell) -> tuple[Ways, str]:
+    """What `diagnose` says of a cell, and the method of the study that does it."""
+    step = read_json(path_of(cell, "uniform"))["step"]
+    found = compare_ways(
+        make_problem(cell.problem, cell.steps), num_active=cell.active, step_size=step
+    )
+    name = found.best.name
+    if name in ("difference", "drift") and found.weighted:
+        name = f"{name}, importance"
+    if name == "difference" and result(cell, name) is None and cell.problem not in PRESETS:
+        name = "drift" if cell.steps == 1 else name  # with one step the two are the same
+    return found, name
+
+
+def predicted_table() -> str:
+    """What `diagnose` says of every cell without absences, and whether it is right."""
     lines = [
-        "| problem, E, L | importance | spread | correction | size | direction | drift | noise "
+        "| | importance | spread | correction | size | direction | drift | noise "
         "| recommended | measured best | recommended over best |",
         "|---" * 11 + "|",
     ]
     right = total = 0
     for cell in cells():
         known = {m: r for m in METHODS if (r := result(cell, m)) is not None}
-        if cell.absent or len(known) < 5:
+        if cell.absent or not known.keys() >= set(FIRST):
             continue
-        step = read_json(path_of(cell, "uniform"))["step"]
-        problem = make_problem(cell.problem, cell.steps)
-        found = compare_ways(problem, num_active=cell.active, step_size=step)
-        chosen = RECOMMENDED[found.best.name]
+        found, chosen = recommended(cell)
         best = min(known, key=lambda m: known[m][0])
         ratio = known[chosen][0] / known[best][0] if chosen in known else math.nan
         error = math.hypot(known[best][1], known.get(chosen, (0.0, 0.0))[1])
         good = chosen in known and known[chosen][0] <= known[best][0] + error
         right, total = right + good, total + 1
+        ways = ("importance", "spread", "drift")
         times = " | ".join(f"{found.ways[way].times_smaller:.3g}" for way in ways)
         shares = " | ".join(f"{part:.0%}" for part in found.sources.shares().values())
-        lines.append(f"| {heading(cell)} | {times} | {shares} | {chosen} | {best} | {ratio:.2f} |")
+        mark = f"{ratio:.2f}" if good else f"**{ratio:.2f}**"
+        lines.append(f"| {heading(cell)} | {times} | {shares} | {chosen} | {best} | {mark} |")
     lines.append(
-        "\nThe recommendation is the best, or within one standard error of it, in "
-        f"{right} of {total} cells."
+        f"\nThe recommendation is the best, or within one standard error of it, in {right} of "
+        f"{total} cells."
     )
     return "\n".join(lines)
 
@@ -108,73 +124,96 @@ def frozen_table() -> str:
 def tables() -> str:
     """All tables, in markdown."""
     everything = cells()
+    labelled = [c for c in everything if c.problem not in PRESETS]
     groups = {
-        "The regression presets, step 0.01, msd in dB": [
+        "The regression presets, step size 0.01, msd in dB": [
             c for c in everything if c.problem in PRESETS and not c.absent
         ],
         "Labels, L=10, excess risk in thousandths": [
-            c for c in everything if c.problem not in PRESETS and c.active == 10 and not c.absent
+            c for c in labelled if c.active == 10 and not c.absent
         ],
-        "L=2": [c for c in everything if c.problem not in PRESETS and c.active == 2],
-        "L=30": [c for c in everything if c.problem not in PRESETS and c.active == 30],
-        "30% of the uploads are lost (dropped)": [c for c in everything if c.absent],
+        "Labels, L=2": [c for c in labelled if c.active == 2],
+        "Labels, L=30": [c for c in labelled if c.active == 30],
+        "30% of the turns are lost (msd in dB for the presets, else thousandths)": [
+            c for c in everything if c.absent
+        ],
     }
     parts = [f"### {name}\n\n{table(group)}\n" for name, group in groups.items() if table(group)]
-    return "\n".join([*parts, "### Predicted\n", frozen_table()])
+    return "\n".join([*parts, PREDICTED, predicted_table(), ""])
+
+
+def page() -> str:
+    """Put the tables into docs/variance.md, between the two marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN, 1)
+    _, tail = rest.split(END, 1)
+    PAGE.write_text(f"{head}{BEGIN}\n{tables()}{END}{tail}", encoding="utf-8")
+    return f"{PAGE} has the tables of what is in {path_of(cells()[0], 'uniform').parents[1]}"
+
+
+SHOWN = {
+    "importance": "tab:blue",
+    "spread": "tab:green",
+    "difference, importance": "tab:orange",
+    "drift, importance": "tab:red",
+    "SCAFFOLD": "tab:gray",
+}
+PREDICTABLE = (
+    ("importance", "importance", "o"),
+    ("spread", "spread", "s"),
+    ("difference", "difference, importance", "^"),
+    ("drift", "drift, importance", "v"),
+)
+
+
+def gain(cell: Cell, method: str) -> float:
+    """How far the error of a method is below that of uniform sampling, in dB."""
+    base, found = result(cell, "uniform"), result(cell, method)
+    if base is None or found is None or not math.isfinite(base[0] + found[0]):
+        return math.nan
+    return 10 * math.log10(base[0] / found[0])
 
 
 def figures() -> str:
     """Two figures: what each way gains, and predicted against measured."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown_methods = (
-        "importance",
-        "spread",
-        "difference, importance",
-        "drift, importance",
-        "SCAFFOLD",
-    )
     chosen = [c for c in cells() if c.active in (6, 10) and not c.absent and result(c, "uniform")]
-    figure, axes = plt.subplots(figsize=(9.0, 4.2))
-    places = np.arange(len(chosen))
-    for i, method in enumerate(shown_methods):
-        gains = []
-        for cell in chosen:
-            base, found = result(cell, "uniform"), result(cell, method)
-            fine = base and found and math.isfinite(found[0])
-            gains.append(10 * math.log10(base[0] / found[0]) if fine else math.nan)  # type: ignore[index]
-        axes.bar(places + 0.16 * (i - 2), gains, 0.15, label=method)
-    axes.set_xticks(places, [heading(c).replace(", L", "\nL") for c in chosen], fontsize=7)
-    axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.set_ylabel("error below uniform sampling, dB")
-    axes.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
     FIGURES.mkdir(exist_ok=True)
+    figure, axes = plt.subplots(figsize=(7.5, 0.75 * len(chosen) + 1.2))
+    places = np.arange(len(chosen))
+    for i, (method, colour) in enumerate(SHOWN.items()):
+        gains = [gain(cell, method) for cell in chosen]
+        axes.barh(places + 0.16 * (i - 2), gains, 0.15, label=method, color=colour)
+    axes.set_yticks(places, [heading(cell) for cell in chosen])
+    axes.invert_yaxis()
+    axes.axvline(0.0, color="black", linewidth=0.8)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("error below that of uniform sampling, dB (to the right is better)")
+    axes.legend(frameon=False, loc="lower right")
+    figure.tight_layout()
     figure.savefig(FIGURES / "variance-gain.png", dpi=110)
     plt.close(figure)
 
-    figure, axes = plt.subplots(figsize=(5.2, 4.2))
-    for way, method in (
-        ("importance", "importance"),
-        ("spread", "spread"),
-        ("drift", "drift, importance"),
-    ):
-        predicted, measured = [], []
-        for cell in chosen:
-            base, found = result(cell, "uniform"), result(cell, method)
-            if not (base and found and math.isfinite(found[0])):
-                continue
-            step = read_json(path_of(cell, "uniform"))["step"]
-            problem = make_problem(cell.problem, cell.steps)
-            ways = compare_ways(problem, num_active=cell.active, step_size=step).ways
-            predicted.append(10 * math.log10(ways["uniform"].excess / ways[way].excess))
-            measured.append(10 * math.log10(base[0] / found[0]))
-        axes.scatter(predicted, measured, label=method)
-    ends = axes.get_xlim()
-    axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.set_xlabel("predicted gain over uniform sampling, dB")
-    axes.set_ylabel("measured gain, dB")
-    axes.legend(frameon=False, fontsize=8)
+    chosen = [c for c in cells() if not c.absent and result(c, "uniform")]
+    predictions = {cell: recommended(cell)[0].ways for cell in chosen}
+    figure, axes = plt.subplots(figsize=(6.0, 5.0))
+    for way, method, marker in PREDICTABLE:
+        predicted = [
+            10 * math.log10(predictions[c]["uniform"].excess / predictions[c][way].excess)
+            for c in chosen
+        ]
+        measured = [gain(cell, method) for cell in chosen]
+        axes.scatter(predicted, measured, label=method, color=SHOWN[method], marker=marker, s=28)
+    low, high = axes.get_xlim()
+    axes.plot((low, high), (low, high), color="black", linewidth=0.8, label="as predicted")
+    axes.grid(alpha=0.3)
+    axes.set_xlabel("predicted: error below that of uniform sampling, dB")
+    axes.set_ylabel("measured, dB")
+    axes.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(FIGURES / "variance-predicted.png", dpi=110)
     plt.close(figure)

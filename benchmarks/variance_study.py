@@ -2,6 +2,7 @@
 
     python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
     python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
+    python benchmarks/variance_study.py page       # puts them into docs/variance.md
     python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
@@ -200,7 +201,7 @@ def run(num_seeds: int, minutes: float, only: str) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("run", "tables", "figures"))
+    parser.add_argument("command", choices=("run", "tables", "page", "figures"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--only", default="")
@@ -212,7 +213,7 @@ def main() -> None:
         return
     import variance_page
 
-    print(variance_page.tables() if given.command == "tables" else variance_page.figures())
+    print(getattr(variance_page, given.command)())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from isfed import Clock, Deville, ISFedAvg, LocalPivotal, Memory, Running, Sprea
 from isfed.algorithms.corrected import CorrectedState
 from isfed.federation.absences import WINDOW
 from isfed.federation.compiled_agents import CompiledAgents
-from isfed.federation.correction import Correction
 from isfed.federation.object_agents import ObjectAgents
 from isfed.simulate.run import make_run
 
@@ -153,10 +152,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices, kind):
         assert np.array_equal(values, second.state()[name]), name
 
 
-def test_a_memory_of_another_shape_is_refused():
+@pytest.mark.parametrize(("engine", "name"), [("agents", "0.cloud.own"), ("kernel", "own")])
+def test_a_memory_of_another_shape_is_refused(engine, name):
     problem = small_problem()
-    run = make_run(problem, make(problem, {"correction": "drift"}), engine="agents")
-    saved = {**run.state(), "0.cloud.own": np.zeros((6, 3))}
+    run = make_run(problem, make(problem, {"correction": "drift"}), engine=engine)
+    assert name in run.state()
+    saved = {**run.state(), name: np.zeros((6, 3))}
     with pytest.raises(ValueError, match=r"own is float64 of shape \(6, 3\), expected"):
         run.restore(saved)
 
@@ -218,11 +219,3 @@ def test_what_does_not_fit_the_problem_is_refused():
         simulate(problem, make(problem, {}, costs=[1.0, 2.0, 3.0]), rounds=1)
     with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5"):
         simulate(problem, make(problem, {}, design=Spread(), num_active=9), rounds=1)
-
-
-def test_a_correction_over_the_network_is_refused():
-    from isfed.federation.coordinator import Coordinator
-
-    algorithm = ISFedAvg(step_size=0.1, num_active=2, correction=Correction("drift"))
-    with pytest.raises(ValueError, match="leave correction out"):
-        Coordinator(algorithm, np.zeros(3), num_agents=5)

@@ -6,66 +6,21 @@ import math
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from local_grid import LocalGrid
+from small_flower import (
+    AGENTS,
+    ALGORITHM,
+    NAMES,
+    in_process,
+    initial,
+    make_grid,
+    make_strategy,
+    params_of,
+)
 
-from isfed import PAPER, ISFedAvg, Memory, Running, Uniform, WithReplacement
-from isfed.algorithms.in_process import Federation
+from isfed import ISFedAvg, Memory, Running, Uniform, WithReplacement
 from isfed.federation.absences import Absences
 from isfed.federation.safety import Safety
-from isfed.flower import Strategy, agent_turn, tell_agent, wire
-
-AGENTS, SEED = 5, 11
-PROBLEM = PAPER.replace(num_agents=AGENTS).make(seed=SEED)
-ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
-NAMES = [f"agent{k}" for k in range(AGENTS)]
-
-
-def client_app():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        agent = context.node_config["partition-id"]
-        turn = agent_turn(
-            lambda _: PROBLEM.data.agent(agent),
-            loss=PROBLEM.loss,
-            local_steps=int(PROBLEM.local_steps[agent]),
-            batch_size=int(PROBLEM.batch_size[agent]),
-        )
-        return turn(message, context)
-
-    app.query()(tell_agent)
-    return app
-
-
-def make_grid(tmp_path, spoil=None):
-    configs = [{"partition-id": k, "isfed-state": str(tmp_path / "state")} for k in range(AGENTS)]
-    return LocalGrid(client_app(), configs, spoil)
-
-
-def initial():
-    return ArrayRecord({"params": Array(np.zeros(PROBLEM.num_params))})
-
-
-def make_strategy(algorithm=ALGORITHM, **options):
-    quick = {"names": NAMES, "time_limit": 5.0, "join_limit": 0.0, "fraction_evaluate": 0.0}
-    quick["weighting"] = "step"  # as the in-process run
-    options = {**quick, **options}
-    return Strategy(algorithm, num_agents=AGENTS, seed=SEED, **options)
-
-
-def params_of(result):
-    return result.arrays["params"].numpy()
-
-
-def in_process(rounds, algorithm=ALGORITHM):
-    run = Federation(
-        PROBLEM, algorithm, seed=SEED, repetition=0, initial=np.zeros(PROBLEM.num_params)
-    )
-    for i in range(rounds):
-        run.step(i)
-    return run.cloud.params
+from isfed.flower import wire
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ def federation(kind, *, steps=1, batch=10, num_agents=40, seed=0):
             truth[0] = rng.lognormal(sigma=1.5) * (-1.0) ** k
         if kind == "noise":
             noise = 3.0
+        if kind == "unequal noise":
+            truth[k % KINDS] = 30.0 * (-1.0) ** (k // KINDS % 2)
+            noise = 3.0 * rng.lognormal(sigma=1.5)
         agents.append((x, x @ truth + noise * rng.normal(size=20)))
     data = FederatedData.from_agents(agents)
     return Problem(data, LeastSquares(0.01), local_steps=steps, batch_size=batch)
@@ -96,6 +99,16 @@ def test_the_recommendation_fits_the_cause(kind, options, best, words):
     assert found.best.name in best
     assert re.search(words, found.recommendation())
     assert found.as_dict()["recommendation"] == found.recommendation()
+
+
+def test_a_correction_draws_by_scores_where_the_noise_of_agents_differs():
+    equal = compare_ways(federation("direction"), num_active=4)
+    assert not equal.weighted
+    assert "agents=Uniform()" in equal.recommendation()
+    unequal = compare_ways(federation("unequal noise"), num_active=4)
+    assert unequal.weighted
+    assert "with agents=Memory()" in unequal.recommendation()
+    assert unequal.as_dict()["weighted"]
 
 
 def test_size_alone_is_named_as_the_cause():

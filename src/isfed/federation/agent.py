@@ -27,11 +27,14 @@ class Upload:
     change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
     score: how large its gradients are, as its policy defines it.
     gradients: how many example gradients it computed.
+    agreement: with a correction whose gain adapts, the inner product of the news of this turn and
+        of the last one that was accepted.
     """
 
     change: np.ndarray
     score: float
     gradients: int
+    agreement: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from isfed.base.checks import check_active
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.agent import Agent, SampledMethod, Upload
+from isfed.federation.apart import MeanMemory, Terms
 from isfed.federation.cloud import Cloud, Selection
+from isfed.federation.correction import make_rule
 from isfed.federation.reports import RoundReport, Timing
 from isfed.federation.safety import Safety
 from isfed.federation.standing import Standing
@@ -27,6 +29,7 @@ from isfed.federation.trust import (
     default_most_inclusion,
     limit_inclusion,
 )
+from isfed.sampling.designs import Spread
 from isfed.sampling.policies import Initial, Refresh
 
 Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum
@@ -66,6 +69,7 @@ class Coordinator:
             most = default_most_inclusion(num_agents, algorithm.num_active)
         check_most_inclusion(most, num_agents=num_agents, num_active=algorithm.num_active)
         self.most_inclusion = most
+        self.memory = self._mean_memory(initial)
         self.cloud = Cloud(
             initial, num_agents, algorithm.num_active, algorithm.agents, algorithm.agent_design
         )
@@ -122,14 +126,12 @@ class Coordinator:
         here = Selection(*(column[answered] for column in selection))
         plain, adjusted = self._weights(here, timing.late[answered])
         before = self.cloud.params
-        clipped = self._step(
-            here, adjusted if self.safety.absences is Absences.ADJUSTED else plain, kept
-        )
+        weights = adjusted if self.safety.absences is Absences.ADJUSTED else plain
+        clipped, scores = self._step(here, weights, kept)
         extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
         scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
         if scored.any():
-            scores = np.array([u.score for u in kept])[scored]
-            self.cloud.refresh(Selection(*(column[scored] for column in here)), scores)
+            self.cloud.refresh(Selection(*(column[scored] for column in here)), scores[scored])
         if timing.patient:  # otherwise a missing one might have answered
             self.responses.record(selection.active[asked], answered[asked])
         self.standing.refused[here.active[~scored]] += 1
@@ -190,10 +192,41 @@ class Coordinator:
         most = self.safety.largest_adjustment
         return plain, plain * np.minimum(self.responses.inverse_rates(here.active), most)
 
-    def _step(self, here: Selection, weights: np.ndarray, kept: Sequence[Upload]) -> int:
-        """Move the model; how many changes were clipped."""
+    def _mean_memory(self, initial: np.ndarray) -> MeanMemory | None:
+        """For a correction; None without."""
+        correction = getattr(self.algorithm, "memory", None)
+        if correction is None:
+            return None
+        if self.weighting != "change" or self.agent_weights is not None:
+            raise ValueError(
+                "a correction needs weighting='change' and agents that count the same: leave "
+                "agent_weights out"
+            )
+        if self.safety.privacy is not None:
+            raise ValueError(
+                "a correction and privacy do not go together: what is clipped would be remembered; "
+                "leave correction out"
+            )
+        rule = make_rule(correction, self.algorithm.agents)
+        return MeanMemory(rule, self.num_agents, initial.size)
+
+    def terms(self, agent: int) -> Terms | None:
+        """What to tell an agent about the correction; None without."""
+        return None if self.memory is None else self.memory.terms(agent)
+
+    def _step(
+        self, here: Selection, weights: np.ndarray, kept: Sequence[Upload]
+    ) -> tuple[int, np.ndarray]:
+        """Move the model; how many changes were clipped, and the scores of the agents heard."""
+        scores = np.array([u.score for u in kept])
+        if self.memory is not None:  # also if nobody answered: the model then moves by -mu c
+            self.cloud.params, scores = self.memory.absorb(
+                self.params, float(self.algorithm.step_size), self.algorithm.num_active,
+                self.round_index, here.active, weights, kept,
+            )  # fmt: skip
+            return 0, scores
         if not kept:
-            return 0
+            return 0, scores
         privacy, clipped = self.safety.privacy, 0
         if privacy is not None:
             factors = [privacy.factor(w * u.change) for w, u in zip(weights, kept, strict=True)]
@@ -205,7 +238,7 @@ class Coordinator:
             size, active = self.params.size, self.algorithm.num_active
             noise = privacy.disturbance(size, num_active=active, rng=self.rng)
             self.cloud.params = self.cloud.params + noise
-        return clipped
+        return clipped, scores
 
     def _exclude(self) -> None:
         """Leave out who was refused too often; a score of 0 keeps it from taking others' turns."""
@@ -233,6 +266,7 @@ class Coordinator:
             "nodes": self.cloud.table.nodes,
             **self.standing.state(),
             **self.responses.state(),
+            **({} if self.memory is None else self.memory.state()),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -249,6 +283,8 @@ class Coordinator:
         self.cloud.table.nodes = state["nodes"].copy()
         self.standing.restore(state)
         self.responses.restore(state)
+        if self.memory is not None:
+            self.memory.restore(state)
 
 
 def check_weights(given: Any, num_agents: int, weighting: Weighting) -> np.ndarray | None:
@@ -291,10 +327,15 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
             )
     if algorithm.agents.refresh == Refresh.ALL:
         raise ValueError("agents=current asks every agent in every round; use memory or running")
-    if getattr(algorithm, "correction", None) is not None:
+    if isinstance(algorithm.agent_design, Spread):
         raise ValueError(
-            "a correction needs agents that remember their gradients from turn to turn, which only "
-            "a simulation has; leave correction out"
+            "agent_design=Spread() keeps sketches in a simulation only; use e.g. Deville()"
+        )
+    if len(getattr(algorithm, "costs", ())):
+        raise ValueError("costs are known to a simulation only; leave costs out")
+    if getattr(algorithm, "absences", "drop") != "drop":
+        raise ValueError(
+            "absences='adjusted' is for a simulation; here: Safety(absences=Absences.ADJUSTED)"
         )
     if algorithm.drift > 0.0:
         raise ValueError(f"drift={algorithm.drift} moves the truth, which only a simulation can")

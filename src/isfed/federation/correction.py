@@ -156,6 +156,33 @@ def pooled_gain(pool):
 
 
 @inlined
+def take_gain(rule, book, pool, agent, square, agreement):
+    """The gain with which c_k moves, from |v|^2 of a turn and its <v, v of the turn before>."""
+    seen = book[agent, SEEN] > 0.0
+    if seen and rule.gain < 0.0:  # from the c_k of the turn before, both of them
+        agreement += book[agent, GAIN] * book[agent, SQUARE]
+        pool[AGREEMENT] = (1.0 - FORGET) * pool[AGREEMENT] + agreement
+        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + book[agent, SQUARE]
+        pool[PAIRS] = (1.0 - FORGET) * pool[PAIRS] + 1.0
+    gain = rule.gain if rule.gain >= 0.0 else pooled_gain(pool)
+    pool[HEARD] += 0.0 if seen else 1.0
+    rate = rule.rate if seen else 1.0
+    book[agent, SEEN], book[agent, GAIN], book[agent, SQUARE] = 1.0, gain, square
+    book[agent, MEAN_SQUARE] += rate * (square - book[agent, MEAN_SQUARE])
+    return gain
+
+
+@inlined
+def score_of_news(rule, book, agent, noise):
+    """E|v|^2 is noise plus what c_k does not know yet, and of |v|^2 the share `gain` is that."""
+    if not rule.scored:
+        return 0.0
+    if rule.second_moment:
+        return math.sqrt(book[agent, MEAN_SQUARE])
+    return math.sqrt(noise + book[agent, GAIN] * book[agent, MEAN_SQUARE])
+
+
+@inlined
 def learn(rule, reference, agent, news, spread, noise_share, move):
     """Move c_k by the news of a turn, add that to `move`, and return the agent's score.
 
@@ -163,8 +190,8 @@ def learn(rule, reference, agent, news, spread, noise_share, move):
     the variance of a single example: (1 - B_k / N_k) / (E_k B_k).
     """
     at_mean = _starts_at_mean(rule, reference, agent)
-    book, pool, own = reference.book, reference.pool, reference.own
-    seen = book[agent, SEEN] > 0.0
+    book, own = reference.book, reference.own
+    rate = rule.rate if book[agent, SEEN] > 0.0 else 1.0
     square, length, agreement = 0.0, 0.0, 0.0
     for j in range(news.size):
         gradient = news[j] + (reference.centre[j] if at_mean else own[agent, j])
@@ -173,34 +200,20 @@ def learn(rule, reference, agent, news, spread, noise_share, move):
         if rule.gain < 0.0:
             agreement += news[j] * reference.news[agent, j]
             reference.news[agent, j] = news[j]
-    if seen and rule.gain < 0.0:  # from the c_k of the turn before, both of them
-        agreement += book[agent, GAIN] * book[agent, SQUARE]
-        pool[AGREEMENT] = (1.0 - FORGET) * pool[AGREEMENT] + agreement
-        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + book[agent, SQUARE]
-        pool[PAIRS] = (1.0 - FORGET) * pool[PAIRS] + 1.0
-    gain = rule.gain if rule.gain >= 0.0 else pooled_gain(pool)
+    gain = take_gain(rule, book, reference.pool, agent, square, agreement)
     for j in range(news.size):
         before = reference.centre[j] if at_mean else own[agent, j]
         own[agent, j] = before + gain * news[j]
         move[j] += gain * news[j]
-    rate = rule.rate if seen else 1.0
-    pool[HEARD] += 0.0 if seen else 1.0
-    book[agent, SEEN], book[agent, GAIN], book[agent, SQUARE] = 1.0, gain, square
-    book[agent, MEAN_SQUARE] += rate * (square - book[agent, MEAN_SQUARE])
     book[agent, MEAN_EXCESS] += rate * (square - length - book[agent, MEAN_EXCESS])
-    if not rule.scored:
-        return 0.0
-    if rule.second_moment:
-        return math.sqrt(book[agent, MEAN_SQUARE])
-    # E|v|^2 is noise plus what c_k does not know yet, and of |v|^2 the share `gain` is the latter.
     noise = noise_share * max(spread + book[agent, MEAN_EXCESS], 0.0)
-    return math.sqrt(noise + gain * book[agent, MEAN_SQUARE])
+    return score_of_news(rule, book, agent, noise)
 
 
 @inlined
 def step_and_move(rule, reference, step_size, num_active, params, total, move):
     """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of the news."""
-    agents = reference.own.shape[0]
+    agents = reference.book.shape[0]
     if rule.from_mean:
         agents = reference.pool[HEARD]
     for j in range(params.size):

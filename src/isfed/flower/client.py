@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from isfed.federation.agent import Agent, Upload
+from isfed.federation.apart import OwnMemory, corrected_turn, noise_share
 from isfed.federation.coordinator import take_turn
 from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise, revealed_score
@@ -53,6 +54,11 @@ def agent_turn(
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
         check_noise(order.scores, score_noise)
+        if order.terms is not None and privacy is not None:
+            raise ValueError(
+                "this agent hides its changes (privacy), and a correction would remember what is "
+                "hidden: the cloud must leave correction out"
+            )
         model: Any = message.content[wire.MODEL]
         layout = Layout.of(model)
         params = layout.flatten(model)
@@ -68,11 +74,26 @@ def agent_turn(
         folder = private_folder(state_folder(context))
         memory = Memory(folder, agent, order)
         told = memory.recall()
-        upload = take_turn(agent, params, order.agent_prob, order.round_index)
+        if memory.own is None:
+            upload = take_turn(agent, params, order.agent_prob, order.round_index)
+        else:
+            upload = _corrected(agent, memory.own, order, params, layout)
         upload = secrecy.hide(upload, order, Hidden(folder, context, secrecy.limit), memory, told)
         return Message(wire.pack_upload(upload, layout), reply_to=message)
 
     return turn
+
+
+def _corrected(
+    agent: Agent, own: OwnMemory, order: wire.Order, params: np.ndarray, layout: Layout
+) -> Upload:
+    """A turn under a correction; remembered is the change as the cloud will read it."""
+    assert order.terms is not None
+    if order.terms.centre.shape != params.shape:
+        raise wire.WireError(f"c has the shape {order.terms.centre.shape}, w {params.shape}")
+    upload = corrected_turn(agent, own, order.terms, params, order.round_index)
+    upload = replace(upload, change=layout.flatten(layout.arrange(upload.change)))
+    return own.take(upload, order.rules.step_size, noise_share(agent), order.round_index)
 
 
 class Secrecy:

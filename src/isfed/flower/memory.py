@@ -19,6 +19,7 @@ import numpy as np
 
 from isfed.base import files
 from isfed.federation.agent import Agent
+from isfed.federation.apart import OwnMemory
 from isfed.flower import wire
 
 MOST_JOBS = 16  # files of jobs that are kept per agent; the oldest go first
@@ -57,6 +58,9 @@ class Memory:
         job = hashlib.blake2b(order.job.encode(), digest_size=8).hexdigest()  # the cloud's text
         self.path = folder / f"agent-{order.agent}-{job}.npz"
         self.agent, self.order = agent, order
+        self.own = (
+            None if order.terms is None else OwnMemory(order.terms.rule, order.terms.centre.size)
+        )
         self.before: dict[str, np.ndarray] = {}
         self.last_told: float | None = None
 
@@ -81,13 +85,33 @@ class Memory:
                     "remove the file to start again"
                 )
             self.agent.table.nodes, self.agent.memory = nodes, memory
+            self._recall_own(stored, moment)
             self.last_told = float(stored["told"])
             told = self.last_told if again else None
         self.before = {
             "nodes_before": self.agent.table.nodes.copy(),
             "memory_before": self.agent.memory.copy(),
+            **self._own_state("before"),
         }
         return told
+
+    def _recall_own(self, stored: dict[str, np.ndarray], moment: str) -> None:
+        """What it remembers of its gradients, for a correction."""
+        if self.own is None:
+            return
+        start = f"own_{moment}_"
+        found = {name[len(start) :]: v for name, v in stored.items() if name.startswith(start)}
+        if not found:
+            raise ValueError(
+                f"{self.path} holds no memory of gradients: the cloud has turned on a correction "
+                "during a job; begin a new one"
+            )
+        self.own.restore(found)
+
+    def _own_state(self, moment: str) -> dict[str, np.ndarray]:
+        if self.own is None:
+            return {}
+        return {f"own_{moment}_{name}": v.copy() for name, v in self.own.state().items()}
 
     def keep(self, told: float) -> None:
         """Write what the agent knows now, unless a later turn has been written meanwhile."""
@@ -99,6 +123,7 @@ class Memory:
             "told": np.array(told),
             "nodes_after": self.agent.table.nodes,
             "memory_after": self.agent.memory,
+            **self._own_state("after"),
             **self.before,
         }
         files.save_arrays(self.path, state)

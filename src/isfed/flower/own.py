@@ -40,6 +40,11 @@ def own_turn(fit: Handler) -> Handler:
                 "own_turn cannot divide the steps of a loop of your own by K p_k: use "
                 "Strategy(weighting='change'), which is the default"
             )
+        if order.terms is not None:
+            raise ValueError(
+                "own_turn cannot steer a loop of your own, nor remember its gradients: use "
+                "agent_turn, or leave correction out"
+            )
         model: Any = message.content[wire.MODEL]
         layout = Layout.of(model)
         before = layout.flatten(model)

@@ -130,6 +130,8 @@ class Strategy(FedAvg):
                 continue
             order = self._order(coordinator, int(agent), prob)
             content = {wire.MODEL: model, wire.TRAIN_CONFIG: config, wire.ORDER: order}
+            if coordinator.memory is not None:
+                content[wire.CENTRE] = wire.pack_centre(coordinator.memory.reference.centre)
             message = Message(
                 RecordDict(content),
                 dst_node_id=node,
@@ -304,6 +306,7 @@ class Strategy(FedAvg):
                 key=int(coordinator.examples_key),
                 rules=self.algorithm.rules(self.num_agents),
                 scores=coordinator.safety.scores,
+                terms=coordinator.terms(agent),
             )
         )
 

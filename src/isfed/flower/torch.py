@@ -86,6 +86,11 @@ def torch_turn(
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
         check_noise(order.scores, score_noise)
+        if order.terms is not None:
+            raise ValueError(
+                "a network's agents do not remember their gradients over Flower: use `train` in "
+                "one process, or leave correction out"
+            )
         arrays: Any = message.content[wire.MODEL]
         config: Any = message.content.get(wire.TRAIN_CONFIG) or {}
         x, y = (np.asarray(part) for part in load(context))

@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from isfed.federation.agent import Rules, Upload
+from isfed.federation.apart import Terms
+from isfed.federation.correction import CorrectionRule
 from isfed.federation.trust import ScoreRange
 from isfed.flower.arrays import Layout, WireError, shown
 from isfed.sampling.designs import ALL_DESIGNS
 from isfed.sampling.policies import Initial, Policy, Refresh, Score, ScorePolicy
 
-MODEL, ORDER, TRAIN_CONFIG = "arrays", "isfed", "config"
+MODEL, ORDER, TRAIN_CONFIG, CENTRE = "arrays", "isfed", "config", "centre"
 CHANGE, METRICS = "change", "metrics"
 NOT_FLOWERS = (
     "Flower's differential privacy (LocalDpMod, fixedclipping_mod, adaptiveclipping_mod) takes it "
@@ -40,6 +43,7 @@ class Order:
     key: int
     rules: Rules
     scores: ScoreRange
+    terms: Terms | None = None  # of a correction
 
 
 def pack_order(order: Order) -> ConfigRecord:
@@ -59,6 +63,10 @@ def pack_order(order: Order) -> ConfigRecord:
     }
     if order.agent_prob is not None:
         fields["agent-prob"] = order.agent_prob
+    if order.terms is not None:
+        fields["accepted"], fields["accepted-gain"] = order.terms.accepted, order.terms.gain
+        for name, value in order.terms.rule._asdict().items():
+            fields[f"correction-{name}"] = value
     for who, policy in (("examples", rules.examples), ("agents", rules.agents)):
         for name, value in asdict(cast(ScorePolicy, policy)).items():
             fields[f"{who}-{name}"] = int(value) if isinstance(value, int) else value
@@ -74,6 +82,27 @@ def _policy(fields: ConfigRecord, who: str) -> Policy:
     values["refresh"] = Refresh(values["refresh"])
     values["score"] = Score(values["score"])
     return ScorePolicy(**values)
+
+
+def pack_centre(centre: np.ndarray) -> ArrayRecord:
+    """c, in full precision whatever the type of the model: both sides must use the same."""
+    return ArrayRecord({CENTRE: Array(np.ascontiguousarray(centre, np.float64))})
+
+
+def _terms(content: RecordDict, fields: Any) -> Terms | None:
+    """What an order says about a correction; None if it has none."""
+    if "accepted" not in fields:
+        return None
+    types = get_type_hints(CorrectionRule)
+    rule = {name: kind(fields[f"correction-{name}"]) for name, kind in types.items()}
+    arrays: Any = content[CENTRE]
+    layout = Layout.of(arrays)
+    if layout.names != (CENTRE,) or layout.dtypes != ("float64",):
+        raise ValueError(f"no array {CENTRE!r} of float64")
+    centre, gain = layout.flatten(arrays), float(fields["accepted-gain"])
+    if not (np.isfinite(centre).all() and 0.0 <= gain <= 1.0):
+        raise ValueError(f"gain={gain}, or the mean of the memories, makes no sense")
+    return Terms(CorrectionRule(**rule), centre, int(fields["accepted"]), gain)
 
 
 def unpack_order(content: RecordDict) -> Order:
@@ -96,6 +125,7 @@ def unpack_order(content: RecordDict) -> Order:
             key=int(fields["key"], 16),
             rules=rules,
             scores=ScoreRange(fields["score-low"], fields["score-high"]),
+            terms=_terms(content, fields),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(
@@ -120,10 +150,13 @@ def pack_upload(
     agent, which can send the digest of anything.
     """
     change = layout.arrange(upload.change)
+    told = {**(metrics or {}), "score": upload.score}
+    if upload.agreement != 0.0:
+        told["agreement"] = upload.agreement
     return RecordDict(
         {
             CHANGE: change,
-            METRICS: MetricRecord({**(metrics or {}), "score": upload.score}),
+            METRICS: MetricRecord(told),
             ORDER: ConfigRecord({"digest": digest(change)}),
         }
     )
@@ -146,7 +179,10 @@ def unpack_upload(content: RecordDict, layout: Layout) -> Upload:
     score = metrics.get("score")
     if not isinstance(score, int | float):
         score = math.nan  # refused as a score; the change may still be good
+    agreement = metrics.get("agreement", 0.0)
+    if not isinstance(agreement, int | float):
+        agreement = 0.0
     vector = layout.flatten(change)
     if not isinstance(told, ConfigRecord) or told.get("digest") != digest(change):
         raise WireError(f"the change was altered after agent_turn made it. {NOT_FLOWERS}")
-    return Upload(vector, float(score), 0)
+    return Upload(vector, float(score), 0, float(agreement))

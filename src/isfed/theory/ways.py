@@ -75,11 +75,14 @@ class Ways:
     step_size: mu, for which the numbers are.
     ways: by name, from the simplest to those that remember the most.
     sources: the error of uniform sampling, by its causes.
+    weighted: whether a correction should draw agents by their scores, agents=Memory(); without,
+        the error would be more than 0.5 dB larger. The numbers of corrections are for the choice.
     """
 
     step_size: float
     ways: dict[str, Way]
     sources: Sources
+    weighted: bool = True
 
     @property
     def best(self) -> Way:
@@ -105,13 +108,15 @@ class Ways:
             reason = "Your agents differ in direction, not in size"
         else:
             reason = "Your agents differ in size and in direction"
-        return f"{reason}: use {HOW[best.name]}{split}."
+        policy = "Memory()" if self.weighted else "Uniform()"
+        return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {
             "step_size": self.step_size,
             "recommendation": self.recommendation(),
+            "weighted": self.weighted,
             "sources": vars(self.sources),
             "shares": self.sources.shares(),
             "ways": [
@@ -159,9 +164,10 @@ def compare_ways(
     }
     lag = _lag(problem, model, noise, mu, num_active)
     news = np.sqrt(noise + lag)
-    known = inclusion_probabilities(news, num_active, floor=weighted.agents.floor)
-    stale = float(np.sum(lag * (1.0 / known - 1.0))) / problem.num_agents**2
-    found["difference"] = found["drift"] = stale + _noise(known, noise)
+    by_news = inclusion_probabilities(news, num_active, floor=weighted.agents.floor)
+    scored, equal = (_remembering(known, noise, lag) for known in (by_news, inclusion["uniform"]))
+    worth = equal > scored * 10.0 ** (LEAST_GAIN / 10.0)  # scores have to be learned first
+    found["difference"] = found["drift"] = scored if worth else equal
     pull = _drift(problem, model, means, mu)
     ways = {
         name: Way(
@@ -183,7 +189,13 @@ def compare_ways(
         drift=pull,
         noise=0.25 * mu * _noise(inclusion["uniform"], noise),
     )
-    return Ways(mu, ways, sources)
+    return Ways(mu, ways, sources, worth)
+
+
+def _remembering(inclusion: np.ndarray, noise: np.ndarray, lag: float) -> float:
+    """The variance of a round with a correction: mini-batches, and memories that are outdated."""
+    stale = float(np.sum(lag * (1.0 / inclusion - 1.0))) / inclusion.size**2
+    return stale + _noise(inclusion, noise)
 
 
 def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):

@@ -1,5 +1,7 @@
 """Local pivotal and spread draws: exact inclusion probabilities, and draws that are spread."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from isfed.sampling.designs import (
     Systematic,
     inclusion_probabilities,
 )
+from isfed.sampling.designs.outcomes import outcomes
 from isfed.sampling.designs.spread import Along, best_share, order_alike, projection
 from isfed.sampling.designs.variance import total_variance
 
@@ -82,6 +85,25 @@ def test_inclusion_probabilities_are_honoured(design, largest_deviation):
         assert np.unique(units).size == 6
         counts[units] += 1
     assert largest_deviation(counts, inclusion, 20_000) < 4.5
+
+
+@pytest.mark.parametrize("design", [Deville(), Systematic()], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("num", [1, 2, 3])
+def test_a_spread_is_exact_along_every_order(num, design):
+    """All 120 orders of five units, and every outcome of a draw along each."""
+    rng = np.random.default_rng(num)
+    inclusion = inclusion_probabilities(rng.lognormal(size=5), num, floor=0.1)
+    for order in permutations(range(5)):
+        along = Spread(design).over(np.empty((5, 2)), np.array(order))
+        exact = np.zeros(5)
+        for places, chance in outcomes(design, inclusion[along.order]):
+            units = along.order[list(places)]
+            assert np.unique(units).size == num
+            exact[units] += chance
+        np.testing.assert_allclose(exact, inclusion, rtol=0, atol=1e-12)
+        for seed in range(3):  # and what is drawn is what was listed
+            drawn = design.draw(inclusion[along.order], Stream(seed))
+            np.testing.assert_array_equal(along.draw(inclusion, Stream(seed)), along.order[drawn])
 
 
 def test_one_of_every_cluster_is_drawn():

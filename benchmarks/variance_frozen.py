@@ -1,0 +1,123 @@
+"""The variance of one round at a frozen model, exactly: how many times smaller than uniform.
+
+    python benchmarks/variance_frozen.py     # one minute; a table for docs/variance.md
+
+Uniform sampling runs for 150 rounds at step size 1/2. Then L = 10 of 100 agents are drawn, whose
+full gradients are exact. What is remembered is 50 rounds old: c_k are the gradients at round 100,
+and orders are made from what was seen until then, of gradients at round 100, or of their news
+since round 50. Variances are exact by joint inclusion probabilities; those of local pivotal draws
+are over 4000 draws (standard error about 2%).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import variance_problems
+from variance_problems import AGENTS, LABELLED, RIDGE, make_problem
+
+from isfed import (
+    Deville,
+    FederatedData,
+    HartleyRao,
+    ISFedAvg,
+    LocalPivotal,
+    Problem,
+    Softmax,
+    Spread,
+    Uniform,
+)
+from isfed.base.streams import Stream
+from isfed.datasets.named import mnist_by_writer
+from isfed.sampling.designs import inclusion_probabilities
+from isfed.sampling.designs.spread import order_alike, projection
+from isfed.sampling.designs.variance import total_variance
+from isfed.simulate.run import make_run
+
+ACTIVE, EVERY, SKETCH, FLOOR, DRAWS = 10, 50, 8, 0.1, 4000
+
+
+@cache
+def writers() -> Problem:
+    """The digits of 100 writers, at least 20 of each."""
+    found, pixels = mnist_by_writer().train, variance_problems.PIXELS
+    assert found.groups is not None
+    names, counts = np.unique(found.groups, return_counts=True)
+    agents = []
+    for writer in names[counts >= 20][:AGENTS]:
+        rows = found.groups == writer
+        blocks = found.features[rows].reshape(-1, pixels, 28 // pixels, pixels, 28 // pixels)
+        x = blocks.mean((2, 4)).reshape(len(blocks), -1)
+        agents.append((np.hstack([x, np.ones((len(x), 1))]), found.targets[rows]))
+    data = FederatedData.from_agents(agents)
+    return Problem(data, Softmax(RIDGE, num_classes=10), 1, 20, name="writers")
+
+
+def gradients(problem: Problem, params: np.ndarray) -> np.ndarray:
+    """(K, M) of the agents' risks."""
+    found = []
+    for agent in range(problem.num_agents):
+        x, y = problem.data.agent(agent)
+        found.append(problem.loss.gradient(params, x, y, np.ones(len(y)))[0])
+    return np.array(found)
+
+
+def variance(vectors: np.ndarray, design: Any, *, equal: bool, order: Any = None) -> float:
+    """Of the mean over agents, estimated from a draw; by norm unless all agents are `equal`."""
+    count = len(vectors)
+    scores = np.ones(count) if equal else np.linalg.norm(vectors, axis=1)
+    inclusion = inclusion_probabilities(scores, ACTIVE, floor=FLOOR)
+    order = np.arange(count) if order is None else order
+    return float(total_variance(design, inclusion[order], vectors[order] / count).sum())
+
+
+def drawn_variance(vectors: np.ndarray, points: np.ndarray) -> float:
+    """The same for local pivotal draws with equal probabilities, from many of them."""
+    design, stream = LocalPivotal(points), Stream(0)
+    inclusion = np.full(len(vectors), ACTIVE / len(vectors))
+    sums = [vectors[design.draw(inclusion, stream)].sum(axis=0) / ACTIVE for _ in range(DRAWS)]
+    return float(np.mean(np.sum((np.array(sums) - vectors.mean(axis=0)) ** 2, axis=1)))
+
+
+def row(problem: Problem, step: float) -> list[float]:
+    """Times smaller than uniform: importance, spread, local pivotal, then differences."""
+    algorithm = ISFedAvg(step_size=step, num_active=ACTIVE, agents=Uniform(), examples=Uniform())
+    run = make_run(problem, algorithm, seed=0)
+    seen = []
+    for _ in range(3):
+        run.advance(EVERY)
+        seen.append(gradients(problem, run.params[0]))
+    oldest, old, new = seen
+    project = projection(new.shape[1], SKETCH)
+    news, before = new - old, (old - oldest) @ project
+    base = variance(new, HartleyRao(), equal=True)
+    length = np.linalg.norm(news, axis=1)
+    weighted = before * (length.mean() / np.maximum(length, 1e-12))[:, None]
+    found = (
+        variance(new, Deville(), equal=False),
+        variance(new, Deville(), equal=True, order=order_alike(old @ project)),
+        drawn_variance(new, old @ project),
+        variance(news, HartleyRao(), equal=True),
+        variance(news, Deville(), equal=False),
+        variance(news, Deville(), equal=False, order=order_alike(weighted)),
+    )
+    return [base / value for value in found]
+
+
+def main() -> None:
+    """Print the table."""
+    assert Spread().sketch == SKETCH
+    print("| | importance | spread | local pivotal | difference | with importance | and spread |")
+    print("|---" * 7 + "|")
+    problems = {name: (make_problem(name, 1), 0.5 * LABELLED[name][2]) for name in LABELLED}
+    problems["writers"] = writers(), 0.5
+    for name, (problem, step) in problems.items():
+        print(
+            f"| {name} | " + " | ".join(f"{x:.3g}" for x in row(problem, step)) + " |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

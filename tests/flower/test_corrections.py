@@ -1,0 +1,175 @@
+"""Corrections over Flower: c_k on the agents' disks, c in the cloud's checkpoint."""
+
+# pyright: reportMissingImports=false
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from flwr.clientapp import ClientApp
+from local_grid import LocalGrid
+from small_flower import (
+    AGENTS,
+    NAMES,
+    PROBLEM,
+    in_process,
+    initial,
+    make_grid,
+    make_strategy,
+    params_of,
+)
+
+from isfed import ISFedAvg, Memory, Score, Uniform, WithReplacement
+from isfed.base import files
+from isfed.federation.apart import OwnMemory
+from isfed.federation.correction import Correction
+from isfed.federation.privacy import Privacy
+from isfed.federation.safety import Safety
+from isfed.flower import agent_turn, own_turn
+
+DRIFT = ISFedAvg(step_size=0.01, num_active=3, correction="drift")
+ALGORITHMS = [
+    DRIFT,
+    ISFedAvg(step_size=0.01, num_active=3, correction="difference", examples=Uniform()),
+    ISFedAvg(step_size=0.01, num_active=2, correction="drift", agents=Uniform()),
+    ISFedAvg(
+        step_size=0.01, num_active=4, agent_design=WithReplacement(),
+        agents=Memory(score=Score.SECOND_MOMENT),
+        correction=Correction("drift", gain=0.4, unseen="zero"),
+    ),
+]  # fmt: skip
+SAFETY = Safety(most_inclusion=1.0, largest_ratio=1e9)  # draws as a simulation does
+
+
+def corrected(algorithm=DRIFT, **options):
+    return make_strategy(algorithm, **{"weighting": "change", "safety": SAFETY, **options})
+
+
+def mean_gap(strategy, folder):
+    """The largest difference between c and the mean of the c_k, read from the agents' files."""
+    memory = strategy.coordinator.memory
+    found = []
+    for agent in range(AGENTS):
+        own, kept = OwnMemory(memory.rule, PROBLEM.num_params), memory.terms(agent)
+        for path in sorted(folder.glob(f"agent-{agent}-*.npz"), key=lambda p: p.stat().st_mtime):
+            stored = files.load_arrays(path)
+            start = "own_after_"
+            own.restore({n[len(start) :]: v for n, v in stored.items() if n.startswith(start)})
+        own.settle(kept)
+        found.append(own.base.copy())
+    assert np.abs(found).max() > 1e-3
+    return np.abs(np.mean(found, axis=0) - memory.reference.centre).max()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: f"{a.name} {a.agent_design}")
+def test_agrees_with_the_run_in_one_process(tmp_path, algorithm):
+    strategy = corrected(algorithm)
+    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=15)
+    np.testing.assert_allclose(params_of(result), in_process(15, algorithm), rtol=1e-10)
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS[:2], ids=lambda a: a.name)
+def test_c_is_the_mean_of_the_c_k_although_uploads_are_lost(tmp_path, algorithm):
+    """Of every third turn the upload is lost after the work, and agent 1 is away now and then."""
+    rng = np.random.default_rng(0)
+    grid = make_grid(tmp_path, lambda agent, reply: None if rng.random() < 0.3 else reply)
+
+    def away(report, _):
+        grid.offline = {1001} if report.round_index % 5 == 2 else set()
+
+    strategy = corrected(algorithm, on_round=away, time_limit=0.02)
+    result = strategy.start(grid, initial(), num_rounds=25)
+    answered = [m["answered"] for m in result.train_metrics_clientapp.values()]
+    assert np.min(answered) < 2  # type: ignore[type-var]
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
+@pytest.mark.parametrize("lost_round", [1, 4, 6])
+def test_a_cloud_killed_within_a_round_repeats_it(tmp_path, lost_round):
+    class Killed(BaseException):
+        pass
+
+    answers = {"count": 0}
+
+    def kill(_, reply):
+        answers["count"] += 1
+        if answers["count"] == 3 * (lost_round - 1) + 2:  # two of three agents have worked
+            raise Killed
+        return reply
+
+    checkpoint = tmp_path / "cloud.npz"
+    with pytest.raises(Killed):
+        corrected(checkpoint=checkpoint).start(make_grid(tmp_path, kill), initial(), num_rounds=9)
+    strategy = corrected(checkpoint=checkpoint)
+    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=9)
+    np.testing.assert_allclose(params_of(result), in_process(9, DRIFT), rtol=1e-10)
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
+def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, monkeypatch):
+    """Its files are written or not: the cloud has not heard of the turn in either case."""
+    from isfed.flower import client, memory
+
+    count = {"kept": 0}
+    keep, pack = memory.Memory.keep, client.wire.pack_upload
+
+    def killed_before(self, told):
+        count["kept"] += 1
+        if count["kept"] % 7 == 0:
+            raise RuntimeError("killed before the file was written")
+        keep(self, told)
+
+    def killed_after(*given):
+        if count["kept"] % 5 == 0:
+            raise RuntimeError("killed after the file was written")
+        return pack(*given)
+
+    monkeypatch.setattr(memory.Memory, "keep", killed_before)
+    monkeypatch.setattr(client.wire, "pack_upload", killed_after)
+    strategy = corrected()
+    strategy.start(make_grid(tmp_path), initial(), num_rounds=30)
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
+def test_a_model_of_small_floats_is_remembered_as_the_cloud_reads_it(tmp_path):
+    arrays = ArrayRecord({"params": Array(np.zeros(PROBLEM.num_params, np.float32))})
+    strategy = corrected()
+    strategy.start(make_grid(tmp_path), arrays, num_rounds=20)
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
+def test_an_agent_that_lost_its_files_is_left_out_with_the_reason(tmp_path, caplog):
+    grid = make_grid(tmp_path)
+
+    def lose(report, _):
+        if report.round_index == 9:
+            for path in (tmp_path / "state").glob("agent-0-*.npz"):
+                path.unlink()
+
+    corrected(on_round=lose).start(grid, initial(), num_rounds=20)
+    assert "begin a new job" in caplog.text
+
+
+def test_only_one_vector_and_two_numbers_travel_up(tmp_path):
+    replies = []
+    grid = make_grid(tmp_path, lambda agent, reply: replies.append(reply) or reply)
+    corrected().start(grid, initial(), num_rounds=4)
+    found = {name: set(record) for name, record in replies[-1].content.items()}
+    assert found["change"] == {"params"}
+    assert found["metrics"] <= {"score", "agreement"}
+
+
+def test_what_cannot_be_is_said(tmp_path, caplog):
+    def run(handler):
+        app = ClientApp()
+        app.train()(handler)
+        configs = [{"partition-id": k, "isfed-state": str(tmp_path / "s")} for k in range(AGENTS)]
+        grid = LocalGrid(app, configs)
+        corrected(names=NAMES).start(grid, initial(), num_rounds=1)
+
+    run(own_turn(lambda message, context: message))
+    assert "use agent_turn" in caplog.text
+    data = PROBLEM.data.agent(0)
+    run(agent_turn(lambda _: data, loss=PROBLEM.loss, privacy=Privacy(clip=1.0)))
+    assert "leave correction out" in caplog.text
+    with pytest.raises(ValueError, match="weighting='change'"):
+        corrected(weighting="step").start(make_grid(tmp_path), initial(), num_rounds=1)
