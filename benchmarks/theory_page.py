@@ -81,19 +81,22 @@ def slope(rows: list[dict[str, Any]]) -> tuple[float, float]:
 def bound_words(rows: list[dict[str, Any]]) -> str:
     """The slopes, and whether everything is below the bound."""
     below = sum(row["measured"] < row["bound"] for row in rows)
-    lines = [f"{below} of {len(rows)} lie below the bound."]
+    lines = [f"{below} of {len(rows)} measured msds lie below the bound."]
     for (problem, policy), found in groups(rows).items():
         value, stderr = slope(found)
-        words = f"{problem}, {policy}: slope **{value:.3f} ± {stderr:.3f}** in log-log"
+        words = (
+            f"{problem}, {policy}: on logarithmic axes the msd grows with the step size with slope "
+            f"**{value:.3f} ± {stderr:.3f}** (the theorem says 1)."
+        )
         if max(row["time_constants"] for row in found) < 1.0:
             words += (
-                ", over one and the same stretch of step size times rounds: below the limit the "
-                "steady state would take more rounds than can be run (a time constant is "
+                " All runs here have the same product of step size and rounds, and are too short "
+                "to settle: at these step sizes one time constant takes "
                 f"{found[0]['rounds'] / found[0]['time_constants']:.1e} rounds at the largest "
-                f"step), and the bound is on the steady state (predicted: {found[0]['steady']:.2e} "
-                "there)"
+                "step. The bound is on the settled msd, which is predicted to be "
+                f"{found[0]['steady']:.2e} there."
             )
-        lines.append(words + ".")
+        lines.append(words)
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -181,9 +184,9 @@ def gain_words(rows: list[dict[str, Any]]) -> str:
     """Where memory is farthest from what was predicted."""
     worst = max(rows, key=lambda r: abs(r["predicted_gain_db"] - r["memory_gain_db"]))
     return (
-        f"Memory is farthest off on {worst['problem']} ({worst['side']}: predicted "
-        f"{worst['predicted_gain_db']:.1f}, found {worst['memory_gain_db']:.1f} dB): what it has "
-        "not seen yet it cannot weigh, and there the rounds touch few of the examples."
+        f"`memory` is farthest off on {worst['problem']} ({worst['side']}: predicted "
+        f"{worst['predicted_gain_db']:.1f} dB, measured {worst['memory_gain_db']:.1f} dB): it has "
+        "no score for an example that was never drawn, and these rounds reach few of the examples."
     )
 
 

@@ -102,7 +102,7 @@ def commands_page() -> str:
         rows = [_parameter(p) for p in command.params if not getattr(p, "hidden", False)]
         rows = [row for row in rows if row]
         if rows:
-            parts.append("| | | default |\n|---|---|---|\n" + "\n".join(rows))
+            parts.append("| option | what | default |\n|---|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,7 +146,7 @@ def _kind(parameter: Any) -> str:
     choices = getattr(kind, "choices", None)
     if choices:
         return " or ".join(f"`{getattr(choice, 'value', choice)}`" for choice in choices)
-    return (parameter.metavar or getattr(kind, "name", None) or "").upper()
+    return (parameter.metavar or getattr(kind, "name", None) or "").removesuffix(" range").upper()
 
 
 def keys_page() -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
 import isfed
+from isfed.cli.app import app
 from isfed.sampling.designs import ALL_DESIGNS
 
 
@@ -24,6 +27,20 @@ def test_help_explains_every_command(run):
     assert code == 0
     for option in ("--resume", "--overwrite", "--out", "--threads"):
         assert option in text
+
+
+def test_every_argument_and_option_is_explained():
+    def unexplained(command: Any, path: str) -> list[str]:
+        found = [
+            f"{path} {parameter.name}"
+            for parameter in command.params
+            if not getattr(parameter, "help", None) and parameter.name != "help"
+        ]
+        for name, sub in getattr(command, "commands", {}).items():
+            found += unexplained(sub, f"{path} {name}")
+        return found
+
+    assert unexplained(typer.main.get_command(app), "isfed") == []
 
 
 def test_designs_lists_every_design(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -37,6 +38,7 @@ main()
 """
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="Windows has no alarms")
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.6])
 @pytest.mark.parametrize(
     "words",

@@ -83,7 +83,7 @@ class Deadly(RegressionSource):
         deaths = len(list(Path(self.place).glob("death-*")))
         if os.getpid() != self.parent and deaths < self.times:
             (Path(self.place) / f"death-{os.getpid()}").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows: ends
         return super().make()
 
 

@@ -104,7 +104,7 @@ def test_a_name_that_is_none_is_refused(ring, name):
 def test_an_agent_is_revoked_and_its_secret_gone(ring):
     secret, public = (ring / "agent0").read_bytes(), (ring / "agent0.pub").read_bytes()
     said = command(ring, "revoke", "agent0")
-    assert "locked out only when the SuperLink knows" in said
+    assert "until you unregister it at the SuperLink" in said
     left = [path for path in ring.rglob("*") if path.is_file()]
     assert secret not in [path.read_bytes() for path in left]
     assert [path.read_bytes() for path in (ring / "revoked").iterdir()] == [public]

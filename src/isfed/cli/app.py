@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument
 
 from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
 from isfed.cli.common import print_line
+
+if TyperArgument(param_decls=["any"], help="kept").help is None:
+    # Click 8.5 has a `help` of its own for arguments, and overwrites what Typer 0.20 put there.
+    _made = TyperArgument.__init__
+
+    def _made_with_help(self: TyperArgument, *, help: str | None = None, **options: Any) -> None:
+        _made(self, help=help, **options)
+        self.help = help
+
+    TyperArgument.__init__ = _made_with_help
 
 app = typer.Typer(
     help="Federated learning under importance sampling.",

@@ -12,7 +12,7 @@ import typer
 from isfed.cli.stopping import INTERRUPTED, interrupts_raise
 from isfed.flower import require_flwr
 
-app = typer.Typer(no_args_is_help=True, help="Agents and cloud over a network, on Flower.")
+app = typer.Typer(no_args_is_help=True, help="Run agents and cloud over a network, on Flower.")
 LARGEST_DIFFERENCE = 1e-12
 
 
@@ -26,14 +26,17 @@ def demo(
     agents: Annotated[
         int, typer.Option(min=1, max=32, help="Number of SuperNodes, one per agent.")
     ] = 3,
-    rounds: Annotated[int, typer.Option(min=1, max=1000)] = 5,
-    active: Annotated[int | None, typer.Option(min=1, help="Agents per round.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Number of rounds.")] = 5,
+    active: Annotated[
+        int | None, typer.Option(min=1, help="Agents per round (default: two thirds of them).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data and of all draws.")] = 0,
 ) -> None:
-    """Run the paper's regression on a real federation on this machine, and compare.
+    """Run the paper's regression on a real federation on this machine.
 
     Starts a SuperLink and SuperNodes on loopback with TLS and node authentication, in a temporary
-    folder, and stops all of them at the end, on Ctrl-C and on failure.
+    folder, and compares the model with the one of a simulation. Everything is stopped at the end,
+    also after Ctrl-C or a failure.
     """
     active = active or max(1, (2 * agents) // 3)
     if active > agents:
@@ -82,12 +85,16 @@ def check(
         raise _fail(problem)
 
 
-keys = typer.Typer(no_args_is_help=True, help="The certificates and node keys of a deployment.")
+keys = typer.Typer(
+    no_args_is_help=True, help="Make and manage the certificates and node keys of a deployment."
+)
 app.add_typer(keys, name="keys")
 Folder = Annotated[Path, typer.Option(help="The folder with the keys.")]
 Link = Annotated[
     str | None,
-    typer.Option(help="Tell this SuperLink at once: a connection of $FLWR_HOME/config.toml."),
+    typer.Option(
+        help="Also tell this SuperLink (the name of a connection in $FLWR_HOME/config.toml)."
+    ),
 ]
 
 
@@ -107,16 +114,16 @@ def make(
 ) -> None:
     """Make the certificates and node keys of a real deployment.
 
-    isfed federation keys make keys --host cloud.example --host 10.0.0.5 --agents 20
+    isfed federation keys make keys --host cloud.example --host localhost --agents 20
     """
     with _mistakes():
         from isfed.flower.keys import make_keys
 
         make_keys(folder, hosts=host, agents=[f"agent{k}" for k in range(agents)])
-    typer.echo(f"{folder}/ca.crt       to every party")
-    typer.echo(f"{folder}/ca.key       stays here, better offline: it can sign a false cloud")
-    typer.echo(f"{folder}/server.*     to the cloud's host ({', '.join(host)})")
-    typer.echo(f"{folder}/agent0 ...   one to each agent, and to nobody else")
+    typer.echo(f"{folder}/ca.crt       copy it to every host")
+    typer.echo(f"{folder}/ca.key       keep it here or offline: it can sign a false cloud")
+    typer.echo(f"{folder}/server.*     copy them to the cloud's host ({', '.join(host)})")
+    typer.echo(f"{folder}/agent0 ...   give each agent its own, and nobody else")
     typer.echo(f"{folder}/agent0.pub   register: flwr supernode register agent0.pub --name agent0")
 
 
@@ -131,7 +138,7 @@ def add(
         from isfed.flower.keyring import KeyRing
 
         public = KeyRing(folder).add(name)
-        typer.echo(f"{folder / name}: to {name}, and to nobody else")
+        typer.echo(f"{folder / name}: give it to {name}, and to nobody else")
         _register(link, public, name)
 
 
@@ -147,13 +154,13 @@ def renew(
 
         ring = KeyRing(folder)
         if name == "ca":
-            typer.echo(f"{ring.renew_authority()}: to every party; restart what uses it")
+            typer.echo(f"{ring.renew_authority()}: copy it to every host, and restart what uses it")
         elif name == "server":
-            typer.echo(f"{ring.renew_server()}, server.key: to the cloud's host; restart it")
+            typer.echo(f"{ring.renew_server()}, server.key: copy to the cloud's host; restart it")
         else:
             old = ring.revoke(name)
             public = ring.add(name)
-            typer.echo(f"{folder / name}: to {name} in place of its old key")
+            typer.echo(f"{folder / name}: give it to {name} to replace the old key")
             _unregister(link, old, name)
             _register(link, public, name)
 
@@ -169,7 +176,7 @@ def revoke(
         from isfed.flower.keyring import KeyRing
 
         old = KeyRing(folder).revoke(name)
-        typer.echo(f"{folder / name} is gone; its public key is kept as {old}")
+        typer.echo(f"{folder / name} is deleted; its public key is kept as {old}")
         _unregister(link, old, name)
 
 
@@ -188,7 +195,7 @@ def list_keys(folder: Folder = Path("keys")) -> None:
 
 def _register(link: str | None, public: Path, name: str) -> None:
     if link is None:
-        typer.echo(f"let it in: flwr supernode register {public} --name {name}")
+        typer.echo(f"to let it in: flwr supernode register {public} --name {name}")
         return
     from isfed.flower.registry import register
 
@@ -198,8 +205,8 @@ def _register(link: str | None, public: Path, name: str) -> None:
 def _unregister(link: str | None, public: Path, name: str) -> None:
     if link is None:
         typer.echo(
-            f"{name} is locked out only when the SuperLink knows: flwr supernode list, then "
-            "flwr supernode unregister NODE_ID; or give --link"
+            f"{name} can connect until you unregister it at the SuperLink: flwr supernode list, "
+            "then flwr supernode unregister NODE_ID; or use --link"
         )
         return
     from isfed.flower.registry import unregister

@@ -15,9 +15,9 @@ def methods(
         bool, typer.Option("--markdown", help="Print the tables of docs/methods.md.")
     ] = False,
 ) -> None:
-    """List the methods: whom each hears, how it steps and combines, and what it really minimises.
+    """List the methods: whom each selects, how it steps and combines, and what it minimises.
 
-    The name is what `kind` says in an experiment's file, and what to import from isfed.
+    The name is the value of `kind` in an experiment's file, and the name to import from isfed.
     """
     from isfed.report.methods import as_json, as_markdown, as_table
 

@@ -123,7 +123,7 @@ def classification(
 @app.command("writers")
 @with_options
 def writers(options: RunOptions, data_dir: DataDir = None) -> None:
-    """MNIST with one agent per writer: softmax regression, tested on writers never seen."""
+    """MNIST with one agent per writer: softmax regression, tested on other writers."""
     from isfed.experiments.classification import WritersSource
     from isfed.experiments.classification import writers as paper_writers
 
@@ -139,14 +139,14 @@ def networks(
     options: RunOptions,
     setting: Annotated[
         str,
-        typer.Option(help="a, b-dirichlet, b-shards, c, d, e, or all; docs/networks.md has them."),
+        typer.Option(help="a, b-dirichlet, b-shards, c, d, e, or all (see docs/networks.md)."),
     ] = "all",
     quick: Annotated[
         bool, typer.Option(help="Smaller images, 30 rounds, 2 repetitions: minutes, not hours.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Networks: ten ways to sample and to correct on six federations, each at its own best step.
+    """Neural networks: ten methods on six federations, each at its own best step size.
 
     Needs PyTorch: pip install 'isfed[torch]'.
     """
@@ -219,14 +219,14 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
 def systems(
     options: RunOptions,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few rounds and repetitions, to see whether it runs.")
+        bool, typer.Option("--quick", help="A small version, to see whether it runs.")
     ] = False,
 ) -> None:
     """Every system that the paper names, on its regression and on synthetic(1,1) of FedProx.
 
-    Distance to the minimiser against rounds, bytes, gradients and virtual seconds; --rounds and
-    --repetitions are those of the regression. Unless --backend says otherwise, parts run side by
-    side in as many processes as there are cores.
+    Measures the distance to the minimiser against rounds, bytes, gradients and virtual seconds.
+    --rounds and --repetitions apply to the regression. By default parts of the work run in
+    parallel, in one process per core; --backend changes this.
     """
     from isfed.experiments.systems import QUICK, Systems, run_systems
     from isfed.report.progress import RunProgress

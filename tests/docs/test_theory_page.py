@@ -1,0 +1,24 @@
+"""docs/theory.md is what benchmarks/theory_page.py makes of benchmarks/theory_page.md."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_follows_its_source():
+    source = (ROOT / "benchmarks" / "theory_page.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    pieces = re.split(r"\$(\w+)", source)  # text, name, text, name, ...
+    seen: set[str] = set()
+    pattern = ""
+    for place, piece in enumerate(pieces):
+        if place % 2 == 0:
+            pattern += re.escape(piece)
+        elif piece in seen:
+            pattern += f"(?P={piece})"  # a number that stands twice is the same number
+        else:
+            seen.add(piece)
+            pattern += f"(?P<{piece}>.*?)"
+    found = re.fullmatch(pattern, page, re.S)
+    assert found, "docs/theory.md was edited by hand: edit benchmarks/theory_page.md and make it"
