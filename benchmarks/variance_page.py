@@ -17,6 +17,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "variance.md"
 FIGURES = PAGE.parent / "figures"
 BEGIN = "<!-- begin: made by `python benchmarks/variance_study.py page` -->"
 END = "<!-- end -->"
+PICTURES = """
+![How far every way is below uniform sampling](figures/variance-gain.png)
+
+![Predicted against measured gains](figures/variance-predicted.png)
+"""
 PREDICTED = """### Predicted and measured
 
 How many times smaller the variance of a round is than under uniform sampling, at w^o; the causes of
@@ -143,11 +148,12 @@ def tables() -> str:
 
 
 def page() -> str:
-    """Put the tables into docs/variance.md, between the two marks."""
+    """Put figures and tables into docs/variance.md, between the two marks."""
     text = PAGE.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)
-    PAGE.write_text(f"{head}{BEGIN}\n{tables()}{END}{tail}", encoding="utf-8")
+    figures()
+    PAGE.write_text(f"{head}{BEGIN}\n{PICTURES}\n{tables()}{END}{tail}", encoding="utf-8")
     return f"{PAGE} has the tables of what is in {path_of(cells()[0], 'uniform').parents[1]}"
 
 
@@ -168,21 +174,18 @@ PREDICTABLE = (
 
 def gain(cell: Cell, method: str) -> float:
     """How far the error of a method is below that of uniform sampling, in dB."""
-    base, found = result(cell, "uniform"), result(cell, method)
+    base = result(cell, "uniform, random order") or result(cell, "uniform")
+    found = result(cell, method)
     if base is None or found is None or not math.isfinite(base[0] + found[0]):
         return math.nan
     return 10 * math.log10(base[0] / found[0])
 
 
-def figures() -> str:
-    """Two figures: what each way gains, and predicted against measured."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+def gain_figure() -> None:
+    """What each way gains."""
     import matplotlib.pyplot as plt
 
     chosen = [c for c in cells() if c.active in (6, 10) and not c.absent and result(c, "uniform")]
-    FIGURES.mkdir(exist_ok=True)
     figure, axes = plt.subplots(figsize=(7.5, 0.75 * len(chosen) + 1.2))
     places = np.arange(len(chosen))
     for i, (method, colour) in enumerate(SHOWN.items()):
@@ -192,11 +195,17 @@ def figures() -> str:
     axes.invert_yaxis()
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
     axes.set_xlabel("error below that of uniform sampling, dB (to the right is better)")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.3, 1.0), ncols=5, fontsize=8)
     figure.tight_layout()
     figure.savefig(FIGURES / "variance-gain.png", dpi=110)
     plt.close(figure)
+
+
+def predicted_figure() -> None:
+    """Predicted against measured gains."""
+    import matplotlib.pyplot as plt
 
     chosen = [c for c in cells() if not c.absent and result(c, "uniform")]
     predictions = {cell: recommended(cell)[0].ways for cell in chosen}
@@ -217,4 +226,14 @@ def figures() -> str:
     figure.tight_layout()
     figure.savefig(FIGURES / "variance-predicted.png", dpi=110)
     plt.close(figure)
+
+
+def figures() -> str:
+    """Both figures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    FIGURES.mkdir(exist_ok=True)
+    gain_figure()
+    predicted_figure()
     return f"{FIGURES}/variance-gain.png and variance-predicted.png"

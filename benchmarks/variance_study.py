@@ -2,8 +2,8 @@
 
     python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
     python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
-    python benchmarks/variance_study.py page       # puts them into docs/variance.md
     python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
+    python benchmarks/variance_study.py page       # both, the tables into docs/variance.md
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
 over four step sizes with seeds of their own, and then run with `--seeds` others. One file for every
@@ -29,6 +29,7 @@ from isfed import (
     Correction,
     DivergenceError,
     FedVARP,
+    HartleyRao,
     ISFedAvg,
     LocalPivotal,
     Problem,
@@ -43,6 +44,9 @@ TUNING_SEEDS, FIRST_SEED = (1000, 1001), 0
 ABSENT = 0.3
 UNIFORM, MEMORY = {"agents": Uniform(), "examples": Uniform()}, {"examples": Uniform()}
 METHODS: dict[str, Any] = {
+    # Agents of one class have numbers in a row, so that Deville's draw, the default, takes some of
+    # every class; along a random order it does not, and that is what FedAvg does.
+    "uniform, random order": lambda o: ISFedAvg(**UNIFORM, agent_design=HartleyRao(), **o),
     "uniform": lambda o: ISFedAvg(**UNIFORM, **o),
     "importance": lambda o: ISFedAvg(**MEMORY, **o),
     "importance, weights on changes": lambda o: ISFedAvg(**MEMORY, weighting="change", **o),
