@@ -77,6 +77,25 @@ def test_the_curvature_at_a_model_is_the_literal_one(loss, divide):
     np.testing.assert_allclose(found.mean_matrix(), mean, atol=1e-8)
     np.testing.assert_allclose([found.square(c) for c in columns], square, atol=1e-7)
     np.testing.assert_allclose([found.mean(c) for c in columns], mean, atol=1e-8)
+    np.testing.assert_allclose(found.square_matrix(), square, atol=1e-7)
+
+
+@pytest.mark.parametrize("divide", [True, False])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_of_very_many_rows_the_square_is_made_of_the_agents_matrices(loss, divide, monkeypatch):
+    problem = small(loss, local_steps=np.array([1, 2, 3]))
+    policy = Memory(floor=0.3)
+    algorithm = ISFedAvg(
+        step_size=1.0, num_active=2, agents=policy, examples=policy, divide_by_steps=divide
+    )
+    model = 0.3 * np.arange(1.0, 1.0 + problem.num_params)
+    chosen = choices_at(problem, algorithm, model)
+    for curvature in (CurvatureAt(problem, model), LargestCurvature(problem)):
+        found = curvature.drawn(algorithm, chosen)
+        monkeypatch.setattr("isfed.theory.curvature.TALL", 10**6)
+        by_vectors = found.square_matrix()
+        monkeypatch.setattr("isfed.theory.curvature.TALL", 0)
+        np.testing.assert_allclose(found.square_matrix(), by_vectors, rtol=1e-12, atol=1e-13)
 
 
 def test_least_squares_has_one_curvature(monkeypatch):
@@ -85,7 +104,7 @@ def test_least_squares_has_one_curvature(monkeypatch):
     chosen = choices_at(problem, algorithm)
     here = CurvatureAt(problem, np.ones(3)).drawn(algorithm, chosen)
     for most in (10**6, 8):  # at once, and in compiled loops
-        monkeypatch.setattr("isfed.theory.curvature.SPREAD", most)
+        monkeypatch.setattr("isfed.theory.curvature.TALL", most)
         anywhere = LargestCurvature(problem).drawn(algorithm, chosen)
         for vector in np.eye(3):
             np.testing.assert_allclose(anywhere.square(vector), here.square(vector), rtol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import csv
 import io
 import re
@@ -17,8 +18,10 @@ from isfed.datasets.reading import BLANKS, Reading
 SIGNS = (",", ";", "\t", "|")
 USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
 HEAD = 1 << 16  # bytes from which encoding and separator are found
+PIECE = 1 << 22  # bytes between two places whose line is known
 ROWS = 6  # lines that a separator has to divide alike
 _BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_UNEVEN = (b'"', b"\n\n", b"\n\r")  # where a line may be empty, or go on
 
 
 class TextFile:
@@ -37,6 +40,7 @@ class TextFile:
         # As the file is: nothing has to be decoded, and Arrow reads it piece by piece.
         as_it_is = self.encoding in ("utf-8", "utf-8-sig") and self.sign != BLANKS
         self.plain = self.plain and as_it_is
+        self._marks: list[tuple[int, int, int, bool]] = []
 
     def content(self) -> bytes:
         """All of it as UTF-8, blanks as tabs."""
@@ -127,16 +131,35 @@ class TextFile:
         return next(line for number, line in enumerate(lines) if number == row)
 
     def _plain_line(self, row: int) -> int:
-        """The same in one pass over the bytes; between odd quotes a line goes on."""
-        inside, seen = False, -1
+        """The same from the bytes; between odd quotes a line goes on."""
+        if not self._marks:
+            self._marks = list(self._mark())
+        place = bisect.bisect_right(self._marks, row + 1, key=lambda mark: mark[2]) - 1
+        start, before, seen, inside = self._marks[place]
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            file.seek(start)
+            for number, line in enumerate(file, start=before + 1):
                 if not inside and line.strip(b"\r\n"):
-                    seen += 1
                     if seen == row + 1:  # the header is the first
                         return number
+                    seen += 1
                 inside ^= line.count(b'"') % 2 == 1
         raise IndexError(f"{self.path} has no row {row}")
+
+    def _mark(self) -> Iterator[tuple[int, int, int, bool]]:
+        """(byte, lines before, filled lines before, inside quotes) every few megabytes."""
+        start, number, seen, inside = 0, 0, 0, False
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE) + file.readline():
+                yield start, number, seen, inside
+                start, count = start + len(piece), piece.count(b"\n")
+                number += count
+                if inside or piece[:1] in b"\r\n" or any(sign in piece for sign in _UNEVEN):
+                    for line in io.BytesIO(piece):
+                        seen += not inside and bool(line.strip(b"\r\n"))
+                        inside ^= line.count(b'"') % 2 == 1
+                else:
+                    seen += count
 
     def _fault(self) -> str | None:
         """The first line with another number of fields than the header."""

@@ -54,7 +54,7 @@ def _least_squares(loss: LeastSquares, x, y, weight) -> np.ndarray:
         return closed
     scale = scales(matrix)
     below = np.sqrt(loss.ridge) * np.column_stack([np.diag(scale), np.zeros(len(scale))])
-    root = triangle(np.column_stack([x * scale, y]), weight, below)
+    root = triangle(x, weight, below, scale=scale, beside=y)
     careful = scale * _solve(root[:, :-1], root[:, -1])
 
     def risk(params: np.ndarray) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
+from isfed.base.gram import one_thread, weighted_gram
 from isfed.base.progress import say
 from isfed.problems.losses import LinearLoss, Logistic, Softmax
 
@@ -26,7 +27,7 @@ class Exhausted(Exception):  # noqa: N818 (it is caught at once, and is no error
 def moments(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """R = sum_n weight_n x_n x_n^T."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found = (x * weight[:, None]).T @ x
+        found = weighted_gram(x, weight)
     if not np.isfinite(found).all():
         raise NoOptimumError(
             "no minimiser was found: the features are too large to be squared; standardise them"
@@ -40,16 +41,22 @@ def scales(second: np.ndarray) -> np.ndarray:
     return np.divide(1.0, lengths, out=np.zeros(len(second)), where=lengths > 0.0)
 
 
-def triangle(columns: np.ndarray, weight: np.ndarray, *below: np.ndarray) -> np.ndarray:
-    """T with T^T T = the moments of the columns, by QR: it has digits where moments have none.
+def triangle(
+    x: np.ndarray, weight: np.ndarray, below: np.ndarray, *, scale, bend: float = 1.0, beside=None
+) -> np.ndarray:
+    """T with T^T T = the moments of bend^1/2 x scale, by QR: it has digits where they have none.
 
-    `below` are further rows, of weight 1.
+    `beside` is one more column, which is not scaled; `below` are further rows, of weight 1.
     """
-    found = np.concatenate([*below, np.zeros((0, columns.shape[1]))])
-    for first in range(0, len(columns), CHUNK):
-        rows = slice(first, first + CHUNK)
-        part = np.sqrt(weight[rows])[:, None] * columns[rows]
-        found = np.asarray(np.linalg.qr(np.concatenate([found, part]), mode="r"))
+    found = below
+    with one_thread(x):
+        for first in range(0, len(x), CHUNK):
+            rows = slice(first, first + CHUNK)
+            part = np.sqrt(bend) * x[rows] * scale
+            if beside is not None:
+                part = np.column_stack([part, beside[rows]])
+            part = np.sqrt(weight[rows])[:, None] * part
+            found = np.asarray(np.linalg.qr(np.concatenate([found, part]), mode="r"))
     return found
 
 
@@ -67,7 +74,7 @@ def _whitening(x, weight, bend: float, ridge: float) -> tuple[np.ndarray, np.nda
         # A direction may be below the cut because nothing varies along it, or because another
         # feature is millions of times as large: a scale for every feature, and QR, can tell.
         below = np.sqrt(2.0 * ridge) * np.diag(scale)
-        root = triangle(np.sqrt(bend) * x * scale, weight, below)
+        root = triangle(x, weight, below, scale=scale, bend=bend)
         _, lengths, turned = linalg.svd(root, full_matrices=False)
         kept = lengths > SEEN_BY_QR * lengths.max()
         if kept.sum() > seen.sum():

@@ -14,13 +14,13 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.base.compiled import compiled
+from isfed.base.gram import TALL, grams_of, weighted_gram
 from isfed.base.progress import say
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.theory.bound import TheoryError
 from isfed.theory.choices import Choices
 
-SPREAD = 2**21  # numbers of the data up to which a vector of every agent is spread over its rows
 KEPT = 2**23  # numbers that are kept because another way to sample needs them too
 MOST_PARAMS = 2000  # beyond, the Hessian is not built: its eigenvectors would take minutes
 
@@ -43,7 +43,7 @@ def hessian(problem: Problem, params: np.ndarray, *, weight: np.ndarray | None =
         change[:, row] = 1.0
         bends = loss.bends(margins, y, change)  # (N, width)
         for other in range(width):
-            matrix[other, :, row] = (x * (rows * bends[:, other])[:, None]).T @ x
+            matrix[other, :, row] = weighted_gram(x, rows * bends[:, other])
     flat = matrix.reshape(problem.num_params, problem.num_params)
     return (flat + flat.T) / 2.0 + 2.0 * loss.ridge * rows.sum() * np.eye(problem.num_params)
 
@@ -121,19 +121,19 @@ class LargestCurvature:
 
     def _mean_matrix(self) -> np.ndarray:
         size, weight = self.x.shape[1], self.row_weights()
-        mean = self.problem.loss.bend * (self.x * weight[:, None]).T @ self.x
+        mean = self.problem.loss.bend * weighted_gram(self.x, weight)
         return mean + 2.0 * self.ridge * float(self.scale.mean()) * np.eye(size)
 
     def _margins(self, vectors: np.ndarray) -> np.ndarray:
         """x_n . v_k of every example n of every agent k, (N, width)."""
-        if self.x.size > SPREAD:
+        if self.x.size > TALL:
             return _margins_of(self.x, vectors, self.offsets)[:, None]
         spread = np.repeat(vectors, self.sizes, axis=0)
         return np.einsum("nm,nm->n", self.x, spread)[:, None]
 
     def _means(self, change: np.ndarray) -> np.ndarray:
         """Of every agent the mean over n of change_n x_n^T, (K, parameters)."""
-        if self.x.size > SPREAD:
+        if self.x.size > TALL:
             sums = _weighted_sums(change[:, 0], self.x, self.offsets)
         else:
             sums = np.add.reduceat(change * self.x, self.offsets[:-1], axis=0)
@@ -172,6 +172,38 @@ class LargestCurvature:
         of_one = self.inverse @ both / len(self.sizes)
         return mean + (of_one - mean) / self.num_active
 
+    def bend_of_examples(self) -> np.ndarray | None:
+        """The second derivative of every example's loss by its one margin; None if it has more."""
+        return np.full(len(self.x), float(self.problem.loss.bend))
+
+    def square_matrix(self) -> np.ndarray:
+        """E[H^2], from products with all vectors or, of very many rows, from the agents' own H_k.
+
+        The second way needs one pass for all vectors, and room for a matrix of every agent.
+        """
+        size, bend = self.num_params, self.bend_of_examples()
+        if bend is None or self.x.size <= TALL or len(self.sizes) * size**2 > KEPT:
+            found = np.stack([self.square(column) for column in np.eye(size)], axis=1)
+            return (found + found.T) / 2.0
+        say("finding the largest stable step size")
+        of_agents = self._keep("agents", lambda: self._matrices_of_agents(bend))
+        mean = of_agents.mean(axis=0)
+        share, chance = 1.0 / self.work, self.inverse / len(self.sizes)
+        half = of_agents.reshape(-1, size)  # H_k^2 = H_k^T H_k, all of them in one product
+        twice = (half * np.repeat(chance * (1.0 - share), size)[:, None]).T @ half
+        single = chance * share * self.scale**2 / self.sizes  # of every row of an agent
+        rows = np.repeat(single, self.sizes) * self.example_inverse
+        factor = bend**2 * self.squares + 4.0 * self.ridge * bend
+        flat = 4.0 * self.ridge**2 * float(rows.sum())
+        of_one = twice + weighted_gram(self.x, rows * factor) + flat * np.eye(size)
+        return mean @ mean + (of_one - mean @ mean) / self.num_active
+
+    def _matrices_of_agents(self, bend: np.ndarray) -> np.ndarray:
+        """H_k of every agent, (K, M, M)."""
+        found = grams_of(self.x, bend / np.repeat(self.sizes, self.sizes), self.offsets)
+        found += 2.0 * self.ridge * np.eye(self.num_params)
+        return self.scale[:, None, None] * found
+
     def largest_of_a_step(self) -> float:
         """The largest curvature anywhere, weights included, that one local step can meet."""
         example = (self.problem.loss.bend * self.squares + 2.0 * self.ridge) * self.example_inverse
@@ -198,6 +230,10 @@ class CurvatureAt(LargestCurvature):
         once = self.bent(change)
         brackets = self.squares[:, None] * self.bent(once) + 4.0 * self.ridge * once
         return self.example_inverse[:, None] * brackets
+
+    def bend_of_examples(self) -> np.ndarray | None:
+        """The second derivative of every example's loss by its one margin; None if it has more."""
+        return None if self.width > 1 else self.bent(np.ones((len(self.x), 1)))[:, 0]
 
     def _mean_matrix(self) -> np.ndarray:
         return hessian(self.problem, self.model, weight=self.row_weights())

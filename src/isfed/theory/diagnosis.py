@@ -15,6 +15,7 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.base.arguments import checked
 from isfed.base.checks import check_active
+from isfed.base.gram import one_thread
 from isfed.problems import Problem
 from isfed.sampling.policies import Memory, Policy, Uniform
 from isfed.theory.bound import TheoryError
@@ -71,8 +72,20 @@ def diagnose(
             f"{type(problem.loss).__name__} is diagnosed by {elsewhere}(problem, num_active=..., "
             "step_size=..., params=...)"
         )
+    with one_thread(problem.data.features):
+        return _diagnose(problem, num_active, importance or Memory(), params, theory=theory)
+
+
+def _diagnose(
+    problem: Problem,
+    num_active: int,
+    importance: Policy,
+    params: np.ndarray | None,
+    *,
+    theory: bool,
+) -> Diagnosis:
     model = check_model(problem, params)
-    sides = (Uniform(), importance or Memory())
+    sides = (Uniform(), importance)
     plain = ISFedAvg(step_size=1.0, num_active=num_active)
     ways = {
         name: replace(plain, agents=sides[agents], examples=sides[examples])

@@ -57,11 +57,6 @@ class Limits:
     every_draw: float
 
 
-def _matrix(apply: Any, size: int) -> np.ndarray:
-    matrix = np.stack([apply(column) for column in np.eye(size)], axis=1)
-    return (matrix + matrix.T) / 2.0
-
-
 @checked
 def step_limits(
     problem: Problem,
@@ -107,7 +102,7 @@ def limits_of(curvature: LargestCurvature) -> Limits:
     seen = spectrum > 1e-12 * spectrum[-1]  # the rest does not move at all
     whiten = vectors[:, seen] / np.sqrt(spectrum[seen])
     if len(vectors) <= SMALL:
-        largest = linalg.eigvalsh(whiten.T @ _matrix(curvature.square, len(vectors)) @ whiten)[-1]
+        largest = linalg.eigvalsh(whiten.T @ curvature.square_matrix() @ whiten)[-1]
     else:
         operator: Any = LinearOperator  # its own types do not know that `matvec` is an argument
         turned = operator(
