@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from isfed.cli.app import app
 
 
 @pytest.fixture
@@ -283,4 +286,30 @@ def test_rows_can_weigh_instead_of_agents(run, tmp_path):
     assert code == 0, text
     code, text = run("diagnose", *words, "--theory", "--overwrite")
     assert code == 2
-    assert "agents that weigh the same" in " ".join(text.split())
+    assert "leave out --theory or --weights rows" in " ".join(text.split())
+    experiment = """
+        rounds = 10
+        [problem]
+        file = "mine.csv"
+        agent = "site"
+        target = "y"
+        weights = "rows"
+        [[algorithm]]
+        kind = "FedProx"
+        step_size = 0.01
+        num_active = 2
+    """
+    (tmp_path / "mine.toml").write_text(experiment)
+    code, text = run("run", "mine.toml", "--out", "there")
+    assert code == 2
+    assert "leave it out, or set weights = 'agents' in [problem]" in " ".join(text.split())
+
+
+def test_the_command_to_type_again_begins_with_isfed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("site,x,y\na,1,2\na,2,3\nb,3,1\nb,4,5\n")
+    words = ["diagnose", "mine.csv", "--agent", "site", "--target", "y", "--out", "there"]
+    result = CliRunner().invoke(app, words, prog_name="python -m isfed")
+    assert result.exit_code == 0, result.output
+    said = Path("there/command.txt").read_text()
+    assert said == "isfed diagnose mine.csv --agent site --target y\n"

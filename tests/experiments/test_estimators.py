@@ -27,6 +27,19 @@ def test_the_regression_is_that_of_ridge():
     assert found.score(X, y) > plain.score(X, y) - 1e-3
 
 
+def test_rows_can_weigh_instead_of_agents():
+    rng = np.random.default_rng(1)
+    agents = np.repeat(np.arange(4), [200, 10, 10, 10])
+    X = np.zeros((230, 1))
+    y = np.where(agents == 0, 1.0, 0.0) + 1e-3 * rng.standard_normal(230)
+    by_agent = FederatedRegressor(num_active=4).fit(X, y, agents=agents)
+    by_row = FederatedRegressor(num_active=4, weights="rows").fit(X, y, agents=agents)
+    assert by_agent.predict([[0.0]]) == pytest.approx(1 / 4, abs=0.02)
+    assert by_row.predict([[0.0]]) == pytest.approx(200 / 230, abs=0.02)
+    with pytest.raises(ValueError, match="weights='all' must be 'agents' or 'rows'"):
+        FederatedRegressor(weights="all").fit(X, y)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_classes_are_those_of_logistic_regression(classes):
     X, y = load_iris(return_X_y=True)

@@ -139,3 +139,21 @@ def test_a_corrected_run_that_diverges_says_why():
     assert "remembered gradients" in explain_divergence(problem, near) or "mean-square" in (
         explain_divergence(problem, near)
     )
+
+
+def test_agents_may_weigh_differently():
+    """With weights, the variances are those of the weighted estimate (theory/variance.py)."""
+    plain = federation("direction", batch=4)
+    data = plain.data
+    counts = np.arange(1.0, 1.0 + data.num_agents)
+    weighted = FederatedData(data.features, data.targets, data.offsets, counts)
+    problem = Problem(weighted, plain.loss, batch_size=plain.batch_size)
+    found = compare_ways(problem, num_active=4)
+    for name, policy in (("uniform", Uniform()), ("importance", Memory())):
+        algorithm = ISFedAvg(
+            step_size=1.0, num_active=4, agents=policy, examples=Uniform(),
+            agent_design=HartleyRao() if name == "uniform" else Deville(),
+            example_design=HartleyRao(),
+        )  # fmt: skip
+        literal = gradient_variance(problem, algorithm).total
+        assert found.ways[name].variance == pytest.approx(literal, rel=1e-6)

@@ -200,6 +200,7 @@ def diagnose(
     name: paper, equal, outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits,
     breast-cancer.
     """
+    from isfed.experiments import ConfigError
     from isfed.experiments.diagnosing import check_folder, write_diagnosis
     from isfed.report.diagnosis import (
         answer_lines,
@@ -213,6 +214,10 @@ def diagnose(
 
     with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
+        if theory and table.weights == "rows":
+            raise ConfigError(
+                "--theory is about agents that weigh the same: leave out --theory or --weights rows"
+            )
         with telling():
             problem, usual, read = _problem_of(what, table, (agent, target), ridge, data_dir)
             problem = _with_work(problem, batch_size, local_steps)
@@ -227,7 +232,7 @@ def diagnose(
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
         console.print(ways_table(results))
-        print_line(results.summary["ways"]["recommendation"])
+        print_line(f"Of these ways to sample agents: {results.summary['ways']['recommendation']}")
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "

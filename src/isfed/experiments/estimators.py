@@ -46,6 +46,7 @@ class _Federated(BaseEstimator):
         batch_size: int = 8,
         local_steps: int = 1,
         ridge: float = 1e-3,
+        weights: str = "agents",
         random_state: int = 0,
     ) -> None:
         self.num_active = num_active
@@ -55,6 +56,7 @@ class _Federated(BaseEstimator):
         self.batch_size = batch_size
         self.local_steps = local_steps
         self.ridge = ridge
+        self.weights = weights
         self.random_state = random_state
 
     def _fit(self, X: np.ndarray, targets: np.ndarray, agents: Any, loss: LinearLoss) -> None:
@@ -75,7 +77,10 @@ class _Federated(BaseEstimator):
         rows = np.asarray(X, dtype=np.float64)[partition.rows]
         scaling = federated_scaling(rows, partition.offsets)
         features = np.column_stack([scaling.apply(rows), np.ones(len(rows))])
-        data = FederatedData(features, targets[partition.rows], partition.offsets)
+        if self.weights not in ("agents", "rows"):
+            raise ValueError(f"weights={self.weights!r} must be 'agents' or 'rows'")
+        counts = np.diff(partition.offsets) if self.weights == "rows" else None
+        data = FederatedData(features, targets[partition.rows], partition.offsets, counts)
         batch = np.minimum(self.batch_size, data.num_examples)
         return Problem(data, loss, local_steps=self.local_steps, batch_size=batch), scaling
 
@@ -115,6 +120,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
     batch_size: B, examples per step, at most.
     local_steps: E, steps of an agent per round.
     ridge: weight of the squared length of the model, over standardised features.
+    weights: "agents" if every agent counts the same, "rows" if every row does.
     random_state: seed of all draws.
 
     >>> import numpy as np
@@ -146,6 +152,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
     batch_size: B, examples per step, at most.
     local_steps: E, steps of an agent per round.
     ridge: weight of the squared length of the model, over standardised features.
+    weights: "agents" if every agent counts the same, "rows" if every row does.
     random_state: seed of all draws.
 
     >>> import numpy as np

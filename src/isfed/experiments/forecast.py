@@ -13,7 +13,7 @@ from isfed.problems import Problem
 from isfed.simulate.run import make_run
 
 TRIAL = 0.2  # seconds, of each method
-LONG = 1800.0  # seconds: beyond, it says what to reduce
+LONG = 600.0  # seconds: beyond, it says what to reduce
 USUAL_STEPS = 9  # step sizes that are tried, as a rule: seven, and two beyond the edge
 
 

@@ -104,5 +104,7 @@ def checked_problem(experiment: Experiment) -> Problem:
             if engine != "kernel":  # a method has its own say on the problem when it starts
                 make_run(problem, algorithm, seed=experiment.seed, engine=engine)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{name}: {error}") from error
+            weighed = problem.data.weights is not None and "weights" in str(error)
+            hint = "; leave it out, or set weights = 'agents' in [problem]" if weighed else ""
+            raise ConfigError(f"{name}: {error}{hint}") from error
     return problem

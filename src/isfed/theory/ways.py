@@ -99,15 +99,21 @@ class Ways:
         if best.name == "uniform":
             return f"The noise of mini-batches is what remains: keep uniform agents{split}."
         if best.name == "importance":
-            return f"Your agents differ in size: use agents=Memory(){split}."
+            noisier = share["noise"] > share["size"]
+            what = (
+                "in the noise of their mini-batches"
+                if noisier
+                else "in the size of their gradients"
+            )
+            return f"Your agents differ {what}: use agents=Memory(){split}."
         if best.name == "spread":
             return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
         if best.name == "drift" and share["drift"] >= max(share["direction"], share["size"]):
             reason = "Local steps run towards the agents' own minimisers"
         elif share["direction"] >= share["size"]:
-            reason = "Your agents differ in direction, not in size"
+            reason = "Your agents' gradients differ in direction, not in size"
         else:
-            reason = "Your agents differ in size and in direction"
+            reason = "Your agents' gradients differ in size and in direction"
         policy = "Memory()" if self.weighted else "Uniform()"
         return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
 
@@ -199,7 +205,7 @@ def _remembering(inclusion: np.ndarray, noise: np.ndarray, lag: float) -> float:
 
 
 def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
-    """(K, M) the agents' gradients, and (K,) the variance that mini-batches give a turn."""
+    """(K, M) the agents' weighted gradients, and (K,) the variance that mini-batches give them."""
     means, noise = np.empty((problem.num_agents, problem.num_params)), np.empty(problem.num_agents)
     for agent, gradients in enumerate(gradients_of_agents(problem, model)):
         count, batch = len(gradients), int(problem.batch_size[agent])
@@ -207,7 +213,8 @@ def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
         # Of a mean of `batch` of `count`, each set as likely as any other.
         square = float(np.sum((gradients - means[agent]) ** 2)) / max(count - 1, 1)
         noise[agent] = square * (1.0 / batch - 1.0 / count) / int(problem.local_steps[agent])
-    return means, noise
+    weights = problem.data.agent_weights
+    return weights[:, None] * means, weights**2 * noise
 
 
 def _noise(inclusion: np.ndarray, noise: np.ndarray) -> float:
@@ -240,13 +247,13 @@ def _lag(
 
 
 def _risk_gradients(problem: Problem, params: np.ndarray) -> np.ndarray:
-    """(K, M) the gradients of the agents' risks, at one model or at one for each."""
+    """(K, M) the weighted gradients of the agents' risks, at one model or at one for each."""
     models = np.broadcast_to(params, (problem.num_agents, problem.num_params))
     found = np.empty((problem.num_agents, problem.num_params))
     for agent in range(problem.num_agents):
         x, y = problem.data.agent(agent)
         found[agent] = problem.loss.gradient(models[agent], x, y, np.ones(len(y)))[0]
-    return found
+    return problem.data.agent_weights[:, None] * found
 
 
 def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
