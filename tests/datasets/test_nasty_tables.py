@@ -2,6 +2,7 @@
 
 import sys
 import types
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from nasty_tables import BAD, GOOD, PLAIN
 from isfed.cli.table_options import TableOptions, spelled
 from isfed.datasets.reading import Reading
 from isfed.datasets.sources import open_source
+from isfed.datasets.text import TextFile
 
 
 def read(case, folder):
@@ -58,12 +60,39 @@ def test_excel_sheets_become_tables(tmp_path, monkeypatch):
     """With a stand-in for openpyxl, which reads cells as Python values."""
     cells = [("site", "x", "mixed"), ("a", 1, 2), ("b", 2.5, "two"), (None, None, None)]
     sheet = types.SimpleNamespace(iter_rows=lambda values_only: iter(cells))
-    book = types.SimpleNamespace(active=sheet)
+    book = types.SimpleNamespace(active=sheet, close=lambda: None)
     stand_in = types.SimpleNamespace(load_workbook=lambda path, **_: book)
     monkeypatch.setitem(sys.modules, "openpyxl", stand_in)
     (tmp_path / "t.xlsx").write_bytes(b"PK")
     table = open_source(tmp_path / "t.xlsx").table
     assert table.to_pydict() == {"site": ["a", "b"], "x": [1.0, 2.5], "mixed": ["2", "two"]}
+
+
+def test_an_excel_file_is_read_with_its_own_row_numbers(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (
+        [" Site ", "When", "Ill", "Cost", None],
+        ["a", datetime(2026, 1, 1), True, 1.5, None],
+        [None] * 5,
+        ["a", datetime(2026, 1, 2), False, None, None],
+        ["b", datetime(2026, 1, 3), True, 3, None],
+        ["b", datetime(2026, 1, 4), False, 4, None],
+    ):
+        book.active.append(row)
+    book.create_sheet("notes").append(["nothing"])
+    book.save(tmp_path / "t.xlsx")
+    source = open_source(tmp_path / "t.xlsx")
+    assert source.table.column_names == ["Site", "When", "Ill", "Cost"]
+    assert source.table.column("Cost").to_pylist() == [1.5, None, 3.0, 4.0]
+    assert [source.spot(row) for row in range(4)] == ["row 2", "row 4", "row 5", "row 6"]
+    with pytest.raises(ValueError, match="row 4, column 'Cost': the value is missing"):
+        TableOptions().source(tmp_path / "t.xlsx", "Site", "Ill").table()
+    book.active.insert_rows(1)
+    book.active["A1"] = "Report of 2026"
+    book.save(tmp_path / "titled.xlsx")
+    with pytest.raises(ValueError, match="row 1 of the sheet does not name all columns"):
+        open_source(tmp_path / "titled.xlsx")
 
 
 def test_a_value_can_stand_for_a_missing_one_in_every_kind_of_column(tmp_path):
@@ -78,3 +107,37 @@ def test_lines_are_counted_in_the_file(tmp_path, quoted):
     (tmp_path / "t.csv").write_text(text.replace("\nb,3", "\n\n\nb,3"))
     source = open_source(tmp_path / "t.csv")
     assert [source.spot(row) for row in range(4)] == ["line 2", "line 3", "line 6", "line 7"]
+
+
+@pytest.mark.parametrize("piece", [1, 10, 1 << 22])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_line_of_a_row_counts_empty_lines_and_lines_within_quotes(
+    piece, end, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("isfed.datasets.text.PIECE", piece)
+    lines = ["a,b", "", "1,x", '2,"y', "", 'z"', "", "3,x", "4,x", '5,""', "6,x", "", "", "7,x"]
+    path = tmp_path / "uneven.csv"
+    path.write_bytes(end.join(lines).encode())
+    file = TextFile(path, Reading(), ",")
+    assert file.plain
+    rows = [line for line, _ in file.rows()][1:]
+    assert [file.line(row) for row in range(7)] == [3, 4, 8, 9, 10, 11, 14] == rows
+    with pytest.raises(IndexError):
+        file.line(7)
+
+
+def test_an_agent_with_most_of_the_rows_is_pointed_out(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{site},{i},{i % 3}" for i, site in enumerate("a" * 20 + "bb" + "cc")]
+    path.write_text("site,x,y\n" + "\n".join(rows) + "\n")
+    lines = TableOptions().source(path, "site", "y").table().account.lines()
+    assert "One agent has 83% of the rows and counts as one of 3" in lines[1]
+    lines = TableOptions(weights="rows").source(path, "site", "y").table().account.lines()
+    assert not any("One agent" in line for line in lines)
+
+
+def test_a_target_is_not_said_to_be_categorical(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site;x;y\na;1;1,5\na;2;2,5\nb;3;3,5\nb;4;1,5\n")
+    with pytest.raises(ValueError, match="say decimal='comma', or, if these are classes, say so"):
+        TableOptions().source(path, "site", "y").table()

@@ -12,6 +12,7 @@ from isfed.report.diagnosis import (
     dominant_lines,
     inclusion_figure,
 )
+from isfed.report.from_results import page_data
 
 
 def test_the_folder_holds_it(tmp_path):
@@ -28,6 +29,10 @@ def test_the_folder_holds_it(tmp_path):
     agents, examples = dominant_lines(results)
     assert f": {found.top_agents[0][0]} (" in agents
     assert f"of agent {found.top_examples[0][0]} (" in examples
+    data = page_data(results)
+    assert data.advice[0].startswith("How sure: ")
+    assert data.advice[1].startswith("Step size: try ")
+    assert data.advice[2].endswith(results.summary["ways"]["recommendation"])
     table = results.inclusion
     of_agents = table["inclusion"][table["unit"] == "agent"]
     np.testing.assert_array_equal(of_agents, np.sort(found.choices.agents)[::-1])

@@ -218,3 +218,14 @@ def test_records_refuse_what_does_not_fit():
     table = PageTable("t", ("a",), ())
     with pytest.raises(ValueError, match="no positive unit for the axis 'uploads'"):
         Figure("f", "y", {"uploads": "uploads"}, (Series("a", x, x, x, x),), table)
+
+
+def test_sentences_about_the_data_are_a_list():
+    lines = ("3 rows of 2 agents.", "Measured (1): <x>")
+    text = page(
+        page_samples.PageData(
+            "t", "s", "v", advice=("Try 0.1.",), data=tuple(("", x) for x in lines)
+        )
+    )
+    assert "<li>3 rows of 2 agents.</li><li>Measured (1): &lt;x&gt;</li>" in text.replace("\n", "")
+    assert "<p>Try 0.1.</p>" in text

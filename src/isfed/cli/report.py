@@ -76,7 +76,7 @@ def write_page(results: Results) -> Path:
 def words_again() -> list[str]:
     """The command that is running, without what has no say in the results."""
     context = _current_context()
-    words, options = context.command_path.split()[1:], []
+    words, options = _names(context), []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
         if source is None or source.name != "COMMANDLINE" or parameter.name in NOT_AGAIN:
@@ -90,6 +90,11 @@ def words_again() -> list[str]:
             for one in value if parameter.multiple else (value,):
                 options += [parameter.opts[0], str(one)]
     return ["isfed", *words, *options]
+
+
+def _names(context: Any) -> list[str]:
+    """Of the command and its groups; without the program's own, which may be `python -m isfed`."""
+    return [] if context.parent is None else [*_names(context.parent), context.info_name]
 
 
 def _current_context() -> Any:

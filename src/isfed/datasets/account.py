@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import linalg
 
+from isfed.base.gram import one_thread
 from isfed.datasets.encoding import is_time, plain
 from isfed.datasets.sources import Source
 
@@ -18,9 +19,10 @@ MEASURED, CODES, CATEGORIES = "measured", "whole numbers", "categories"
 TIME, TRUTH, CONSTANT = "time", "true or false", "constant"
 FEW_CODES = (3, 30)  # so many different whole numbers may be the codes of categories
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
+MOST_ROWS = 0.5  # of all: an agent that has more is pointed out
 SHOWN = 12  # names in a line
 MOST_WORK = 4e9  # rows x columns^2 up to which columns that are sums of others are looked for
-CHUNK = 1 << 16  # rows
+CHUNK = 1 << 14  # rows
 DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a sum of others
 
 
@@ -65,6 +67,12 @@ class Account:
     def lines(self) -> list[str]:
         """In plain words, a line for each subject."""
         found = [self._rows_line()]
+        share = self.largest / self.rows
+        if self.agents > 2 and share > MOST_ROWS and self.weights == "agents":
+            found.append(
+                f"One agent has {100 * share:.0f}% of the rows and counts as one of {self.agents}; "
+                "if rows matter more to you than agents, use --weights rows"
+            )
         if self.few_agents:
             found.append(
                 f"Left out: {self.few_agents} agents with fewer than {self.least_rows} rows "
@@ -175,9 +183,10 @@ def dependent(features: np.ndarray, names: Sequence[str], measured: Sequence[int
     columns = [*measured]
     mean = features.mean(axis=0)[columns]
     gram = np.zeros((len(columns), len(columns)))
-    for first in range(0, len(features), CHUNK):  # not a second block of that size
-        centred = features[first : first + CHUNK, columns] - mean
-        gram += centred.T @ centred
+    with one_thread(features):
+        for first in range(0, len(features), CHUNK):  # not a second block of that size
+            centred = features[first : first + CHUNK, columns] - mean
+            gram += centred.T @ centred
     lengths = np.sqrt(np.diag(gram))
     if not np.all(lengths > 0.0):
         return []

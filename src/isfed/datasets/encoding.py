@@ -51,7 +51,7 @@ def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_temporal(kind)
 
 
-def holds_numbers(source: Source, name: str) -> bool:
+def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error."""
     column = plain(source.column(name))
     kind = column.type
@@ -69,6 +69,9 @@ def holds_numbers(source: Source, name: str) -> bool:
             f"so convert it or leave it out (--drop {name!r})"
         )
     comma = source.reading.comma
+    otherwise = f"or name the column as categorical (--categorical {name!r})"
+    if target:
+        otherwise = "or, if these are classes, say so (--task classification)"
     words = [word for word in _as_words(column).unique().to_pylist() if word is not None]
     numeric = [number(word, comma=comma) is not None for word in words]
     rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
@@ -77,8 +80,7 @@ def holds_numbers(source: Source, name: str) -> bool:
         raise ValueError(
             f"{source.place(_first_equal(column, rest[0]), name)}: {rest[0]!r} is a number only "
             f"with a decimal {sign}, but decimals are read after a {other}; say decimal={sign!r}, "
-            "or name the column as categorical "
-            f"(--categorical {name!r})"
+            f"{otherwise}"
         )
     if not any(numeric):
         return False
@@ -87,8 +89,7 @@ def holds_numbers(source: Source, name: str) -> bool:
         raise ValueError(
             f"{source.place(_first_equal(column, strange[0]), name)}: {strange[0]!r} is not a "
             f"number, but {sum(numeric)} of the column's {len(words)} different values are; mend "
-            f"it, or name the column as categorical (--categorical {name!r}), or, if it stands for "
-            f"a missing value, say so (--na {strange[0]!r})"
+            f"it, {otherwise}, or, if it stands for a missing value, say so (--na {strange[0]!r})"
         )
     return True
 
@@ -213,7 +214,7 @@ def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
 def measured_target(source: Source, name: str) -> np.ndarray:
     """The target of a regression."""
     column = source.column(name)
-    if not holds_numbers(source, name):
+    if not holds_numbers(source, name, target=True):
         word = next(word for word in _as_words(column).to_pylist() if word is not None)
         raise ValueError(
             f"{source.place(_first_equal(column, word), name)}: the target {word!r} is text; "

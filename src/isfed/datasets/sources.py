@@ -17,6 +17,7 @@ import pyarrow.compute as arrow_compute
 import pyarrow.feather as arrow_feather
 import pyarrow.parquet as arrow_parquet
 
+from isfed.datasets.excel import read_excel
 from isfed.datasets.libsvm import read_libsvm
 from isfed.datasets.packing import PACKED, inner_name, unpacked
 from isfed.datasets.reading import FORMATS, Reading
@@ -35,12 +36,13 @@ LABEL, QUERY = "label", "qid"  # what the columns of a LIBSVM file are called, b
 
 @dataclass(frozen=True)
 class Spot:
-    """A row as the file numbers it: a line of a text file, else a row counted from 1."""
+    """A row as the file numbers it: a line of a text, a row of a sheet, else counted from 1."""
 
     line: Callable[[int], int] | None = None
+    counted: str = "line"
 
     def __call__(self, row: int) -> str:
-        return f"row {row + 1}" if self.line is None else f"line {self.line(row)}"
+        return f"row {row + 1}" if self.line is None else f"{self.counted} {self.line(row)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +51,9 @@ class Source:
 
     table: pa.Table
     name: str = "the table"
-    line: Callable[[int], int] | None = None  # of a text file: from a row to its line
+    line: Callable[[int], int] | None = None  # of a text file or a sheet: from a row to its line
     reading: Reading = field(default_factory=Reading)
+    counted: str = "line"  # what `line` counts
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by its name; if there is none, the error lists what there is."""
@@ -65,7 +68,7 @@ class Source:
     @property
     def spot(self) -> Spot:
         """From a row to the words for it; does not hold the table."""
-        return Spot(self.line)
+        return Spot(self.line, self.counted)
 
     def release(self, name: str) -> None:
         """Forget a column, whose memory is then free if nobody else holds it."""
@@ -142,6 +145,9 @@ def _open_file(path: Path, reading: Reading) -> Source:
     if kind == "csv":
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
         return Source(text.table(), str(path), text.line, reading)
+    if kind == "excel":
+        sheet = read_excel(path)
+        return Source(sheet.table, str(path), sheet.row, reading, counted="row")
     if kind == "svmlight":
         content = unpacked(path)
         return Source(_libsvm_table(path, content), str(path), _LibsvmLines(content), reading)
@@ -156,8 +162,6 @@ def _open_file(path: Path, reading: Reading) -> Source:
 
 def _whole(path: Path, kind: str) -> pa.Table:
     """A file that is read as one piece."""
-    if kind == "excel":
-        return _excel_table(path)
     packed = path.suffix.lower() in PACKED
     content: Any = io.BytesIO(unpacked(path)) if packed else str(path)
     return (
@@ -165,35 +169,6 @@ def _whole(path: Path, kind: str) -> pa.Table:
         if kind == "parquet"
         else arrow_feather.read_table(content)
     )
-
-
-def _excel_table(path: Path) -> pa.Table:
-    try:
-        import openpyxl  # type: ignore[import-not-found]
-    except ImportError:
-        raise ValueError(
-            f"{path} is an Excel file, which needs openpyxl: pip install 'isfed[excel]', or save "
-            "it as CSV"
-        ) from None
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except Exception as error:  # of its own kinds, and of zip's and XML's
-        raise ValueError(f"{path} is not an Excel file: {error}") from error
-    sheet: Any = book.active
-    rows = sheet.iter_rows(values_only=True)
-    header = [str(name).strip() if name is not None else "" for name in next(rows, ())]
-    values = [row for row in rows if any(value is not None for value in row)]
-    columns = [[row[j] for row in values] for j in range(len(header))]
-    arrays = [_cells(column) for column in columns]
-    return pa.Table.from_arrays(arrays, names=header)
-
-
-def _cells(values: list) -> pa.Array:
-    """A column of a sheet; a mixture of kinds as text."""
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _libsvm_table(path: Path, content: bytes) -> pa.Table:

@@ -50,7 +50,17 @@ def diagnosis_table(results: Results) -> Table:
 
 
 def _known(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}"
+    return "unknown" if value is None else plain_number(value, 3)
+
+
+def plain_number(value: float, digits: int) -> str:
+    """A number to so many digits, without an exponent if it is not tiny.
+
+    >>> plain_number(137.2, 2), plain_number(0.04321, 2), plain_number(12345678.0, 3)
+    ('140', '0.043', '12,300,000')
+    """
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.{digits}g}" if abs(rounded) < 10.0 ** (digits - 1) else f"{rounded:,.0f}"
 
 
 def _finite(value: float | None) -> float:
@@ -66,7 +76,8 @@ def setting_line(results: Results) -> str:
     ]
     return (
         f"{said['num_agents']} agents, {said['num_active']} a round (L); {said['rows']} rows, "
-        f"{spans[0]} a step (B), {spans[1]} steps a turn (E); {said['num_params']} parameters, "
+        f"{spans[0]} a step (B), {spans[1]} {'step' if spans[1] == '1' else 'steps'} a turn "
+        f"(E); {said['num_params']} parameters, "
         f"{said['loss']}; probabilities of {said['policy']}, floor {said['floor']:g}"
     )
 
@@ -89,7 +100,8 @@ def sure_line(results: Results) -> str:
     rounds = found["settling_rounds"]
     when = "once the model has settled"
     if rounds is not None:
-        when += f", after about {max(1.0, rounds):.2g} rounds at a quarter of the largest step"
+        about = plain_number(max(1.0, rounds), 2)
+        when += f", after about {about} rounds at a quarter of the largest step"
     waits = [row["feature_name"] for row in found["waits_for"][:2]]
     slow = f" (the slowest to settle: {' and '.join(waits)})" if waits and rounds else ""
     return (

@@ -12,6 +12,7 @@ import numpy as np
 
 from isfed.experiments.folder import COMMAND, CONFIG
 from isfed.experiments.results import AlgorithmResult, Results
+from isfed.report.diagnosis import step_lines, sure_line
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
 from isfed.report.page_tables import further_tables
 from isfed.report.quantities import (
@@ -53,6 +54,7 @@ def page_data(results: Results) -> PageData:
         title=results.name,
         summary=summary_line(results),
         verdict=verdict(results),
+        advice=tuple(advice(results)),
         figures=figures,
         tables=tuple(further_tables(results)),
         warnings=tuple(warnings(results)),
@@ -139,6 +141,16 @@ def verdict(results: Results) -> str:
     return f"{said}."
 
 
+def advice(results: Results) -> Iterator[str]:
+    """Of a diagnosis: how sure it is, the step size to begin with, the other ways to sample."""
+    if "settling_rounds" not in results.summary:
+        return
+    yield sure_line(results)
+    yield from step_lines(results)
+    if "ways" in results.summary:
+        yield f"Of the ways to sample agents: {results.summary['ways']['recommendation']}"
+
+
 def warnings(results: Results) -> Iterator[str]:
     """What to know before trusting the numbers."""
     for algorithm in results.diverged:
@@ -170,8 +182,7 @@ def data_account(results: Results) -> Iterator[tuple[str, str]]:
         yield from ((str(key), _words(value)) for key, value in account.items())
         return
     if isinstance(account, list):
-        for number, line in enumerate(account, start=1):
-            yield (f"{number}.", _words(line))
+        yield from (("", _words(line)) for line in account)
         return
     said = results.summary.get("setting") or results.config.get("problem") or {}
     for key, value in flat(said):

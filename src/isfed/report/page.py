@@ -45,6 +45,7 @@ def _page(data: PageData, most: int) -> str:
         tag(
             "main",
             tag("p", data.verdict, class_="verdict"),
+            many(tag("p", text) for text in data.advice),
             many(tag("p", text, class_="warning") for text in data.warnings),
             many(map(_titled, data.differences)),
             many(_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1)),
@@ -223,7 +224,11 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 def _data(pairs: tuple[tuple[str, str], ...]) -> Markup:
-    return _section("The data", _pairs(pairs)) if pairs else Markup("")
+    if not pairs:
+        return Markup("")
+    named = any(key for key, _ in pairs)
+    listed = _pairs(pairs) if named else tag("ul", *(tag("li", line) for _, line in pairs))
+    return _section("The data", listed)
 
 
 def _again(commands: tuple[str, ...]) -> Markup:

@@ -115,11 +115,12 @@ class PageData:
     title: its heading.
     summary: what was run, in a sentence or two.
     verdict: the answer, in one sentence.
+    advice: what follows from it, a paragraph each.
     differences: tables to read before the figures.
     figures: each with its table.
     tables: further tables.
     warnings: what the reader must know before trusting the numbers.
-    data: what became of the data, as (what, how much).
+    data: what became of the data, as (what, how much); sentences have no name, "".
     configurations: TOML by name of the folder.
     versions: by name of the software.
     commands: what to type to run it again.
@@ -128,6 +129,7 @@ class PageData:
     title: str
     summary: str
     verdict: str
+    advice: tuple[str, ...] = ()
     differences: tuple[PageTable, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[PageTable, ...] = ()

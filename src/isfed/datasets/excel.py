@@ -1,0 +1,77 @@
+"""The sheet of an Excel file as an Arrow table whose rows know their number in the sheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """A table, and for each of its rows the number that Excel shows beside it."""
+
+    table: pa.Table
+    numbers: list[int]
+
+    def row(self, row: int) -> int:
+        """The number of a row in the sheet."""
+        return self.numbers[row]
+
+
+def read_excel(path: Path) -> Sheet:
+    """The sheet that the file opens with; rows and nameless columns without a value are left out.
+
+    The first row that is not empty names the columns.
+    """
+    filled = [
+        (number, row)
+        for number, row in enumerate(_rows(path), start=1)
+        if any(value is not None for value in row)
+    ]
+    if not filled:
+        raise ValueError(f"{path} has no rows")
+    first, header = filled[0]
+    rows = filled[1:]
+    names, arrays = [], []
+    for place in range(max(len(row) for _, row in filled)):
+        name = header[place] if place < len(header) else None
+        values = [row[place] if place < len(row) else None for _, row in rows]
+        if name is None and all(value is None for value in values):
+            continue
+        if name is None:
+            raise ValueError(
+                f"{path}: row {first} of the sheet does not name all columns (column {place + 1} "
+                "has no name); the first filled row must name the columns: delete what is above it"
+            )
+        names.append(str(name).strip())
+        arrays.append(_cells(values))
+    return Sheet(pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows])
+
+
+def _rows(path: Path) -> list[tuple]:
+    try:
+        import openpyxl  # type: ignore[import-not-found]
+    except ImportError:
+        raise ValueError(
+            f"{path} is an Excel file, which needs openpyxl: pip install 'isfed[excel]', or save "
+            "it as CSV"
+        ) from None
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # of its own kinds, and of zip's and XML's
+        raise ValueError(f"{path} is not an Excel file: {error}") from error
+    sheet: Any = book.active
+    rows = list(sheet.iter_rows(values_only=True))
+    book.close()  # which reads from the file until then
+    return rows
+
+
+def _cells(values: list) -> pa.Array:
+    """A column of a sheet; a mixture of kinds as text."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
