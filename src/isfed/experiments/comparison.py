@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isfed.base.words import plain_number
 from isfed.datasets import FederatedTable
 from isfed.experiments.settling import Settling, settling
 from isfed.problems import Problem
@@ -174,28 +175,28 @@ class Comparison:
 
     def _verdict(self) -> str:
         gain, error = self.difference
+        about = f"{plain_number(abs(gain), 2)} ± {plain_number(error, 1)}"
         before, after = self.rows()
         if self.buys:
             return (
                 f"Importance sampling reaches FedAvg's final loss after {after['rounds']} rounds "
                 f"instead of {before['rounds']} ({after['uploads']:.0f} uploads instead of "
                 f"{before['uploads']:.0f}, {after['gradients']:.0f} gradients instead of "
-                f"{before['gradients']:.0f}), and ends {gain:.2g} ± {error:.1g} lower."
+                f"{before['gradients']:.0f}), and ends {about} lower."
             )
         if gain > 2.0 * error:
             return (
-                f"Importance sampling ends {gain:.2g} ± {error:.1g} lower than FedAvg, but gets to "
+                f"Importance sampling ends {about} lower than FedAvg, but gets to "
                 f"FedAvg's final loss no sooner: after {after['rounds']} rounds, FedAvg after "
                 f"{before['rounds']}."
             )
         if gain < -2.0 * error:
             return (
-                f"Importance sampling buys nothing here: it ends {-gain:.2g} ± {error:.1g} above "
-                "FedAvg. Keep FedAvg."
+                f"Importance sampling buys nothing here: it ends {about} above FedAvg. Keep FedAvg."
             )
         return (
             "Importance sampling buys nothing here that can be told from chance: the final losses "
-            f"differ by {gain:.2g} ± {error:.1g} after {self.fedavg.rounds[-1]} rounds. Keep "
+            f"differ by {about} after {self.fedavg.rounds[-1]} rounds. Keep "
             "FedAvg, or look again with more --rounds."
         )
 

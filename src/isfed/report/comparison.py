@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from rich.table import Table
 
+from isfed.base.words import plain_number
 from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
 from isfed.report.tables import MOVING
@@ -28,12 +29,16 @@ def comparison_table(results: Results) -> Table:
         table.add_row(
             algorithm.name,
             f"{algorithm.step_size:.3g}",
-            f"{row['final_excess']:.3g} ± {row['final_stderr']:.1g}{mark}",
+            f"{_with_error(row['final_excess'], row['final_stderr'], 3)}{mark}",
             _percent(row["final_relative"]),
             _below(results) if algorithm is results.algorithms[1] else "",
             *("never" if value is None else f"{value:,.0f}" for value in spent),
         )
     return table
+
+
+def _with_error(value: float, error: float, digits: int) -> str:
+    return f"{plain_number(value, digits)} ± {plain_number(error, 1)}"
 
 
 def _percent(share: float | None) -> str:
@@ -64,7 +69,7 @@ def held_out_table(results: Results) -> Table | None:
         for kind in there:
             part = parts[kind]
             scale, unit = (1.0, "") if measured else (100.0, "%")
-            cells.append(f"{part['loss']:.4g} ± {part['loss_stderr']:.1g}")
+            cells.append(_with_error(part["loss"], part["loss_stderr"], 4))
             cells.append(f"{scale * part['error']:.3g}{unit}")
         table.add_row(name, *cells)
     return table
@@ -76,13 +81,20 @@ def agreement_line(results: Results) -> str | None:
     if not found or gain is None:
         return None
     steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)
+    error = results.summary["gain_in_loss_stderr_db"]
+    spread = "" if error is None else f" ± {error:.1f}"
+    why = ""
+    if len({a.step_size for a in results.algorithms}) > 1:
+        why = (
+            " Each method has its own best step size here, a larger one for less noise, so part "
+            "of the gain is spent on speed."
+        )
     return (
         "Beside `isfed diagnose`: at one small step size and once settled, "
         f"{found['distance_db']:.1f} dB in the distance to the optimum are predicted, "
         f"{found['loss_db']:.1f} dB in the loss; at the best step sizes ({steps}) and after "
         f"{results.summary['rounds']} rounds {found['these_steps_db']:.1f} dB. Measured: "
-        f"{gain:.1f} dB. Each method has its own best step size here, a larger one for less noise, "
-        "so part of the gain is spent on speed."
+        f"{gain:.1f}{spread} dB.{why}"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from rich.table import Table
 
+from isfed.base.words import plain_number
 from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
 from isfed.report.page_tables import SAMPLING
@@ -51,16 +52,6 @@ def diagnosis_table(results: Results) -> Table:
 
 def _known(value: float | None) -> str:
     return "unknown" if value is None else plain_number(value, 3)
-
-
-def plain_number(value: float, digits: int) -> str:
-    """A number to so many digits, without an exponent if it is not tiny.
-
-    >>> plain_number(137.2, 2), plain_number(0.04321, 2), plain_number(12345678.0, 3)
-    ('140', '0.043', '12,300,000')
-    """
-    rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:.{digits}g}" if abs(rounded) < 10.0 ** (digits - 1) else f"{rounded:,.0f}"
 
 
 def _finite(value: float | None) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isfed.base.words import plain_number
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.page_data import Cell, Series
 
@@ -66,7 +67,17 @@ def quantities(results: Results) -> list[Quantity]:
     for key in dict.fromkeys(name for a in results.algorithms for name in a.measures):
         if key != "msd":
             found.append(_measured(key))
+    if any("final_excess" in a.summary for a in results.algorithms):
+        found = [_as_the_verdict_says(q) if q.key == "excess" else q for q in found]
     return found
+
+
+def _as_the_verdict_says(excess: Quantity) -> Quantity:
+    """The final loss of a comparison, a mean of its last records."""
+    return replace(
+        excess, level_name="mean of the last tenth",
+        level=lambda a: (a.number("final_excess"), a.number("final_stderr")),
+    )  # fmt: skip
 
 
 def _msd(algorithm: AlgorithmResult) -> Curve | None:
@@ -128,15 +139,15 @@ def level_cell(value: float, error: float, unit: str) -> Cell:
 
     >>> level_cell(-41.234, 0.126, "dB").text
     '−41.23 ± 0.13 dB'
-    >>> level_cell(0.0123456, math.nan, "").text
-    '0.0123'
+    >>> level_cell(0.0123456, math.nan, "").text, level_cell(4172.3, 680.0, "").text
+    ('0.0123', '4,170 ± 700')
     """
     if math.isnan(value):
         return Cell("none")
     if unit == "dB":
         said, spread = f"{value:.2f}", f"{error:.2f}"
     else:
-        said, spread = f"{value:.3g}", f"{error:.1g}"
+        said, spread = plain_number(value, 3), plain_number(error, 1)
     said += "" if math.isnan(error) else f" ± {spread}"
     return Cell(f"{said} {unit}".rstrip().replace("-", "−"), value)
 
