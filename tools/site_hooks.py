@@ -16,6 +16,7 @@ from site_pages import api_page, commands_page, keys_page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
            "SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}  # fmt: skip
+EXAMPLES = {"flower": "example-flower.md", "flower-torch": "example-flower-torch.md"}
 
 
 def on_config(config: Any) -> Any:
@@ -42,13 +43,35 @@ def on_files(files: Files, config: Any) -> Files:
             files.remove(there)
     for name, page in OUTSIDE.items():
         pages[page] = _moved((ROOT / name).read_text(encoding="utf-8"))
+    for name, page in EXAMPLES.items():
+        pages[page] = example_page(ROOT / "examples" / name)
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
     return files
 
 
+def example_page(folder: Path) -> str:
+    """What an example says of itself, the change that it shows, and the whole app."""
+    text = (folder / "README.md").read_text(encoding="utf-8").rstrip()
+    for name, page in EXAMPLES.items():
+        text = text.replace(f"](../{name}/README.md)", f"]({page})")
+    parts = [
+        re.sub(r"\[docs/(\w+\.md)\]\(\.\./\.\./docs/(\w+\.md)\)", r"[My federation](\2)", text),
+        "## The change",
+        f"```diff\n{(folder / 'change.diff').read_text(encoding='utf-8').rstrip()}\n```",
+        "## The whole app",
+    ]
+    for path in sorted((folder / "after").rglob("*")):
+        if path.suffix in (".py", ".toml") and (text := path.read_text(encoding="utf-8").rstrip()):
+            language = {".py": "python", ".toml": "toml"}[path.suffix]
+            parts.append(f"`{path.relative_to(folder).as_posix()}`:\n\n```{language}\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links from docs/ to files of the repository that the site does not hold, as their paths."""
+    """Links from docs/ to files of the repository: to their pages, or else as their paths."""
+    for name, page in EXAMPLES.items():
+        markdown = markdown.replace(f"](../examples/{name}/README.md)", f"]({page})")
     return re.sub(
         r"\[([^]]+)\]\(\.\./((?:examples|benchmarks|src|tests)/[^)]+)\)", r"\1 (`\2`)", markdown
     )

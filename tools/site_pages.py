@@ -93,7 +93,7 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         "Every command prints this with `--help`. Exit codes: 0 (done), 1 (the run failed), 2 (the "
-        "command was used wrongly), 70 (a fault of ours: please report it with what "
+        "command was used wrongly), 70 (a bug in isfed: please report it with what "
         "`ISFED_TRACEBACK=1` prints), 130 (stopped by Ctrl-C).",
     ]
     for path, command in _commands(root, "isfed"):

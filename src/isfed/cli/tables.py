@@ -82,8 +82,8 @@ def compare(
 ) -> None:
     """Would importance sampling help on your own data, and by how much?
 
-    FedAvg against ISFedAvg on your table, each at its own best step size: how many rounds, uploads
-    and gradient evaluations each needs to reach the loss that FedAvg ends with.
+    Trains FedAvg and ISFedAvg on your table, each at its own best step size, and reports how many
+    rounds, uploads and gradient evaluations each needs to reach the loss with which FedAvg ends.
     """
     from isfed.experiments import Budget, Workers
     from isfed.experiments.cells import problem_of
@@ -191,14 +191,14 @@ def diagnose(
 ) -> None:
     """Would importance sampling help, and by how much? Predicted, without a training run.
 
-    The variance of a round's gradient estimate under uniform sampling and under importance sampling
-    of agents, of examples and of both, exactly; what that does to the error that remains; the
-    largest stable step sizes; who would be drawn most. All of it at the minimiser w^o, which is
-    computed from the whole table: that is the only fit it makes.
+    Fits the model once, on the whole table, and computes there exactly how noisy a round's gradient
+    estimate is under uniform sampling and under importance sampling of agents, of examples and of
+    both. From this it predicts the error that remains, the largest stable step sizes, and who would
+    be drawn most.
 
-    WHAT is a table (Parquet, CSV, text, LIBSVM, Feather, Excel; say --agent and --target), or a
-    name: paper, equal, outliers (the regression), ijcnn1, ijcnn1-natural, parkinsons, digits,
-    breast-cancer.
+    WHAT is a table (Parquet, CSV, text, LIBSVM, Feather, Excel; give --agent and --target), or a
+    name: paper, equal, outliers (the paper's regression), ijcnn1, ijcnn1-natural, parkinsons,
+    digits, breast-cancer.
     """
     from isfed.experiments import ConfigError
     from isfed.experiments.diagnosing import check_folder, write_diagnosis
