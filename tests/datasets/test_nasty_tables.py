@@ -1,5 +1,6 @@
 """The battery of nasty tables: what is read of each, or the exact error that the user sees."""
 
+import gzip
 import sys
 import types
 from datetime import datetime
@@ -86,6 +87,9 @@ def test_an_excel_file_is_read_with_its_own_row_numbers(tmp_path):
     assert source.table.column_names == ["Site", "When", "Ill", "Cost"]
     assert source.table.column("Cost").to_pylist() == [1.5, None, 3.0, 4.0]
     assert [source.spot(row) for row in range(4)] == ["row 2", "row 4", "row 5", "row 6"]
+    packed = tmp_path / "t.xlsx.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "t.xlsx").read_bytes()))
+    assert open_source(packed).table.equals(source.table)
     with pytest.raises(ValueError, match="row 4, column 'Cost': the value is missing"):
         TableOptions().source(tmp_path / "t.xlsx", "Site", "Ill").table()
     book.active.insert_rows(1)

@@ -8,6 +8,7 @@ import pytest
 
 from isfed import Columns, read_table
 from isfed.datasets.reading import Reading
+from isfed.datasets.tables import encode_features
 from isfed.experiments.model_file import SavedModel, load_model, probabilities
 
 ROWS = {
@@ -71,3 +72,21 @@ def test_another_file_is_refused_in_one_line(tmp_path):
         load_model(tmp_path / "m.json")
     with pytest.raises(ValueError, match="there is no model file"):
         load_model(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("cell", ["", "NA"])
+def test_a_single_new_row_may_miss_a_value_if_the_training_could(tmp_path, cell):
+    text = "site,x,k,y\n" + "".join(f"s{i % 2},{i},{'uv'[i % 2]},{2 * i}\n" for i in range(8))
+    (tmp_path / "t.csv").write_text(text)
+    (tmp_path / "new.csv").write_text(f"x,k\n{cell},u\n")
+    strict, filled = (
+        read_table(tmp_path / "t.csv", Columns(agent="site", target="y", missing=missing)).recipe
+        for missing in ("error", "mean")
+    )
+    with pytest.raises(ValueError, match="fill it in, or train the model with missing='mean'"):
+        encode_features(tmp_path / "new.csv", strict)
+    found = encode_features(tmp_path / "new.csv", filled)
+    np.testing.assert_allclose(found, [[0.0, 1.0, 0.0, 1.0]], atol=1e-12)
+    (tmp_path / "new.csv").write_text("x,k\n3.5,\n")
+    found = encode_features(tmp_path / "new.csv", filled)
+    np.testing.assert_allclose(found, [[0.0, 0.5, 0.5, 1.0]], atol=1e-12)

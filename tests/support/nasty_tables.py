@@ -267,6 +267,8 @@ _BAD = [
     Nasty("measured classes", "t.csv", PLAIN.replace("a,1,2", "a,1,2.5"), CLASSES),
     Nasty("one class", "t.csv", rows("site,x,y", "a,1,no", "a,2,no"), CLASSES),
     Nasty("a column without values", "t.csv", extra("k", ("", "", "", ""))),
+    Nasty("categories without values", "t.csv", extra("k", ("", "", "", "")),
+          {"categorical": ["k"], "missing": "mean"}),
     Nasty("names as features", "t.csv",
           rows("site,x,who,y", *(f"a,{n},n{n},{n}" for n in range(30)))),
     Nasty("no features", "t.csv", rows("site,y", "a,1", "a,2")),

@@ -51,14 +51,34 @@ def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_temporal(kind)
 
 
+def is_empty(source: Source, name: str) -> bool:
+    """Whether a column has no value at all."""
+    column = source.column(name)
+    return column.null_count == len(column)
+
+
+def check_filled(source: Source, name: str) -> None:
+    """Refuse a column of a table to train on that has no value at all."""
+    if is_empty(source, name):
+        raise ValueError(
+            f"{source.name}: column {name!r} has no values; leave it out (--drop {name!r})"
+        )
+
+
+def says_nothing(source: Source, name: str) -> bool:
+    """Whether a column has no value but such as stand for a missing number."""
+    if is_empty(source, name):
+        return True
+    column = plain(source.column(name))
+    words = _as_words(column).unique().to_pylist() if is_text(column) else ["a number"]
+    return all(word is None or unknown(word) for word in words)
+
+
 def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error."""
     column = plain(source.column(name))
     kind = column.type
-    if pa.types.is_null(kind) or column.null_count == len(column):
-        raise ValueError(
-            f"{source.name}: column {name!r} has no values; leave it out (--drop {name!r})"
-        )
+    check_filled(source, name)
     if not is_text(column):
         if pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or is_time(kind):
             return True
@@ -104,6 +124,8 @@ def numbers(source: Source, name: str) -> np.ndarray:
     Dates become days since 1970, times and durations seconds.
     """
     column = plain(source.column(name))
+    if is_empty(source, name):
+        return np.full(len(column), np.nan)
     if is_text(column):
         values = _numbers_of_words(_as_words(column), comma=source.reading.comma)
     else:
@@ -148,6 +170,8 @@ def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.
     A value that is not among the known ones is an error.
     """
     column = plain(source.column(name))
+    if is_empty(source, name):
+        return np.full(len(column), -1, dtype=np.int64), list(known or ())
     if pa.types.is_nested(column.type):
         raise ValueError(
             f"{source.name}: column {name!r} is of type {_short(column.type)}; expected single "

@@ -21,14 +21,14 @@ class Sheet:
         return self.numbers[row]
 
 
-def read_excel(path: Path) -> Sheet:
+def read_excel(path: Path, content: Any = None) -> Sheet:
     """The sheet that the file opens with; rows and nameless columns without a value are left out.
 
-    The first row that is not empty names the columns.
+    The first row that is not empty names the columns. `content` is the file if it was unpacked.
     """
     filled = [
         (number, row)
-        for number, row in enumerate(_rows(path), start=1)
+        for number, row in enumerate(_rows(path, content or path), start=1)
         if any(value is not None for value in row)
     ]
     if not filled:
@@ -51,7 +51,7 @@ def read_excel(path: Path) -> Sheet:
     return Sheet(pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows])
 
 
-def _rows(path: Path) -> list[tuple]:
+def _rows(path: Path, content: Any) -> list[tuple]:
     try:
         import openpyxl  # type: ignore[import-not-found]
     except ImportError:
@@ -60,7 +60,7 @@ def _rows(path: Path) -> list[tuple]:
             "it as CSV"
         ) from None
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
     except Exception as error:  # of its own kinds, and of zip's and XML's
         raise ValueError(f"{path} is not an Excel file: {error}") from error
     sheet: Any = book.active

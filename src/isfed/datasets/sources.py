@@ -146,7 +146,8 @@ def _open_file(path: Path, reading: Reading) -> Source:
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
         return Source(text.table(), str(path), text.line, reading)
     if kind == "excel":
-        sheet = read_excel(path)
+        packed = path.suffix.lower() in PACKED
+        sheet = read_excel(path, io.BytesIO(unpacked(path)) if packed else None)
         return Source(sheet.table, str(path), sheet.row, reading, counted="row")
     if kind == "svmlight":
         content = unpacked(path)

@@ -258,12 +258,14 @@ class _Encoder:
         """The codes and the values of a column of categories; None for one of numbers."""
         source, like = self.source, self.like
         if like is None:
+            encoding.check_filled(source, name)
             if name not in self.columns.categorical and encoding.holds_numbers(source, name):
                 return None
             return encoding.categories(source, name, None)
         if name in like.categories:
             return encoding.categories(source, name, like.categories[name])
-        if name not in like.constant and not encoding.holds_numbers(source, name):
+        known = name in like.constant or encoding.says_nothing(source, name)
+        if not known and not encoding.holds_numbers(source, name):
             raise ValueError(
                 f"{source.name}: column {name!r} is text, but it was numbers in training"
             )
@@ -301,10 +303,15 @@ class _Encoder:
             return 0
         if self.columns.missing == "error":
             first = int(self.rows[absent[:, 0]].min())
+            otherwise = (
+                f"leave the column out (--drop {feature.column!r}), or set missing='mean' or "
+                "missing=0"
+            )
+            if self.like:
+                otherwise = "or train the model with missing='mean'"
             raise ValueError(
                 f"{self.source.place(first, feature.column)}: the value is missing ({count} such "
-                "in this column); fill it in, leave the column out "
-                f"(--drop {feature.column!r}), or set missing='mean' or missing=0"
+                f"in this column); fill it in, {otherwise}"
             )
         feature.values[:] = np.where(absent, fill, feature.values)
         self.imputed |= dict.fromkeys(feature.names, count)
