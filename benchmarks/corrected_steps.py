@@ -1,12 +1,14 @@
-"""Two claims of docs/variance.md about step sizes, measured by runs.
+"""Claims of docs/variance.md about step sizes and scores, measured by runs.
 
     python benchmarks/corrected_steps.py weighting [--rounds N]   # 1/(K p_k) on the step or change
     python benchmarks/corrected_steps.py memory [--rounds N]      # the limit for corrections
+    python benchmarks/corrected_steps.py scores [--rounds N]      # what learned scores cost
 
 Runs start at w^o. A step size counts as stable if the msd stays within ten times what it is to
 first order: the msd at a small step size, times the ratio of the steps. `weighting` finds the
 largest stable step by bisection, and compares msd and peaks at a quarter of the smaller limit.
-`memory` runs the corrections at multiples of the limit that `step_size="auto"` keeps to.
+`memory` runs the corrections at multiples of the limit that `step_size="auto"` keeps to. `scores`
+compares equal probabilities and those by scores under a correction, for agents that are alike.
 """
 
 from __future__ import annotations
@@ -20,7 +22,18 @@ from typing import Any
 import numpy as np
 from stable_steps import PROBLEMS, make
 
-from isfed import OUTLIERS, PAPER, DivergenceError, ISFedAvg, Problem, Uniform, simulate
+from isfed import (
+    OUTLIERS,
+    PAPER,
+    DivergenceError,
+    FederatedData,
+    ISFedAvg,
+    LeastSquares,
+    Memory,
+    Problem,
+    Uniform,
+    simulate,
+)
 from isfed.theory.stability import memory_limit, stable_step_size
 
 REPETITIONS, SMALL, HALVINGS = 8, 1 / 32, 5
@@ -133,14 +146,39 @@ def memory(rounds: int) -> None:
                   flush=True)  # fmt: skip
 
 
+def alike(batch_size: int) -> Problem:
+    """100 agents with a regression from the same law."""
+    rng = np.random.default_rng(0)
+    x, truth = rng.standard_normal((100 * 100, 5)), rng.standard_normal(5)
+    y = x @ truth + 0.5 * rng.standard_normal(len(x))
+    return Problem(FederatedData(x, y, np.arange(101) * 100), LeastSquares(1e-3), 2, batch_size)
+
+
+def scores(rounds: int) -> None:
+    """What scores cost where they cannot help."""
+    print("| batch size | L | msd: equal | by scores |\n|---|---|---|---|")
+    for batch_size, num_active in ((5, 2), (5, 10), (20, 2), (20, 10)):
+        problem = alike(batch_size)
+        algorithm = ISFedAvg(
+            step_size=0.02, num_active=num_active, correction="drift", examples=Uniform()
+        )
+        found = [
+            settled(runs(problem, replace(algorithm, agents=policy), 2 * rounds))
+            for policy in (Uniform(), Memory())
+        ]
+        print(
+            f"| {batch_size} | {num_active} | {in_db(found[0])} | {in_db(found[1])} |", flush=True
+        )
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("weighting", "memory"))
+    parser.add_argument("what", choices=("weighting", "memory", "scores"))
     parser.add_argument("--rounds", type=int, default=1500)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    {"weighting": weighting, "memory": memory}[given.what](given.rounds)
+    {"weighting": weighting, "memory": memory, "scores": scores}[given.what](given.rounds)
 
 
 if __name__ == "__main__":

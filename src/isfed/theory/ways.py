@@ -30,6 +30,9 @@ from isfed.theory.findings import LEAST_GAIN
 from isfed.theory.stability import stable_step_size
 
 SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
+# dB: learned scores cost nothing under a correction where they cannot help, measured to 0.1 dB
+# (`python benchmarks/corrected_steps.py scores`), so that a small gain is worth it.
+LEAST_SCORES = 0.2
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
 NAMES = ("uniform", "importance", "spread", "difference", "drift")
@@ -76,7 +79,8 @@ class Ways:
     ways: by name, from the simplest to those that remember the most.
     sources: the error of uniform sampling, by its causes.
     weighted: whether a correction should draw agents by their scores, agents=Memory(); without,
-        the error would be more than 0.5 dB larger. The numbers of corrections are for the choice.
+        the variance would be more than 0.2 dB larger. The numbers of corrections are for this
+        choice.
     """
 
     step_size: float
@@ -172,7 +176,7 @@ def compare_ways(
     news = np.sqrt(noise + lag)
     by_news = inclusion_probabilities(news, num_active, floor=weighted.agents.floor)
     scored, equal = (_remembering(known, noise, lag) for known in (by_news, inclusion["uniform"]))
-    worth = equal > scored * 10.0 ** (LEAST_GAIN / 10.0)  # scores have to be learned first
+    worth = equal > scored * 10.0 ** (LEAST_SCORES / 10.0)
     found["difference"] = found["drift"] = scored if worth else equal
     pull = _drift(problem, model, means, mu)
     ways = {
