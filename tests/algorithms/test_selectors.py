@@ -113,9 +113,7 @@ def test_hybrid_fl_with_all_data_at_the_cloud_is_central_descent():
     model = np.zeros(3)
     for _ in range(2):
         model = model - 0.02 * problem.loss.gradient(model, x, y, np.ones(len(y)))[0]
-    change = method._server(
-        method.start(agents, np.zeros(3)), agents, np.arange(4), state.gathered, 0
-    )
+    change = method._server(method.start(agents, np.zeros(3)), agents, np.arange(4), state.held, 0)
     np.testing.assert_allclose(change, model, rtol=1e-12)
 
 

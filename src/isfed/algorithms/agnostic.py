@@ -21,12 +21,15 @@ from isfed.algorithms.parts import (
     check_choice,
     check_number,
     count_draws,
+    equal_numbers,
 )
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns
 
 Gradient = Literal["weighted", "per-domain"]
+ONE = np.ones(1)
+ONE_EXAMPLE = Local(steps=np.ones(1, np.int64), batch=1)
 
 
 class AgnosticState(NamedTuple):
@@ -127,13 +130,15 @@ class AgnosticFL(Method):
         workers, share = np.arange(agents.num_agents), state.mixture
         if self.gradient == "weighted":
             workers, _ = count_draws(state.mixture, points[:1])
-            share = np.ones(1)
+            share = ONE
         here = answering(agents, workers, round_index)
         workers, share = workers[here], share[here]
         gradient = np.zeros(agents.num_params)
         if workers.size:
-            turns = Turns(workers, state.params, np.ones(workers.size))
-            local = Local(steps=np.ones(workers.size, np.int64), batch=1)
+            turns = Turns(workers, state.params, equal_numbers(1.0, workers.size))
+            local = ONE_EXAMPLE
+            if workers.size > 1:
+                local = Local(steps=np.ones(workers.size, np.int64), batch=1)
             gradient = -(share @ agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)
         asked = asked[answering(agents, asked, round_index)]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Everybody, check_number
+from isfed.algorithms.parts import Everybody, check_number, sum_of_rows
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
@@ -205,13 +205,15 @@ class CooperativeSGD(Everybody):
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
         if state.offsets.size:
             models = mixed(state.weights, state.columns, state.offsets, models, absent)
+        elif not absent.any():
+            models[:] = sum_of_rows(models) / len(models)
         elif not absent.all():
             models[:] = models[~absent].sum(axis=0) / np.count_nonzero(~absent)
-        return state._replace(models=models)
+        return CooperativeState(models, state.weights, state.columns, state.offsets)
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of all models."""
-        return state.models.sum(axis=0) / len(state.models)
+        return sum_of_rows(state.models) / len(state.models)
 
 
 def FullySynchronousSGD(*, step_size: float, full_batch: bool = False) -> CooperativeSGD:  # noqa: N802

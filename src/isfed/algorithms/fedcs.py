@@ -31,14 +31,15 @@ class Schedule(NamedTuple):
 
 def greedy_schedule(times: Times, *, deadline: float) -> Schedule:
     """The paper's Algorithm 3: always the candidate that lengthens the round least."""
-    parts = (np.asarray(part, np.float64) for part in times)
-    return Schedule(*_greedy(*parts, float(deadline)))
+    parts = [np.asarray(part, np.float64) for part in times]
+    chosen = np.empty(parts[0].size, np.int64)  # to return it from compiled code would be slow
+    count, seconds = _greedy(*parts, float(deadline), chosen)
+    return Schedule(chosen[:count], seconds)
 
 
 @compiled
-def _greedy(download, compute, upload, deadline):
-    waiting = np.ones(download.size, np.bool_)
-    chosen, count = np.empty(download.size, np.int64), 0
+def _greedy(download, compute, upload, deadline, chosen):
+    waiting, count = np.ones(download.size, np.bool_), 0
     sent, elapsed = 0.0, 0.0  # the multicast, and the uploads after it
     for _ in range(download.size):
         best, least = -1, np.inf
@@ -53,7 +54,7 @@ def _greedy(download, compute, upload, deadline):
             chosen[count] = best
             count += 1
             sent, elapsed = max(sent, download[best]), end
-    return chosen[:count], sent + elapsed
+    return count, sent + elapsed
 
 
 @compiled

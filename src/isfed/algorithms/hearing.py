@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from isfed.algorithms.isfedavg import ISFedAvg
 
 
+EVERYBODY_HERE = np.ones(1)  # for all of a selection
+
+
 class Hearing(NamedTuple):
     """What the cloud keeps for it; empty where it is not asked for."""
 
@@ -71,13 +74,15 @@ def _points(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> np.ndarray:
 def heard(
     kept: Hearing, agents: Agents, selection: Selection, round_index: int
 ) -> tuple[Selection, np.ndarray]:
-    """Those of a selection that answer, and (n,) what the absences of an agent make it weigh.
+    """Those of a selection that answer, and what the absences of an agent make it weigh, (n,).
 
     The mean stays over L, so that an absence counts as no change. Dividing by those that answered
     would bias the mean: whoever is heard then counts for others.
     """
     active = selection.active
     here = agents.answers(active, round_index) if agents.clock.drop > 0.0 else None
+    if here is None and not kept.responses.size:
+        return selection, EVERYBODY_HERE
     weight = np.ones(active.size)
     if kept.responses.size:
         responses = Responses.over(kept.responses)

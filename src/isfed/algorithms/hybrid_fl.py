@@ -18,17 +18,21 @@ import numpy as np
 from isfed.algorithms.fedcs import FedCS, check_share
 from isfed.algorithms.parts import answering
 from isfed.base.checks import check_whole
+from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.problems import Problem
+from isfed.problems.gradients import batch_gradient
 
 
 class HybridState(NamedTuple):
-    """The model, the examples that the cloud has, and who permits an upload."""
+    """The model, the examples that the cloud has, and those that it may still fetch."""
 
     params: np.ndarray
     gathered: np.ndarray  # (rows,) whether the cloud has each example
-    permits: np.ndarray  # (K,)
+    left: np.ndarray  # (K,) how many of its examples an agent permits to fetch and has not sent
     classes: np.ndarray  # (rows,) the class of every example
+    held: np.ndarray  # the examples that the cloud has, in the order of the rows
+    counts: np.ndarray  # how many it has of each class
 
 
 def classes_of(targets: np.ndarray, most: int) -> np.ndarray:
@@ -71,49 +75,52 @@ class HybridFL(FedCS):
         super().start(agents, params)
         problem = _problem(agents)
         points = agents.stream(Purpose.CLUSTERS, 0).uniforms(agents.num_agents)
-        permits = np.zeros(agents.num_agents, bool)
-        permits[np.argsort(points)[: round(self.permit * agents.num_agents)]] = True
+        permits = np.argsort(points)[: round(self.permit * agents.num_agents)]
+        left = np.zeros(agents.num_agents, np.int64)
+        left[permits] = agents.sizes[permits]
         rows = len(problem.data.targets)
         classes = classes_of(problem.data.targets, self.num_classes)
-        return HybridState(params.copy(), np.zeros(rows, bool), permits, classes)
+        counts = np.zeros(int(classes.max()) + 1, np.int64)
+        none = np.empty(0, np.int64)
+        return HybridState(params.copy(), np.zeros(rows, bool), left, classes, none, counts)
 
     def round(self, state: Any, agents: Any, round_index: int) -> HybridState:
         """A round of FedCS, an upload of data, and the cloud's own steps."""
         asked, active, seconds = self.select_in_time(agents, round_index)
         here = asked[answering(agents, asked, round_index)]
-        gathered, seconds = self.fetched(state, agents, here, seconds)
+        state, seconds = self.fetched(state, agents, here, seconds)
         agents.elapse(seconds)
-        params = state.params
-        changes = np.empty((0, params.size))
+        params, rows = state.params, state.held
+        models = active.size + (1 if rows.size else 0)
+        if not models:
+            return state
+        changes, weights = np.empty((models, params.size)), np.empty(models)
         if active.size:
-            changes = self.work(agents, active, params, round_index, timed=False).changes
-        weights = agents.sizes[active].astype(float)
-        if self.client_weights == "uniform":  # every agent counts as one of the mean size
-            weights[:] = agents.sizes.mean()
-        rows = np.flatnonzero(gathered)
+            found = self.work(agents, active, params, round_index, timed=False)
+            changes[: active.size] = found.changes
+        by_size = self.client_weights == "size"
+        # Unless by size, every agent counts as one of the mean size.
+        mean_size = agents.sizes.sum() / agents.num_agents
+        weights[: active.size] = agents.sizes[active] if by_size else mean_size
         if rows.size:
-            changes = np.vstack([changes, self._server(state, agents, active, rows, round_index)])
-            weights = np.append(weights, rows.size)
-        if weights.size:
-            params = params + weights @ changes / weights.sum()
-        return state._replace(params=params, gathered=gathered)
+            changes[-1] = self._server(state, agents, active, rows, round_index)
+            weights[-1] = rows.size
+        return state._replace(params=params + weights @ changes / weights.sum())
 
     def fetched(
         self, state: HybridState, agents: Any, asked: np.ndarray, seconds: float
-    ) -> tuple[np.ndarray, float]:
-        """What the cloud has after this round's uploads, and when the round then ends."""
+    ) -> tuple[HybridState, float]:
+        """The state after this round's uploads of data, and when the round then ends."""
         data = _problem(agents).data
-        gathered = state.gathered.copy()
-        donors = asked[state.permits[asked]]
+        donors = asked[state.left[asked] > 0]
         if not donors.size or self.fetch == 0:
-            return gathered, seconds
+            return state, seconds
         owners = np.repeat(donors, agents.sizes[donors])
         firsts = data.offsets[donors].tolist()
         lasts = data.offsets[donors + 1].tolist()
         rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
         size = data.features.itemsize * data.num_features + data.targets.itemsize
-        held = state.classes[np.flatnonzero(gathered)]  # faster than the mask itself
-        counts = np.bincount(held, minlength=int(state.classes.max()) + 1)
+        gathered, left, counts = state.gathered.copy(), state.left.copy(), state.counts.copy()
         free = ~gathered[rows]
         sent = 0
         while free.any() and sent < self.fetch:
@@ -125,28 +132,48 @@ class HybridFL(FedCS):
                 continue
             seconds += longer
             gathered[rows[place]] = True
+            left[owners[place]] -= 1
             counts[state.classes[rows[place]]] += 1
             sent += 1
         agents.cross(data_up=sent * size)
-        return gathered, seconds
+        held = np.flatnonzero(gathered)
+        fetched = HybridState(state.params, gathered, left, state.classes, held, counts)
+        return fetched, seconds
 
     def _server(self, state, agents, active, rows, round_index) -> np.ndarray:
         """The change of the cloud's own model after its steps on what it has gathered."""
-        problem = _problem(agents)
-        loss, x, y = problem.loss, problem.data.features, problem.data.targets
         steps = self.server_steps
         if steps is None:
             own = self.steps_of(agents, active)
-            steps = max(1, round(float(own.mean()))) if active.size else 1
+            steps = max(1, round(float(own.sum() / own.size))) if active.size else 1
         batch = min(self.server_batch, rows.size)
         points = agents.stream(Purpose.SERVER, round_index).uniforms(steps * batch)
         draws = (points * rows.size).astype(np.int64).reshape(steps, batch)
+        which = np.repeat(rows[None], steps, axis=0) if self.full_batch else rows[draws]
         model = state.params.copy()
-        for draw in draws:
-            which = rows if self.full_batch else rows[draw]
-            ones = np.ones(which.size)
-            model -= self.step_size * loss.gradient(model, x[which], y[which], ones)[0]
+        _descend(_problem(agents), model, which, float(self.step_size))
         return model - state.params
+
+
+def _descend(problem: Problem, model: np.ndarray, which: np.ndarray, step_size: float) -> None:
+    """One step for every row of `which`, on the examples that it names; the model is moved."""
+    loss, x, y = problem.loss, problem.data.features, problem.data.targets
+    if hasattr(loss, "compiled"):
+        _compiled_steps(loss.compiled, x, y, which, step_size, model)
+        return
+    for rows in which:
+        model -= step_size * loss.gradient(model, x[rows], y[rows], np.ones(rows.size))[0]
+
+
+@compiled
+def _compiled_steps(loss, features, targets, which, step_size, model):
+    num = which.shape[1]
+    out = (np.empty(model.size), np.empty(0), np.empty(loss.num_rows))
+    examples, ones = (features, targets, np.empty(0), np.empty(0)), np.ones(num)
+    for step in range(which.shape[0]):
+        batch_gradient(loss, model, examples, 0, which[step], ones, num, False, out)
+        for j in range(model.size):
+            model[j] -= step_size * out[0][j]
 
 
 def _problem(agents: Any) -> Problem:

@@ -33,7 +33,7 @@ from isfed.sampling.policies import (
     Uniform,
     compiled_policy,
 )
-from isfed.sampling.telemetry import RoundWatch, uniform_rows
+from isfed.sampling.telemetry import uniform_rows, watch_round
 
 
 class ISFedAvgState(NamedTuple):
@@ -285,16 +285,13 @@ class ISFedAvg:
         cloud = Cloud.over(state.params, table, self.num_active, agents.key(Purpose.AGENTS))
         state = self.drifted(state, agents, round_index)
         shift = state.shift if state.shift.size else None
-        hearing.prepare(self, state.hearing, cloud)
+        kept = state.hearing
+        hearing.prepare(self, kept, cloud)
         if isinstance(state, CorrectedState):
-            watched = corrected.step(
-                self, cloud, state.reference, agents, round_index, shift, state.hearing
-            )
+            watched = corrected.step(self, cloud, state.reference, agents, round_index, shift, kept)
         else:
-            watched = self.step(cloud, agents, round_index, shift, state.hearing)
-            return ISFedAvgState(
-                cloud.params, state.agent_nodes, state.shift, watched, *state.hearing
-            )
+            watched = self.step(cloud, agents, round_index, shift, kept)
+            return ISFedAvgState(cloud.params, state.agent_nodes, state.shift, watched, *kept)
         return state._replace(params=cloud.params, watched=watched)
 
     def drifted(
@@ -345,16 +342,11 @@ class ISFedAvg:
         """The telemetry of the round; a change over its `whole` step estimates a gradient."""
         if self._equal_row is not None:
             return self._equal_row
-        watch = RoundWatch(
-            agents.num_agents,
-            self.num_active,
-            self.agents.floor,
-            capped=not isinstance(self.agent_design, WithReplacement),
-        )
+        capped = not isinstance(self.agent_design, WithReplacement)
+        side = (agents.num_agents, self.num_active, self.agents.floor, capped)
         active = selection.active
         drawn = agents.local_steps[active] * agents.batch_size[active]
-        watch.agents_of(uploads, drawn, whole, selection)
-        return watch.end()
+        return watch_round(uploads, drawn, whole, selection, side)
 
     @cached_property
     def _equal_row(self) -> np.ndarray | None:

@@ -39,7 +39,7 @@ def check_choice(value: Any, choices: Any, *, name: str) -> None:
 def agent_weights(agents: Agents, how: ClientWeights) -> np.ndarray:
     """(K,) c_k of the objective sum_k c_k P_k: 1/K, or the agent's share of the examples."""
     if how == "uniform":
-        return np.full(agents.num_agents, 1.0 / agents.num_agents)
+        return equal_numbers(1.0 / agents.num_agents, agents.num_agents)
     return agents.sizes / agents.sizes.sum()
 
 
@@ -56,6 +56,25 @@ def draw_with_replacement(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`num` independent draws by probabilities, as the agents drawn and how often each was."""
     return count_draws(prob, agents.stream(Purpose.AGENTS, round_index).uniforms(num))
+
+
+def sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    """(M,) rows.sum(axis=0) in the same order, in a tenth of the time if rows are short."""
+    # NumPy adds a single column in pairs, and single precision in single precision.
+    if rows.shape[1] == 1 or rows.dtype != np.float64:
+        return rows.sum(axis=0)
+    out = np.empty(rows.shape[1])
+    _sum_rows(rows, out)
+    return out
+
+
+@compiled
+def _sum_rows(rows, out):
+    for j in range(out.size):
+        out[j] = rows[0, j]
+    for i in range(1, rows.shape[0]):
+        for j in range(out.size):
+            out[j] += rows[i, j]
 
 
 @compiled
@@ -83,6 +102,13 @@ def count_draws(mass, points):
 def answering(agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray | slice:
     """Picks those of the agents that answer in a round: all, but for the clock's drop-outs."""
     return ALL if agents.clock.drop == 0.0 else agents.answers(which, round_index)
+
+
+def equal_numbers(value: float, count: int) -> np.ndarray:
+    """np.full(count, value) of floats, in a third of the time."""
+    out = np.empty(count)
+    out.fill(value)
+    return out
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:
@@ -140,9 +166,9 @@ class Everybody(Method):
         The draws have the address `time`; the changes of those that do not answer are zero.
         """
         everybody = np.arange(agents.num_agents)
-        steps = np.full(everybody.size, self.steps if steps is None else steps, np.int64)
-        step_size = self.step_size if step_size is None else step_size
-        step = np.full(everybody.size, float(step_size))
+        wanted, steps = self.steps if steps is None else steps, np.empty(everybody.size, np.int64)
+        steps[:] = wanted
+        step = equal_numbers(self.step_size if step_size is None else step_size, everybody.size)
         local["full_batch"] = self.full_batch
         time = round_index if time is None else time
         here = answering(agents, everybody, round_index)
@@ -217,7 +243,9 @@ class Sampled(Method):
         """(n,) how many local steps each of these agents is asked for."""
         if self.local_steps is None:
             return agents.local_steps[active]
-        return np.full(active.size, self.local_steps)
+        steps = np.empty(active.size, np.int64)
+        steps.fill(self.local_steps)
+        return steps
 
     def examples_of(self, agents: Agents, active: np.ndarray) -> np.ndarray:
         """(n,) how many example gradients a turn of each of these agents takes."""
@@ -237,7 +265,7 @@ class Sampled(Method):
     ) -> Uploads:
         """One turn of every agent that was selected."""
         steps = self.steps_of(agents, active) if steps is None else steps
-        step = np.full(active.size, float(self.step_size)) if step is None else step
+        step = equal_numbers(self.step_size, active.size) if step is None else step
         how = Local(steps=steps, full_batch=self.full_batch, **local)
         return agents.work(Turns(active, params, step), round_index, how)
 
@@ -246,5 +274,5 @@ class Sampled(Method):
         if not active.size:
             return np.zeros(agents.num_params)  # nobody answered: the model stays
         if self.client_weights == "uniform":
-            return changes.sum(axis=0) / active.size
+            return sum_of_rows(changes) / active.size
         return normalised(agents.sizes[active]) @ changes

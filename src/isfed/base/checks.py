@@ -23,7 +23,9 @@ def is_number(value: Any) -> bool:
 
 def check_whole(value: Any, *, name: str, least: int) -> int:
     """A whole number that is not too small."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    # An int is asked first: `Integral` is an abstract class, and asking it is slow.
+    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    if not whole or value < least:
         raise ValueError(f"{name}={shown(value)} must be a whole number >= {least}")
     return int(value)
 

@@ -88,16 +88,10 @@ class Clock:
             found.append(np.exp(low + (high - low) * uniforms))
         return Speeds(*found)
 
-    def times(
-        self, speeds: Speeds, which: np.ndarray, examples: np.ndarray, num_params: int
-    ) -> Times:
-        """Expected seconds of turns of that many example gradients, without jitter."""
+    def messages(self, speeds: Speeds, num_params: int) -> tuple[np.ndarray, np.ndarray]:
+        """(K,) seconds of one model to every agent, and of one from it."""
         message = BYTES * num_params
-        return Times(
-            message / speeds.download[which] + self.latency,
-            examples / speeds.rate[which],
-            message / speeds.upload[which] + self.latency,
-        )
+        return message / speeds.download + self.latency, message / speeds.upload + self.latency
 
     def delayed(self, times: Times, which: np.ndarray, key: np.uint64, round_index: int) -> Times:
         """What the turns really take in a round: computing is slowed down or sped up at random."""

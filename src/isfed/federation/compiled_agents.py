@@ -22,6 +22,7 @@ from isfed.federation.arrays import (
 from isfed.federation.turn import (
     ALL,
     Sampler,
+    Task,
     full_gradient,
     make_scratch,
     take_turn,
@@ -106,6 +107,7 @@ class CompiledAgents(AddressedAgents):
             scored=wants_norms(rules.agents, rules.examples),
             watched=not (rules.agents.equal and rules.examples.equal),
         )
+        self._batched: Task | None = None
         self.scores_wanted = rules.agents.learns
         self.nodes, self.at = example_tables(
             self.task, rules.examples, self.plan.examples, lambda: problem.optimum
@@ -122,9 +124,7 @@ class CompiledAgents(AddressedAgents):
         if local.momentum != 0.0:
             given = local.velocity
             velocity = np.zeros((count, size)) if given is None else np.array(given, np.float64)
-        task = self.task
-        if local.batch is not None:
-            task = task._replace(batch_size=np.full(self.num_agents, local.batch))
+        task = self.task if local.batch is None else self.task_of(local.batch)
         total = _work(
             task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
             (self.nodes, self.at, self.memory, NO_SHIFT if local.shift is None else local.shift),
@@ -136,6 +136,12 @@ class CompiledAgents(AddressedAgents):
         self.charge_turns(count, total, scored=self.scores_wanted, local=local)
         self.tick(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
+
+    def task_of(self, batch: int) -> Task:
+        """The task with batches of that many examples for everybody; the last one is kept."""
+        if self._batched is None or self._batched.batch_size[0] != batch:
+            self._batched = self.task._replace(batch_size=np.full(self.num_agents, batch))
+        return self._batched
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False

@@ -375,7 +375,8 @@ class Table:
             if update is not None:
                 scores = _check_scores(update(self.scores[units], scores), units.size)
             code = getattr(self.design, "code", tables.SYSTEMATIC)
-            _refresh(self.nodes, self.count, units.copy(), scores.copy(), self.policy.refresh, code)
+            rule = int(self.policy.refresh)  # Numba looks at an enumeration for 70 microseconds
+            _refresh(self.nodes, self.count, units.copy(), scores.copy(), rule, code)
 
     def mean_seen(self) -> float:
         """The mean of the known scores; 0 if there are none."""

@@ -115,8 +115,9 @@ def _watch_batch(turn, weight, norms, count, num, floor, capped):
 
 
 @compiled
-def _watch_agents(row, turns, drawn, step, changes, prob, times, side):
+def _watch_round(turns, drawn, step, changes, prob, times, side, out):
     num_agents, num_active, floor, capped = side
+    row = np.zeros(out.size)
     squares = 0.0
     for i in range(prob.size):
         change = 0.0
@@ -126,12 +127,7 @@ def _watch_agents(row, turns, drawn, step, changes, prob, times, side):
             row, turns[i], drawn[i], change / (step[i] * step[i]),
             (num_agents, prob[i], times[i], num_active, floor, capped), squares,
         )  # fmt: skip
-    return squares
-
-
-@compiled
-def _end_round(row, num_active, distinct, squares, out):
-    end_round(row, num_active, distinct, squares, out)
+    end_round(row, num_active, prob.size, squares, out)
 
 
 class TurnWatch:
@@ -146,27 +142,15 @@ class TurnWatch:
         _watch_batch(self.turn, weight, norms, self.count, len(weight), self.floor, self.capped)
 
 
-class RoundWatch:
-    """The telemetry of one round, for the engine of objects."""
+def watch_round(
+    uploads, drawn: np.ndarray, step: np.ndarray, selection, side: tuple[int, int, float, bool]
+) -> np.ndarray:
+    """The row of a round, from its turns: (n,) examples drawn and step sizes without 1 / E_k.
 
-    def __init__(self, num_agents: int, num_active: int, floor: float, *, capped: bool) -> None:
-        self.num_agents, self.num_active = num_agents, num_active
-        self.floor, self.capped = floor, capped
-        self.row = np.zeros(len(COLUMNS))
-        self.squares, self.agents = 0.0, 0
-
-    def agents_of(self, uploads, drawn: np.ndarray, step: np.ndarray, selection) -> None:
-        """Add the agents of a selection: (n,) examples drawn and step sizes without 1 / E_k."""
-        side = (self.num_agents, self.num_active, self.floor, self.capped)
-        _, prob, times = selection
-        self.squares = _watch_agents(
-            self.row, uploads.watch, drawn, step, uploads.changes, prob, times, side
-        )
-        self.agents = prob.size
-
-    def end(self) -> np.ndarray:
-        """The row of the round."""
-        out = np.zeros(len(COLUMNS), np.float32)
-        if self.agents:  # a design of random size may draw nobody
-            _end_round(self.row, self.num_active, self.agents, self.squares, out)
-        return out
+    `side` is (K, L, floor, whether the design has a cap).
+    """
+    _, prob, times = selection
+    out = np.zeros(len(COLUMNS), np.float32)
+    if prob.size:  # a design of random size may draw nobody
+        _watch_round(uploads.watch, drawn, step, uploads.changes, prob, times, side, out)
+    return out
