@@ -152,6 +152,7 @@ def _kind(parameter: Any) -> str:
 def keys_page() -> str:
     """The keys of a TOML file: of the experiment, of every method, policy, design and loss."""
     from isfed.experiments import registry
+    from isfed.federation.clock import Clock
 
     parts = [
         "# TOML keys",
@@ -168,15 +169,26 @@ def keys_page() -> str:
         _table_of(registry.DESIGNS),
         "## Losses",
         _table_of(registry.LOSSES),
+        "## Clock",
+        "`[clock]`, if virtual seconds are to be counted or agents may fail to answer. "
+        + _first_sentence(Clock),
+        _keys_of(Clock),
         "## Algorithms",
         "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show.",
     ]
     for kind in registry.METHODS:
         parts.append(f"### `{kind}`\n\n{_first_sentence(registry.METHODS[kind])}")
-        documented = explanations(registry.METHODS[kind])
-        rows = [_key(argument, documented) for argument in registry.method_keys(kind).values()]
-        parts.append("| key | what | value | default |\n|---|---|---|---|\n" + "\n".join(rows))
+        parts.append(_keys_of(registry.METHODS[kind], without=registry.NOT_KEYS))
     return "\n\n".join(parts) + "\n"
+
+
+def _keys_of(factory: Any, *, without: tuple[str, ...] = ()) -> str:
+    """A table of the keys that make a record."""
+    from isfed.experiments.keys import arguments
+
+    documented = explanations(factory)
+    rows = [_key(argument, documented) for argument in arguments(factory, without=without).values()]
+    return "| key | what | value | default |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
 def _table_of(known: Any) -> str:

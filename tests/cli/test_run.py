@@ -48,10 +48,18 @@ def test_the_written_configuration_runs_again(run, tmp_path):
     assert (first.algorithms[1].msd == again.algorithms[1].msd).all()
 
 
+def test_a_clock_is_shown_in_virtual_seconds(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SMALL + "[clock]\ndrop = 0.1\n")
+    code, text = run("run", "mine.toml")
+    assert code == 0, text
+    assert "virtual" in text  # seconds a round
+
+
 @pytest.mark.parametrize(
     ("text", "options", "code", "words"),
     [
         (SMALL + "step_sze = 1\n", [], 2, ["step_sze", "step_size"]),
+        (SMALL + "[clock]\ndrop = 2.0\n", [], 2, ["clock", "drop=2.0"]),
         (SMALL, ["--rounds", "-3"], 2, ["rounds=-3"]),
         (SMALL, ["--threads", "0"], 2, ["threads"]),
         (SMALL.replace("num_active = 3", "num_active = 99"), [], 2, ["num_active=99"]),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isfed import Deville, HartleyRao, Memory, Oracle, Score, Systematic, Uniform
+from isfed import Clock, Deville, HartleyRao, Memory, Oracle, Score, Systematic, Uniform
 from isfed.experiments import ConfigError, make_experiment, read_experiment
+from isfed.experiments.keys import arguments, write_value
 
 
 def test_names_become_objects(small):
@@ -46,15 +47,28 @@ def test_resolved_configuration_makes_the_same_experiment(small):
     assert again.source == experiment.source
 
 
+def test_a_clock_has_the_keys_of_its_record(small):
+    assert make_experiment(small).clock is None
+    assert "clock" not in make_experiment(small).resolved
+    small["clock"] = {"rate": [5, 50], "drop": 0.2}
+    experiment = make_experiment(small)
+    assert experiment.clock == Clock(rate=(5.0, 50.0), drop=0.2)
+    again = make_experiment(tomllib.loads(experiment.to_toml()))
+    assert again.clock == experiment.clock
+    assert again.digest == experiment.digest
+    small["clock"] = {key: write_value(getattr(experiment.clock, key)) for key in arguments(Clock)}
+    assert make_experiment(small).digest == experiment.digest  # every field is a key
+
+
 def test_the_digest_sees_every_change(small):
     digests = {make_experiment(small).digest}
-    for change in ({"rounds": 61}, {"seed": 6}, {"repetitions": 4}):
+    for change in ({"rounds": 61}, {"seed": 6}, {"repetitions": 4}, {"clock": {}}):
         digests.add(make_experiment({**small, **change}).digest)
     small["problem"]["ridge"] = 0.01
     digests.add(make_experiment(small).digest)
     small["algorithm"][1]["examples"] = {"policy": "memory", "floor": 0.2}
     digests.add(make_experiment(small).digest)
-    assert len(digests) == 6
+    assert len(digests) == 7
 
 
 @pytest.mark.parametrize(
@@ -78,6 +92,14 @@ def test_the_digest_sees_every_change(small):
         ({"problem": {"local_steps": [1.5, 2.5]}}, ["local_steps"]),
         ({"algorithm": [1]}, ["algorithm 1", "1"]),
         ({"name": ".."}, [".."]),
+        ({"clock": 3}, ["clock=3", "a table of rate, upload"]),
+        ({"clock": {"rat": [1.0, 2.0]}}, ["'rat'", "clock", "'rate'"]),
+        ({"clock": {"rate": [2.0, 1.0]}}, ["clock", "rate=(2.0, 1.0)", "range"]),
+        ({"clock": {"rate": 5.0}}, ["clock: rate=5.0", "a list of 2"]),
+        ({"clock": {"latency": -1.0}}, ["latency=-1.0", ">= 0"]),
+        ({"clock": {"drop": 1.0}}, ["drop=1.0", "below 1"]),
+        ({"clock": {"jitter": "much"}}, ["jitter='much'", "a number"]),
+        ({"clock": {}, "engine": "kernel"}, ["engine='kernel'", "[clock]"]),
     ],
 )
 def test_bad_keys_and_values_are_named(small, change, words):

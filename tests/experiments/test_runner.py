@@ -11,8 +11,10 @@ import time
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from isfed import Clock, simulate
 from isfed.experiments import (
     ConfigError,
     StoreError,
@@ -272,3 +274,25 @@ def test_auto_chooses_a_step_and_says_which(tmp_path):
     algorithm = next(iter(experiment.algorithms.values()))
     assert row.step_size == stable_step_size(problem, algorithm)
     assert row.summary["telemetry"]["variance_ratio"] == 1.0
+
+
+def test_a_clock_in_the_file_is_the_clock_of_the_runs(small, tmp_path):
+    """Against simulate() with the same clock, and stopped half-way to the same end."""
+    clock = {"rate": [5.0, 50.0], "jitter": 0.2, "drop": 0.3}
+    experiment = make_experiment({**small, "clock": clock})
+    results = run_experiment(experiment, tmp_path / "run")
+    problem = experiment.source.make()
+    for row, algorithm in zip(results.algorithms, experiment.algorithms.values(), strict=True):
+        history = simulate(
+            problem, algorithm, rounds=60, repetitions=3, seed=5, clock=Clock(**clock)
+        )
+        assert (row.msd == history.msd.mean(axis=0)).all()
+        seconds = [history.ledger(r).seconds / 60 for r in range(3)]
+        assert row.summary["seconds_per_round"] == pytest.approx(np.mean(seconds))
+        assert row.summary["uploads_per_round"] < 3.0
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "cut", workers=OFTEN, progress=Stop(3))
+    run_experiment(experiment, tmp_path / "cut", resume=True)
+    assert files(tmp_path / "cut") == files(tmp_path / "run")
+    plain = run_experiment(make_experiment(small), tmp_path / "plain").algorithms[0]
+    assert "seconds_per_round" not in plain.summary

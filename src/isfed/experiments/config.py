@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Literal
 from isfed.base.checks import check_active
 from isfed.experiments import data_sets, network_data  # noqa: F401 (give data sets their names)
 from isfed.experiments.folder import Configured
-from isfed.experiments.keys import ConfigError, check_keys, read_value
+from isfed.experiments.keys import ConfigError, check_keys, read_value, write_value
 from isfed.experiments.registry import read_algorithm
 from isfed.experiments.sources import ProblemSource, RegressionSource, read_problem
+from isfed.federation.clock import Clock
 
 
 def _whole(given: Mapping[str, Any], key: str, *, least: int) -> int:
@@ -39,6 +40,7 @@ class Experiment(Configured):
     seed: of all draws.
     resolved: the tables of the TOML file that makes this experiment again, with every default.
     engine: "auto" takes the fastest that can run an algorithm.
+    clock: how fast the agents are and how often they do not answer; None counts no virtual time.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Experiment(Configured):
     seed: int
     resolved: dict[str, Any]
     engine: Engine = "auto"
+    clock: Clock | None = None
     kind: ClassVar[str] = "experiment"
 
 
@@ -61,7 +64,7 @@ def make_experiment(given: Mapping[str, Any], *, folder: Path = Path()) -> Exper
     given: the tables.
     folder: what paths in the tables are relative to.
     """
-    check_keys(given, (*DEFAULTS, "problem", "algorithm"), where="the file")
+    check_keys(given, (*DEFAULTS, "clock", "problem", "algorithm"), where="the file")
     given = DEFAULTS | dict(given)
     name = given["name"]
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
@@ -73,10 +76,16 @@ def make_experiment(given: Mapping[str, Any], *, folder: Path = Path()) -> Exper
         "seed": _whole(given, "seed", least=0),
         "engine": read_value(given["engine"], Engine, where="engine", readers={}),
     }
+    clock = None
+    if "clock" in given:
+        clock = read_value(given["clock"], Clock, where="clock", readers={})
+        if top["engine"] == "kernel":
+            raise ConfigError("engine='kernel' keeps no virtual time; leave out engine or [clock]")
     source = read_problem(given.get("problem", {}), folder)
     algorithms, tables = _algorithms(given.get("algorithm", []), source)
-    resolved = {**top, "problem": source.describe(), "algorithm": tables}
-    return Experiment(source=source, algorithms=algorithms, resolved=resolved, **top)
+    timed = {} if clock is None else {"clock": write_value(clock)}
+    resolved = {**top, **timed, "problem": source.describe(), "algorithm": tables}
+    return Experiment(source=source, algorithms=algorithms, resolved=resolved, clock=clock, **top)
 
 
 def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list[dict[str, Any]]]:

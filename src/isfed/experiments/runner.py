@@ -73,7 +73,7 @@ def run_algorithms(experiment: Experiment, crew: Crew) -> dict[str, Finished]:
         name: cells_of(
             name, f"algorithm {name}", experiment.repetitions, crew.shelf, block,
             source=experiment.source, algorithm=algorithm, rounds=experiment.rounds,
-            seed=experiment.seed, engine=experiment.engine,
+            seed=experiment.seed, engine=experiment.engine, clock=experiment.clock,
         )
         for name, algorithm in experiment.algorithms.items()
     }  # fmt: skip
@@ -101,8 +101,11 @@ def checked_problem(experiment: Experiment) -> Problem:
         try:
             check_run(problem, algorithm, experiment.rounds, experiment.repetitions)
             engine = choose_engine(problem, algorithm, experiment.engine)
+            clock = experiment.clock
+            if clock is not None and engine == "kernel":
+                engine = "agents"  # the kernel keeps no virtual time
             if engine != "kernel":  # a method has its own say on the problem when it starts
-                make_run(problem, algorithm, seed=experiment.seed, engine=engine)
+                make_run(problem, algorithm, seed=experiment.seed, engine=engine, clock=clock)
         except (TypeError, ValueError) as error:
             weighed = problem.data.weights is not None and "weights" in str(error)
             hint = "; leave it out, or set weights = 'agents' in [problem]" if weighed else ""

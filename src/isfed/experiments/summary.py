@@ -15,6 +15,7 @@ from isfed.experiments.cells import Finished, example_apart, optimal_probabiliti
 from isfed.experiments.folder import HISTORY, MEASURES, REPETITIONS
 from isfed.experiments.settling import settling
 from isfed.experiments.sources import ProblemSource
+from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 from isfed.simulate.history import History, Steady, stderr_of_mean
 
@@ -111,6 +112,9 @@ def _row(name: str, source: ProblemSource, result: Finished, reference: Steady) 
     steady = _steady(result)
     rounds = max(1, history.rounds)
     found = settling(history.msd) if steady.rounds else None
+    # Only where a clock ran: else no agent takes any time.
+    seconds = float(np.mean([Ledger.from_array(row).seconds for row in history.ledgers] or 0.0))
+    timed = {"seconds_per_round": seconds / rounds} if seconds > 0.0 else {}
     return {
         "name": name,
         "step_size": history.step_size,
@@ -125,6 +129,7 @@ def _row(name: str, source: ProblemSource, result: Finished, reference: Steady) 
         "example_distance": _mean(result.example_apart),
         "gradients_per_round": float(history.gradients.mean() / rounds),
         "uploads_per_round": float(history.uploads.mean() / rounds),
+        **timed,
         "telemetry": None if result.diverged else _telemetry(history),
         "final": {} if result.diverged else _final(history),
         "diverged_round": history.rounds if result.diverged else None,

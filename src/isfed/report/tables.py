@@ -29,11 +29,13 @@ def summary_table(results: Results) -> Table:
     known = summary["no_msd"] is None
     far = summary["uniform_agent_distance"] is not None
     measures = list(first.measures)
+    timed = not all(math.isnan(a.number("seconds_per_round")) for a in results.algorithms)
     headings = ["step"] if steps else []
     headings += ["msd (dB)", f"gain over {first.name} (dB)"] if known else []
     headings += ["|p_k - p_k^o|", "mean |p_n - p_n^o|"] if far else []
     headings += measures
-    for heading in [*headings, "gradients a round", "rounds a second"]:
+    clock = ["virtual seconds a round"] if timed else []
+    for heading in [*headings, "gradients a round", *clock, "rounds a second"]:
         table.add_column(heading, justify="right")
     for algorithm in results.algorithms:
         cells = [f"{algorithm.step_size:.3g}"] if steps else []
@@ -42,8 +44,10 @@ def summary_table(results: Results) -> Table:
             for key in ("agent_distance", "example_distance"):
                 cells.append(_shown(algorithm.number(key), ".2e"))
         cells += [_final(algorithm, measure) for measure in measures]
-        speed = algorithm.number("gradients_per_round"), algorithm.rounds_per_second
-        table.add_row(algorithm.name, *cells, _shown(speed[0], ".0f"), _shown(speed[1], ",.0f"))
+        cells.append(_shown(algorithm.number("gradients_per_round"), ".0f"))
+        if timed:
+            cells.append(_shown(algorithm.number("seconds_per_round"), ".3g"))
+        table.add_row(algorithm.name, *cells, _shown(algorithm.rounds_per_second, ",.0f"))
     if far:
         table.add_section()
         empty = [""] * (len(headings) - len(measures) - 2)
