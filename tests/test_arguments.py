@@ -69,7 +69,7 @@ METHODS: dict[str, tuple[dict, dict]] = {
         "step_size": "positive", "num_active": "whole", "agents": "object", "examples": "object",
         "agent_design": "object", "example_design": "object", "divide_by_steps": "flag",
         "drift": "amount", "correction": "object?", "weighting": "word?", "absences": "word",
-        "label": "text",
+        "client_weights": "word", "label": "text",
     }),
     "FOLB": (DRAWN, {**SELECTED, "prox": "amount", "variant": "word", "penalty": "amount",
                      "absolute": "flag"}),

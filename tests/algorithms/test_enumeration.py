@@ -8,24 +8,32 @@ import itertools
 
 import numpy as np
 import pytest
-from small_federations import quadratics, regression
+from small_federations import SIZES, quadratics, regression
 
 from isfed import (
     FOLB,
     AgnosticFL,
+    Current,
+    Deville,
     FedAsync,
     FedAvgScheme,
     FedCS,
     FedProx,
     HybridFL,
+    ISFedAvg,
+    Oracle,
     QFedAvg,
     QFedSGD,
+    Uniform,
 )
 from isfed.algorithms import agnostic, fedcs, folb, parts
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local
+from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
+from isfed.sampling.designs.inclusion import inclusion_probabilities
+from isfed.sampling.designs.outcomes import outcomes
 
 START = np.array([0.3, -0.2, 0.5])
 COMMON = {"step_size": 0.05, "num_active": 2, "local_steps": 1, "full_batch": True}
@@ -130,6 +138,43 @@ def test_draws_with_replacement_have_their_probabilities():
     assert (np.abs(counts / (3 * rounds) - prob) <= 4.0 * stderr).all()
 
 
+@pytest.mark.parametrize("weighting", ["step", "change"])
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("policy", [Uniform(), Oracle(), Current(floor=0.3)], ids=lambda p: p.name)
+def test_importance_sampling_is_unbiased_for_both_client_weights(
+    policy, how, weighting, monkeypatch
+):
+    """Over all outcomes of the draw of agents, with batches of all examples: c_k / p_k is right."""
+    method = ISFedAvg(
+        step_size=0.05, num_active=2, agents=policy, examples=Uniform(), client_weights=how,
+        weighting=weighting,
+    )  # fmt: skip
+    problem = regression(batch_size=SIZES, local_steps=1)
+    agents = CompiledAgents(problem, method.rules(4), seed=1, repetition=0)
+    draws = []  # the table as the cloud would draw from it
+
+    def drawn(cloud, _):
+        draws.append(cloud.table.inclusion(2))
+        return Selection(np.arange(2), np.full(2, 0.5), np.ones(2))
+
+    monkeypatch.setattr(Cloud, "select", drawn)
+    method.round(method.start(agents, START), agents, 0)
+    inclusion = draws[0]
+    if not policy.equal:  # by size, the scores have the weights as factors
+        scores = agents.scores_at(START if policy.name == "current" else problem.optimum)
+        weighed = scores * weights_of(how)
+        expected = inclusion_probabilities(weighed, 2, floor=policy.floor)
+        np.testing.assert_allclose(inclusion, expected, rtol=1e-12)
+    mean = np.zeros(3)
+    for units, chance in outcomes(Deville(), inclusion):
+        chosen = np.array(units)
+        selection = Selection(chosen, inclusion[chosen] / 2.0, np.ones(2))
+        monkeypatch.setattr(Cloud, "select", lambda *_, found=selection: found)
+        state = method.round(method.start(agents, START), agents, 0)
+        mean += chance * (method.model(state) - START)
+    np.testing.assert_allclose(mean, full_update(weights_of(how)), rtol=1e-12, atol=1e-14)
+
+
 class Points:
     """In place of a stream: these numbers."""
 
@@ -150,13 +195,11 @@ def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, mo
     method = AgnosticFL(step_size=0.05, mixture_step=0.1, stochastic=True, gradient=gradient)
     agents = agents_of(method)
     state = method.start(agents, START)._replace(mixture=np.array([0.4, 0.3, 0.2, 0.1]))
-    asked_for = []
-
-    def full(**given):
-        asked_for.append(given.pop("batch"))
-        return Local(full_batch=True, **given)
-
-    monkeypatch.setattr(agnostic, "Local", full)
+    assert agnostic.one_example(3).batch == 1
+    monkeypatch.setattr(
+        agnostic, "one_example",
+        lambda count: Local(full_batch=True, steps=np.ones(count, np.int64)),
+    )  # fmt: skip
     down, up = np.zeros(3), np.zeros(4)
     ends = np.cumsum(state.mixture) - 0.05
     sizes = regression().data.num_examples
@@ -172,7 +215,6 @@ def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, mo
             down += state.mixture[worker] * one / 4.0 / sizes[asked]
             up += state.mixture[worker] * other / 4.0 / sizes[asked]
     monkeypatch.undo()
-    assert set(asked_for) == {1}  # one example
     exact_down, exact_up = method._exact(state, agents, 0)
     np.testing.assert_allclose(down, exact_down, rtol=1e-12)
     np.testing.assert_allclose(up, exact_up, rtol=1e-12)

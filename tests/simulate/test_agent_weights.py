@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from isfed import (
+    CooperativeSGD,
     Current,
+    DivergenceError,
     FedAvg,
     FederatedData,
     FedProx,
@@ -22,9 +24,12 @@ from isfed import (
     Problem,
     Running,
     Uniform,
+    certify,
     diagnose,
     simulate,
+    step_limits,
 )
+from isfed.federation.coordinator import check_for_network
 
 SIZES = np.array([3, 8, 5, 12, 4, 9])
 
@@ -52,6 +57,67 @@ def test_runs_agree(policy):
     )
     np.testing.assert_allclose(found.msd, expected.msd, rtol=1e-8)
     np.testing.assert_allclose(found.agent_prob, expected.agent_prob, rtol=1e-8)
+
+
+@pytest.mark.parametrize("policy", [Uniform(), Memory(), Running(), Current()])
+def test_by_size_agents_and_objects_move_like_the_kernel_on_weighted_data(policy):
+    """Weights of the method on plain data, and weights of the data: the same model, bit for bit."""
+    weighted, _ = pair()
+    data = weighted.data
+    plain = Problem(
+        FederatedData(data.features, data.targets, data.offsets), LeastSquares(),
+        batch_size=2, local_steps=2,
+    )  # fmt: skip
+    common: dict[str, Any] = {"step_size": 0.05, "num_active": 2}
+    kernel = ISFedAvg(agents=policy, examples=policy, **common)
+    expected = simulate(weighted, kernel, rounds=40, repetitions=2, engine="kernel")
+    by_size = ISFedAvg(agents=policy, examples=policy, client_weights="size", **common)
+    for engine in ("auto", "objects"):
+        found = simulate(plain, by_size, rounds=40, repetitions=2, engine=engine)
+        np.testing.assert_array_equal(found.params, expected.params)
+        np.testing.assert_array_equal(found.agent_prob, expected.agent_prob)
+        np.testing.assert_array_equal(found.telemetry, expected.telemetry)
+    same = simulate(plain, kernel, rounds=40, repetitions=2)
+    assert (same.params != expected.params).all()
+
+
+def test_by_size_ends_at_the_optimum_of_all_rows():
+    """Full batches, everybody heard, one step: gradient descent on sum_k c_k P_k."""
+    weighted, _ = pair(batch_size=SIZES, local_steps=1)
+    data = weighted.data
+    plain = Problem(
+        FederatedData(data.features, data.targets, data.offsets), LeastSquares(), batch_size=SIZES
+    )
+    algorithm = ISFedAvg(
+        step_size=0.1, num_active=6, agents=Uniform(), examples=Uniform(), client_weights="size"
+    )
+    history = simulate(plain, algorithm, rounds=600)
+    np.testing.assert_allclose(history.params[0], weighted.optimum, rtol=1e-10)
+    assert np.abs(weighted.optimum - plain.optimum).max() > 1e-3
+
+
+def test_weights_by_size_are_refused_by_name_where_they_are_not_known():
+    common: dict[str, Any] = {"step_size": 0.05, "num_active": 2, "client_weights": "size"}
+    algorithm = ISFedAvg(**common)
+    weighted, longer = pair()
+    with pytest.raises(ValueError, match="needs correction=None"):
+        ISFedAvg(correction="difference", **common)
+    with pytest.raises(ValueError, match="'auto' is known for client_weights='uniform'"):
+        ISFedAvg(**{**common, "step_size": "auto"})
+    with pytest.raises(ValueError, match="client_weights='sizes' must be one of"):
+        ISFedAvg(**{**common, "client_weights": "sizes"})
+    with pytest.raises(ValueError, match="client_weights='size' must be 'uniform' here"):
+        certify(longer, algorithm)
+    with pytest.raises(ValueError, match="client_weights='size' must be 'uniform' here"):
+        step_limits(longer, algorithm)
+    with pytest.raises(ValueError, match="over a network every agent counts the same"):
+        check_for_network(algorithm, 6)
+    with pytest.raises(ValueError, match="agents with weights of their own"):
+        simulate(weighted, algorithm, rounds=1)
+    with pytest.raises(DivergenceError, match="use a smaller step size"):
+        simulate(longer, ISFedAvg(**{**common, "step_size": 1e6}), rounds=200)
+    with pytest.raises(ValueError, match="doubly stochastic, and under such"):
+        CooperativeSGD(step_size=0.1, client_weights="size")
 
 
 def test_risk_and_theory_agree():

@@ -7,6 +7,7 @@ model is the mean of all w.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,12 @@ from isfed.federation.agents import Agents, Local, Turns
 
 Gradient = Literal["weighted", "per-domain"]
 ONE = np.ones(1)
-ONE_EXAMPLE = Local(steps=np.ones(1, np.int64), batch=1)
+
+
+@functools.cache
+def one_example(count: int) -> Local:
+    """How so many agents take one step on one example each."""
+    return Local(steps=np.ones(count, np.int64), batch=1)
 
 
 class AgnosticState(NamedTuple):
@@ -136,9 +142,7 @@ class AgnosticFL(Method):
         gradient = np.zeros(agents.num_params)
         if workers.size:
             turns = Turns(workers, state.params, equal_numbers(1.0, workers.size))
-            local = ONE_EXAMPLE
-            if workers.size > 1:
-                local = Local(steps=np.ones(workers.size, np.int64), batch=1)
+            local = one_example(workers.size)
             gradient = -(share @ agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)
         asked = asked[answering(agents, asked, round_index)]

@@ -179,7 +179,11 @@ class CooperativeSGD(Everybody):
         super().__post_init__()
         check_whole(self.auxiliary, name="auxiliary", least=0)
         if self.client_weights != "uniform":
-            raise ValueError("client_weights must be 'uniform': W is doubly stochastic")
+            raise ValueError(
+                f"client_weights={self.client_weights!r} must be 'uniform': W is doubly "
+                "stochastic, and under such a W the workers' models agree on their plain mean and "
+                "no other"
+            )
 
     @property
     def name(self) -> str:

@@ -97,10 +97,11 @@ def step(
     kept = kept or hearing.no_hearing()
     if algorithm.agents.refresh == Refresh.ALL:
         scores = agents.scores_at(cloud.params, shift)  # eq. (50)
-        cloud.table.replace(hearing.priced(algorithm, scores))
+        cloud.table.replace(hearing.priced(algorithm, algorithm.weighed(agents, scores)))
     selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
+    inverse = algorithm.weighed(agents, inverse, active)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)
     local = PLAIN_LOCAL if shift is None else Local(shift=shift)
     if rule.kind == DRIFT:
@@ -116,7 +117,9 @@ def step(
         selection.times * weight * inverse, news, (scores, share),
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
+    whole = whole / algorithm.weighed(agents, np.ones(active.size), active)
     watched = algorithm.watch(agents, selection, uploads, whole)
+    scores = algorithm.weighed(agents, scores, active)
     cloud.refresh(selection, hearing.priced(algorithm, scores, active))
     if kept.order.size:
         hearing.remember(algorithm, kept, cloud, (active, news), round_index)

@@ -13,6 +13,7 @@ from isfed.algorithms import corrected, hearing
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.hearing import Hearing
+from isfed.algorithms.parts import ClientWeights, check_choice
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
@@ -74,6 +75,8 @@ class ISFedAvg:
     absences: what becomes of an upload that is lost (a `Clock` may have some): "drop" lets it count
         as zero, "adjusted" divides what arrives by an estimate of how often its agent answers.
     costs: of a turn of every agent, in any unit; agents are then drawn by score / sqrt(cost).
+    client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by
+        "size", N_k / sum N. The weight of a change is then c_k / p_k instead of 1 / (K p_k).
     label: how tables and figures call it, if not by its choices.
 
     >>> from isfed import Memory, Uniform
@@ -93,6 +96,7 @@ class ISFedAvg:
     weighting: Literal["step", "change"] | None = None
     absences: Literal["drop", "adjusted"] = "drop"
     costs: Sequence[float] = ()
+    client_weights: ClientWeights = "uniform"
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -116,6 +120,22 @@ class ISFedAvg:
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a design, e.g. Deville()")
         self._check_correction()
         self._check_hearing()
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
+        if self.client_weights == "uniform":
+            return
+        if self.correction is not None:
+            raise ValueError(
+                f"client_weights={self.client_weights!r} needs correction=None: the cloud's "
+                "reference c is the uniform mean of what the agents remember"
+            )
+        if self.step_size == "auto":
+            raise ValueError(
+                f"step_size='auto' is known for client_weights='uniform', not for "
+                f"{self.client_weights!r}; give a number"
+            )
 
     def _check_hearing(self) -> None:
         if self.absences not in ("drop", "adjusted"):
@@ -237,7 +257,8 @@ class ISFedAvg:
         """The same as numbers, for the fused kernel; None if it does not know the designs."""
         designs = all(compiled_design(d) for d in (self.agent_design, self.example_design))
         policies = compiled_policy(self.agents) and compiled_policy(self.examples)
-        if self.costs or self.absences != "drop" or not (designs and policies):
+        kernel = self.absences == "drop" and self.client_weights == "uniform" and not self.costs
+        if not (kernel and designs and policies):
             return None
         agents = make_sampler(self.agents, self.agent_design)
         examples = make_sampler(self.examples, self.example_design)
@@ -270,7 +291,7 @@ class ISFedAvg:
         table = Table(agents.num_agents, self.agents, self.agent_design)
         if self.agents.initial == Initial.OPTIMUM:
             scores = agents.scores_at(agents.optimum, charge=False)  # eq. (48)
-            table.replace(hearing.priced(self, scores))
+            table.replace(hearing.priced(self, self.weighed(agents, scores)))
         shift = np.zeros(params.size if self.drift > 0.0 else 0)
         watched = uniform_rows((), self.num_active)
         kept = hearing.start(self, agents)
@@ -315,14 +336,16 @@ class ISFedAvg:
         kept = kept or hearing.no_hearing()
         if self.agents.refresh == Refresh.ALL:
             scores = agents.scores_at(cloud.params, shift)  # eq. (50)
-            cloud.table.replace(hearing.priced(self, scores))
+            cloud.table.replace(hearing.priced(self, self.weighed(agents, scores)))
         selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
-        divisor = agents.local_steps[selection.active] if self.divide_by_steps else 1
+        active = selection.active
+        divisor = agents.local_steps[active] if self.divide_by_steps else 1
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
+        step = self.weighed(agents, step, active)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
-        uploads = agents.work(Turns(selection.active, cloud.params, step), round_index, local)
+        uploads = agents.work(Turns(active, cloud.params, step), round_index, local)
         watched = self._equal_row
-        steps = 1 if self.divide_by_steps else agents.local_steps[selection.active]
+        steps = 1 if self.divide_by_steps else agents.local_steps[active]
         whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
         if watched is None:
             watched = self.watch(agents, selection, uploads, whole)
@@ -330,11 +353,18 @@ class ISFedAvg:
         if kept.responses.size:
             counted = selection._replace(times=selection.times * weight)
         cloud.aggregate(counted, uploads.changes)  # eq. (9)
-        cloud.refresh(selection, hearing.priced(self, uploads.scores, selection.active))
+        scores = self.weighed(agents, uploads.scores, active)
+        cloud.refresh(selection, hearing.priced(self, scores, active))
         if kept.order.size:
             gradients = -uploads.changes / whole[:, None]
-            hearing.remember(self, kept, cloud, (selection.active, gradients), round_index)
+            hearing.remember(self, kept, cloud, (active, gradients), round_index)
         return watched
+
+    def weighed(self, agents: Agents, values: np.ndarray, which: Any = slice(None)) -> np.ndarray:
+        """Values of agents times K c_k: what each of them counts beside one of c_k = 1/K."""
+        if self.client_weights == "uniform":
+            return values
+        return values * (agents.sizes / agents.sizes.mean())[which]
 
     def watch(
         self, agents: Agents, selection: Selection, uploads: Uploads, whole: np.ndarray

@@ -337,5 +337,11 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
         raise ValueError(
             "absences='adjusted' is for a simulation; here: Safety(absences=Absences.ADJUSTED)"
         )
+    weights = getattr(algorithm, "client_weights", "uniform")
+    if weights != "uniform":
+        raise ValueError(
+            f"client_weights={weights!r} is for simulations: over a network every agent counts the "
+            "same; leave it out"
+        )
     if algorithm.drift > 0.0:
         raise ValueError(f"drift={algorithm.drift} moves the truth, which only a simulation can")

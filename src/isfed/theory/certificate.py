@@ -29,7 +29,7 @@ from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
-from isfed.theory.choices import check_model
+from isfed.theory.choices import check_model, check_uniform
 from isfed.theory.stability import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
@@ -151,6 +151,7 @@ def certify(
     True
     """
     check_active(algorithm.num_active, problem.num_agents)
+    check_uniform(algorithm)
     check_whole(rounds, name="rounds", least=0)
     check_whole(seed, name="seed", least=0)
     if samples < 2 or not 0.0 < confidence < 1.0:

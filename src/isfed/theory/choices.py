@@ -74,6 +74,16 @@ def _inclusion(scores: np.ndarray, num: int, policy: Policy, design: Design) -> 
     return inclusion_probabilities(scores, num, floor=policy.floor)
 
 
+def check_uniform(algorithm: ISFedAvg) -> None:
+    """The theory takes the weights of agents from the problem, not from the algorithm."""
+    weights = getattr(algorithm, "client_weights", "uniform")
+    if weights != "uniform":
+        raise ValueError(
+            f"client_weights={weights!r} must be 'uniform' here; to weigh agents "
+            "by size, give the data weights: FederatedData(..., weights=sizes)"
+        )
+
+
 def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None = None) -> Choices:
     """The probabilities that the algorithm's policies aim at for a model (w^o unless given).
 
@@ -89,6 +99,7 @@ def all_choices_at(
     """`choices_at` of several algorithms, in one pass over the data."""
     for algorithm in algorithms:
         check_active(algorithm.num_active, problem.num_agents)
+        check_uniform(algorithm)
     model = check_model(problem, params)
     # Algorithms that draw examples alike share the scores and the probabilities of examples.
     sides = [(algorithm.examples, algorithm.example_design) for algorithm in algorithms]

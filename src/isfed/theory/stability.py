@@ -245,9 +245,14 @@ def _risk_gradient(problem: Problem, params: np.ndarray) -> np.ndarray:
     return total / problem.num_agents
 
 
+def _known(algorithm: Any) -> bool:
+    """Whether the limits of its step size are known."""
+    return isinstance(algorithm, ISFedAvg) and algorithm.client_weights == "uniform"
+
+
 def explain_divergence(problem: Problem, algorithm: Any) -> str:
     """Which step-size limit a run that diverged had exceeded, and what to do."""
-    if not isinstance(algorithm, ISFedAvg):
+    if not _known(algorithm):
         return "use a smaller step size"
     step = float(algorithm.step_size)
     if not (isinstance(problem.loss, LinearLoss) and problem.has_optimum):
@@ -284,7 +289,7 @@ def warn_if_growing(
 ) -> None:
     """Warn if the msd ends far above where it began and the step size is beyond its limit."""
     part = msd.shape[1] // 10
-    known = isinstance(algorithm, ISFedAvg) and problem.has_optimum
+    known = _known(algorithm) and problem.has_optimum
     if part == 0 or not known or algorithm.drift > 0.0:
         return
     early, late = float(msd[:, :part].mean()), float(msd[:, -part:].mean())
