@@ -1,5 +1,6 @@
 """Agents that do not answer: every method goes on without them, and nobody is charged for them."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ from small_federations import identical_agents, quadratics, regression
 
 from isfed import (
     FOLB,
+    SCAFFOLD,
     AdaptiveTau,
     AgnosticFL,
     Clock,
+    ClusteredSampling,
     CooperativeSGD,
     DecentralisedSGD,
     DynamicFedAvg,
@@ -20,6 +23,7 @@ from isfed import (
     FedAvgScheme,
     FedCS,
     FedProx,
+    FedVARP,
     HierFAVG,
     HybridFL,
     ISFedAvg,
@@ -29,12 +33,14 @@ from isfed import (
     Mocha,
     MomentumSGD,
     PeriodicAveraging,
+    PowerOfChoice,
     QFedAvg,
     QFedSGD,
     RestartedSGD,
     StichSGD,
     simulate,
 )
+from isfed.algorithms import clustered
 from isfed.algorithms.cooperative import links_of, mixed, ring_matrix
 from isfed.federation.object_agents import ObjectAgents
 
@@ -73,6 +79,10 @@ SAMPLED = [
     AgnosticFL(stochastic=True, **STEP),
     AgnosticFL(stochastic=True, gradient="per-domain", **STEP),
     Mocha(penalty=0.1),
+    *(ClusteredSampling(by=by, **SOME, **FULL) for by in ("size", "similarity")),
+    FedVARP(**SOME, **FULL),
+    SCAFFOLD(**SOME, **FULL),
+    PowerOfChoice(candidates=4, **SOME, **FULL),
 ]
 
 
@@ -141,6 +151,32 @@ def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkey
         moved += method.round(state, agents, 0).params / rng_rounds
     # the standard error of a mean of 400 fair coins for each of four agents
     np.testing.assert_allclose(moved, 0.5 * whole, atol=4 * np.abs(whole).max() / np.sqrt(400))
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_clustered_sampling_keeps_its_direction(how, monkeypatch):
+    """Over all draws and all answers, of which a share comes back: that share of the update."""
+    problem, answered = regression(local_steps=1), 0.7
+    method = ClusteredSampling(
+        by="size", step_size=0.05, num_active=2, client_weights=how, full_batch=True
+    )
+    agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+    agents.use_clock(Clock(drop=1.0 - answered))
+    sizes = problem.data.num_examples
+    weights = sizes / sizes.sum() if how == "size" else np.full(4, 0.25)
+    groups = clustered.groups_by_size(weights, 2)
+    mean = np.zeros(3)
+    for drawn in itertools.product(range(4), repeat=2):
+        chance = groups[0, drawn[0]] * groups[1, drawn[1]]
+        found = np.unique(drawn, return_counts=True)
+        monkeypatch.setattr(clustered, "draw_one_of_each", lambda *_, f=found: f)
+        for here in itertools.product((True, False), repeat=4):
+            share = np.where(here, answered, 1.0 - answered).prod()
+            monkeypatch.setattr(agents, "answers", lambda w, _, h=here: np.array(h)[w])
+            state = method.round(method.start(agents, np.zeros(3)), agents, 0)
+            mean += chance * share * state.params
+    full = -0.05 * sum(c * -b for c, (_, b) in zip(weights, quadratics(problem), strict=True))
+    np.testing.assert_allclose(mean, answered * full, rtol=1e-12)
 
 
 def test_whoever_is_absent_talks_to_nobody():

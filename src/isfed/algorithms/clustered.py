@@ -75,7 +75,8 @@ class ClusteredSampling(Sampled):
         if self.by == "similarity":
             changes = changes.copy()
             changes[active] = found
-        return ClusteredState(state.params + times @ found / times.sum(), changes)
+        # Over L, whoever answers: an absence counts as no change, and the mean keeps its direction.
+        return ClusteredState(state.params + times @ found / self.num_active, changes)
 
     def groups(self, state: ClusteredState, agents: Agents, points: np.ndarray) -> np.ndarray:
         """(L, K) the distributions r_l; `points` are K uniforms for the order inside groups."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.parts import Sampled, check_choice
-from isfed.base.checks import check_active, check_whole
+from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
 
@@ -41,8 +41,8 @@ class PowerOfChoice(Sampled):
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
         """The model alone."""
-        if self.candidates is not None:
-            check_active(self.candidates, agents.num_agents)
+        if self.candidates is not None and self.candidates > agents.num_agents:
+            raise ValueError(f"candidates={self.candidates} exceeds num_agents={agents.num_agents}")
         return super().start(agents, params)
 
     def select_by_loss(self, agents: Agents, params: np.ndarray, round_index: int) -> np.ndarray:
