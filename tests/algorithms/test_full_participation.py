@@ -18,6 +18,7 @@ from isfed import (
 )
 from isfed.algorithms.adaptive_tau import Slopes, control_value, drift_bound
 from isfed.algorithms.cooperative import elastic_matrix, ring_matrix
+from isfed.federation.object_agents import ObjectAgents
 
 COSTS = (0.013, 0.13, 15.0)
 
@@ -125,6 +126,22 @@ def test_unequal_steps_keep_the_optimum_only_if_the_agents_agree():
     same = identical_agents()
     history = simulate(same, method, rounds=600)
     np.testing.assert_allclose(history.params[0], same.optimum, atol=1e-8)
+
+
+def test_the_share_of_a_step_in_stichs_mean_is_that_of_public_code():
+    """epfml/sparsifiedSGD, by the same author, has it as a closed form of t and the shift a."""
+    shift = 70.5
+    method = StichSGD(strong=2.0, shift=shift, steps=1, full_batch=True)
+    problem = regression()
+    agents = ObjectAgents(problem, method.rules(4), seed=0, repetition=0)
+    state = method.start(agents, np.ones(3))
+    for t in range(12):
+        before = state
+        state = method.round(state, agents, t)
+        share = 6 * (t + shift) ** 2 / ((1 + t) * (6 * shift**2 + t + 6 * shift * t + 2 * t**2))
+        expected = before.mean * (1.0 - share) + before.params * share
+        np.testing.assert_allclose(state.mean, expected, rtol=1e-12)
+        assert method.step_at(t) == pytest.approx(4.0 / (2.0 * (t + shift)))
 
 
 def test_what_crosses_is_counted():

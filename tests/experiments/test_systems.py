@@ -157,6 +157,42 @@ def test_a_finished_study_is_not_run_again(finished):
     assert (again.path / "summary.json").read_bytes() == before
 
 
+class StopAtRest:
+    """A progress that presses Ctrl-C after some fixed points of the first problem are known."""
+
+    def __init__(self, after):
+        self.left, self.resting = after, False
+
+    def begin(self, name, work, done):
+        self.resting = "where each rests" in name
+
+    def advance(self, work):
+        self.left -= self.resting
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_fixed_points_are_kept_and_a_resume_goes_on_after_them(finished, tmp_path, monkeypatch):
+    calls = []
+    for name in ("_computed", "_after_long"):
+        own = getattr(resting, name)
+        monkeypatch.setattr(
+            resting, name, lambda p, a, own=own: (calls.append(repr(a)), own(p, a))[1]
+        )
+    with pytest.raises(KeyboardInterrupt):
+        run_systems(Systems(), tmp_path / "cut", workers=Workers(), progress=StopAtRest(9))
+    before = list(calls)
+    assert before
+    calls.clear()
+    again = run_systems(Systems(), tmp_path / "cut", resume=True, workers=Workers())
+    assert calls
+    assert not set(before) & set(calls)  # the step sizes of the two problems tell them apart
+    assert (again.path / "summary.json").read_bytes() == (
+        finished.path / "summary.json"
+    ).read_bytes()
+    assert not list(again.path.glob("**/*.note.npz"))
+
+
 def test_agnostic_learning_has_a_long_run():
     problem = regression()
     found = resting_distances(problem, {"a": AgnosticFL(step_size=0.02, mixture_step=0.02)})

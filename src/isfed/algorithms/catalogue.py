@@ -57,7 +57,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="L of K by inclusion probabilities that are learned, without replacement",
         steps="E_k steps over importance-sampled batches, divided by E_k K p_k",
         combines="mean over L, weights of Horvitz and Thompson",
-        minimises=RISK + ", uniform c_k; w^o for E_k = 1, and near it for more steps",
+        minimises=RISK + "; w^o for E_k = 1, and near it for more steps",
         told="E_k, B_k and N_k of every agent; a score from every agent heard",
         confirmed="the paper's Algorithm 1 by the letter, tests/test_literal.py",
     ),
@@ -94,6 +94,10 @@ CATALOGUE: tuple[Entry, ...] = (
         combines="mean of the models; the output is an average of all steps, weighted (a + t)^2",
         minimises="w^o: the steps vanish", told="strong convexity, a > max(16 condition, H)",
         unbiased=ALL_HEARD,
+        confirmed="epfml/sparsifiedSGD base_logistic.py, by the same author (a step that falls as "
+        "1 / (strong (a + t)), and the share of a step in the mean weighted (a + t)^2; there the "
+        "model after the step is counted, here, as in the paper, the one before); the average over "
+        "agents as LocalSGD",
     ),
     Entry(
         name="RestartedSGD", paper="Yu, Yang, Zhu 2019, arXiv 1807.06629", selects=EVERYBODY,

@@ -40,7 +40,7 @@ from isfed.simulate.history import Costs, DivergenceError, History, Measure
 from isfed.simulate.kernel_run import kept_repetitions
 from isfed.simulate.run import kernel_runs, make_run
 
-CHECKPOINT, RESULT = ".checkpoint.npz", ".npz"
+CHECKPOINT, RESULT, NOTE = ".checkpoint.npz", ".npz", ".note.npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +161,17 @@ class Shelf:
         if self.folder is None:
             return cell.file in self.kept
         return self._path(cell, RESULT).exists()
+
+    def note(self, name: str) -> dict[str, np.ndarray] | None:
+        """What `keep_note` kept under that name; None if there is nothing."""
+        path = None if self.folder is None else self.folder / f"{_stem(name)}{NOTE}"
+        return self._load(path) if path is not None and path.exists() else None
+
+    def keep_note(self, name: str, **arrays: np.ndarray) -> None:
+        """Keep a small result that is not of a cell, so that a resume need not find it again."""
+        if self.folder is not None:
+            marked = {"mark": np.array(self.mark), **arrays}
+            save_arrays(self.folder / f"{_stem(name)}{NOTE}", marked)
 
     def result(self, cell: Cell) -> Finished:
         """The result of a cell that is there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from isfed.algorithms.local_gd import LocalGD
 from isfed.algorithms.local_sgd import StichSGD
 from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.parts import Everybody, Sampled
+from isfed.experiments.cells import Shelf
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.problems import Problem
 from isfed.simulate.history import decibels
@@ -44,8 +46,8 @@ def without_chance(algorithm: Any, problem: Problem) -> Any:
     step: Any = getattr(algorithm, "step_size", None)
     if isinstance(algorithm, ISFedAvg):
         return WeightedFedAvg(
-            step_size=step, num_active=count, full_batch=True, client_weights="uniform",
-            divide_by_steps=algorithm.divide_by_steps,
+            step_size=step, num_active=count, full_batch=True,
+            client_weights=algorithm.client_weights, divide_by_steps=algorithm.divide_by_steps,
         )  # fmt: skip
     if isinstance(algorithm, FedAsync):
         if algorithm.in_flight is not None:
@@ -119,36 +121,70 @@ def accelerated(
     return point + move if np.linalg.norm(move) <= NEARLY * (first or 0.0) else None
 
 
+Rest = tuple[float | None, str]
+
+
+class Known:
+    """Where methods rest, by what they are without chance; on a shelf, a resume finds it again.
+
+    shelf: keeps it; None keeps it as long as this object lives.
+    title: of the problem.
+    """
+
+    def __init__(self, shelf: Shelf | None = None, title: str = "") -> None:
+        self.shelf, self.title = shelf, title
+        self.found: dict[str, Rest] = {}
+
+    def get(self, key: str, compute: Callable[[], Rest]) -> Rest:
+        """What is known under a key, or else what it is computed to be."""
+        if key not in self.found:
+            self.found[key] = self._kept(key) or self._keep(key, compute())
+        return self.found[key]
+
+    def _kept(self, key: str) -> Rest | None:
+        note = None if self.shelf is None else self.shelf.note(f"{self.title}: rest of {key}")
+        if note is None:
+            return None
+        level = float(note["level"])
+        return None if np.isnan(level) else level, str(note["how"])
+
+    def _keep(self, key: str, rest: Rest) -> Rest:
+        if self.shelf is not None:
+            level = np.array(np.nan if rest[0] is None else rest[0])
+            name = f"{self.title}: rest of {key}"
+            self.shelf.keep_note(name, level=level, how=np.array(rest[1]))
+        return rest
+
+
 def resting_distances(
-    problem: Problem, methods: Mapping[str, Any], tell: Callable[[], None] | None = None
-) -> dict[str, tuple[float | None, str]]:
+    problem: Problem,
+    methods: Mapping[str, Any],
+    tell: Callable[[], None] | None = None,
+    known: Known | None = None,
+) -> dict[str, Rest]:
     """10 log10 |rest - w^o|^2 of every method, and how it was found; None where it is not known."""
-    found: dict[str, tuple[float | None, str]] = {}
-    known: dict[str, tuple[float | None, str]] = {}
+    found: dict[str, Rest] = {}
+    known = known or Known()
     for name, algorithm in methods.items():
         if isinstance(algorithm, StichSGD):
             found[name] = (None, AT_OPTIMUM)
         elif isinstance(algorithm, AgnosticFL | Mocha):
             if isinstance(algorithm, AgnosticFL):
                 algorithm = replace(algorithm, stochastic=False)
-            key = repr(algorithm)
-            known[key] = known.get(key) or _after_long(problem, algorithm)
-            found[name] = known[key]
+            found[name] = known.get(repr(algorithm), partial(_after_long, problem, algorithm))
         else:
             certain = without_chance(algorithm, problem)
             if certain is None:
                 why = BY_TAU if isinstance(algorithm, AdaptiveTau) else IN_TIME
                 found[name] = (None, why)
             else:
-                key = repr(certain)
-                known[key] = known.get(key) or _computed(problem, certain)
-                found[name] = known[key]
+                found[name] = known.get(repr(certain), partial(_computed, problem, certain))
         if tell is not None:
             tell()
     return found
 
 
-def _computed(problem: Problem, certain: Any) -> tuple[float | None, str]:
+def _computed(problem: Problem, certain: Any) -> Rest:
     if isinstance(certain, LocalGD) and certain.steps == 1:
         return None, AT_OPTIMUM
     model = rest(problem, certain)
@@ -157,7 +193,7 @@ def _computed(problem: Problem, certain: Any) -> tuple[float | None, str]:
     return _distance(problem, model)
 
 
-def _after_long(problem: Problem, algorithm: Any) -> tuple[float | None, str]:
+def _after_long(problem: Problem, algorithm: Any) -> Rest:
     """A long run of the version without chance; agnostic learning and MOCHA have slow parts."""
     agents = CompiledAgents(problem, algorithm.rules(problem.num_agents), seed=0, repetition=0)
     state = algorithm.start(agents, problem.optimum)
@@ -168,7 +204,7 @@ def _after_long(problem: Problem, algorithm: Any) -> tuple[float | None, str]:
     return level, LONG if how == EXACT else how
 
 
-def _distance(problem: Problem, model: np.ndarray) -> tuple[float | None, str]:
+def _distance(problem: Problem, model: np.ndarray) -> Rest:
     square = float(((model - problem.optimum) ** 2).sum())
     if square < 1e-16:
         return None, AT_OPTIMUM

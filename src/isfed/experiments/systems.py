@@ -35,7 +35,7 @@ from isfed.experiments.cells import Cell, Finished, cells_of, problem_of
 from isfed.experiments.data_sets import SyntheticSource
 from isfed.experiments.folder import Configured
 from isfed.experiments.keys import write_table
-from isfed.experiments.resting import resting_distances
+from isfed.experiments.resting import Known, Rest, resting_distances
 from isfed.experiments.results import Results
 from isfed.experiments.runner import Outcome, run_study
 from isfed.experiments.sources import RegressionSource
@@ -211,7 +211,7 @@ def run_systems(systems: Systems, folder: Path, **options: Any) -> Results:
         rows: list[dict[str, Any]] = []
         for part in systems.parts:
             mine = {name: found[name] for name in groups if name.startswith(f"{part.title}: ")}
-            rows += _rows(part, mine, crew.progress, resting=systems.resting)
+            rows += _rows(part, mine, crew, resting=systems.resting)
         first = systems.parts[0]
         summary = summarise(
             NAME, first.source, found, rounds=first.rounds, repetitions=first.repetitions
@@ -239,18 +239,19 @@ def _groups(systems: Systems, crew: Crew) -> dict[str, list[Cell]]:
 
 
 def _rows(
-    part: Part, found: dict[str, Finished], progress: Any, *, resting: bool
+    part: Part, found: dict[str, Finished], crew: Crew, *, resting: bool
 ) -> list[dict[str, Any]]:
     """What the summary says of every method on a problem: its level, its costs, where it rests."""
     problem, _ = problem_of(part.source)
     methods = methods_of(part, problem)
     rows = algorithm_rows(part.source, found)
-    rests: dict[str, tuple[float | None, str]] = {}
+    rests: dict[str, Rest] = {}
     if resting:
+        progress = crew.progress
         if progress is not None:
             progress.begin(f"{part.title}: where each rests", len(rows), 0)
         tell: Callable[[], None] | None = None if progress is None else lambda: progress.advance(1)
-        rests = resting_distances(problem, methods, tell)
+        rests = resting_distances(problem, methods, tell, Known(crew.shelf, part.title))
     for row, result in zip(rows, found.values(), strict=True):
         name = row["name"].partition(": ")[2]
         at, how = rests.get(name, (None, "not computed"))
