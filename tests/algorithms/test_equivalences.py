@@ -13,6 +13,7 @@ from isfed import (
     AdaptiveTau,
     AgnosticFL,
     CooperativeSGD,
+    DecentralisedSGD,
     DynamicFedAvg,
     ElasticAveraging,
     FedAsync,
@@ -113,6 +114,13 @@ PAIRS = {
     ),
     "fully synchronous SGD = local SGD with one step": (
         FullySynchronousSGD(**STEP), LocalSGD(steps=1, **STEP),
+    ),
+    "fully synchronous SGD by size = local SGD by size with one step": (
+        FullySynchronousSGD(**STEP, **SIZE), LocalSGD(steps=1, **STEP, **SIZE),
+    ),
+    "cooperative SGD with J as a matrix = without, by size": (
+        CooperativeSGD(steps=3, mixing=lambda m: np.full((m, m), 1.0 / m), **STEP, **SIZE),
+        PeriodicAveraging(steps=3, **STEP, **SIZE),
     ),
     "cooperative SGD with J as a matrix = without": (
         CooperativeSGD(steps=3, mixing=lambda m: np.full((m, m), 1.0 / m), **STEP),
@@ -217,6 +225,32 @@ def test_the_mean_of_cooperative_sgd_moves_by_the_gradients_alone():
         np.testing.assert_allclose(
             run(method, problem, rounds=1), -0.02 * total / count, rtol=1e-12
         )
+    sizes = problem.data.num_examples
+    total = sum(
+        -4 * c * b for c, (_, b) in zip(sizes / sizes.sum(), quadratics(problem), strict=True)
+    )
+    for method, count in (
+        (ElasticAveraging(step_size=0.02, full_batch=True, **SIZE), 5),
+        (DecentralisedSGD(step_size=0.02, full_batch=True, **SIZE), 4),
+    ):
+        np.testing.assert_allclose(
+            run(method, problem, rounds=1), -0.02 * total / count, rtol=1e-12
+        )
+
+
+def test_decentralised_agents_by_size_go_to_the_optimum_of_all_rows():
+    """The nearer, the smaller the step: the ring leaves a distance of its order."""
+    problem = regression()
+    data = problem.data
+    weighted = FederatedData(data.features, data.targets, data.offsets, data.num_examples)
+    optimum = Problem(weighted, problem.loss).optimum
+    far = [
+        np.linalg.norm(
+            run(DecentralisedSGD(step_size=s, full_batch=True, **SIZE), problem, rounds=n) - optimum
+        )
+        for s, n in ((0.02, 2000), (0.002, 20000))
+    ]
+    assert far[1] < 0.2 * far[0] < 0.2 * np.linalg.norm(problem.optimum - optimum)
 
 
 @pytest.mark.parametrize("auxiliary", [0, 1, 2])

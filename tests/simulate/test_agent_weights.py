@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from isfed import (
-    CooperativeSGD,
     Current,
     DivergenceError,
     FedAvg,
@@ -116,8 +115,6 @@ def test_weights_by_size_are_refused_by_name_where_they_are_not_known():
         simulate(weighted, algorithm, rounds=1)
     with pytest.raises(DivergenceError, match="use a smaller step size"):
         simulate(longer, ISFedAvg(**{**common, "step_size": 1e6}), rounds=200)
-    with pytest.raises(ValueError, match="doubly stochastic, and under such"):
-        CooperativeSGD(step_size=0.1, client_weights="size")
 
 
 def test_risk_and_theory_agree():

@@ -2,7 +2,9 @@
 
 The algorithm A(tau, W, v): m workers and v auxiliary models make up X. Workers step alone; every
 tau-th step X <- X W with a symmetric, doubly stochastic W. The model is the mean of all m + v
-columns, and it moves by -eta (sum of the gradients) / (m + v) whatever W is. Special cases:
+columns, and it moves by -eta (sum of the gradients) / (m + v) whatever W is. Such a W keeps the
+plain mean and no other, so that client weights c_k go into the steps: worker k steps with eta m
+c_k. Special cases:
 
     FullySynchronousSGD   tau = 1, W averages everything
     PeriodicAveraging     W averages everything: local SGD
@@ -18,7 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Everybody, check_number, sum_of_rows
+from isfed.algorithms.parts import (
+    ClientWeights,
+    Everybody,
+    agent_weights,
+    check_number,
+    sum_of_rows,
+)
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
@@ -168,6 +176,7 @@ class CooperativeSGD(Everybody):
     steps: tau, local steps between two mixings.
     mixing: a function from the number of workers to W; None averages everything.
     auxiliary: v, models beside those of the workers.
+    client_weights: "uniform", or by "size", where worker k steps with step_size K c_k.
     label: how tables and figures call it.
     """
 
@@ -178,12 +187,6 @@ class CooperativeSGD(Everybody):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self.auxiliary, name="auxiliary", least=0)
-        if self.client_weights != "uniform":
-            raise ValueError(
-                f"client_weights={self.client_weights!r} must be 'uniform': W is doubly "
-                "stochastic, and under such a W the workers' models agree on their plain mean and "
-                "no other"
-            )
 
     @property
     def name(self) -> str:
@@ -203,7 +206,11 @@ class CooperativeSGD(Everybody):
         """tau steps of every worker, and one mixing."""
         workers = agents.num_agents
         models = state.models.copy()
-        models[:workers] += self.work(agents, models[:workers], round_index).changes
+        step = self.step_size
+        if self.client_weights != "uniform":
+            step = step * workers * agent_weights(agents, self.client_weights)
+        work = self.work(agents, models[:workers], round_index, step_size=step)
+        models[:workers] += work.changes
         absent = np.zeros(len(models), bool)
         if agents.clock.drop > 0.0:
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
@@ -220,45 +227,76 @@ class CooperativeSGD(Everybody):
         return sum_of_rows(state.models) / len(state.models)
 
 
-def FullySynchronousSGD(*, step_size: float, full_batch: bool = False) -> CooperativeSGD:  # noqa: N802
+def FullySynchronousSGD(  # noqa: N802
+    *, step_size: float, full_batch: bool = False, client_weights: ClientWeights = "uniform"
+) -> CooperativeSGD:
     """A(1, J, 0): average after every step.
 
     step_size: mu.
     full_batch: whether every step uses all examples of an agent.
+    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
     """
-    return CooperativeSGD(step_size=step_size, full_batch=full_batch, label="FullySynchronousSGD")
+    return CooperativeSGD(
+        step_size=step_size,
+        full_batch=full_batch,
+        client_weights=client_weights,
+        label="FullySynchronousSGD",
+    )
 
 
 def PeriodicAveraging(  # noqa: N802
-    *, step_size: float, steps: int, full_batch: bool = False
+    *,
+    step_size: float,
+    steps: int,
+    full_batch: bool = False,
+    client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
-    """A(tau, J, 0), which is local SGD: average after every `steps` steps.
+    """A(tau, J, 0), which for uniform weights is local SGD: average after every `steps` steps.
 
     step_size: mu.
     steps: tau, the local steps between two averages.
     full_batch: whether every step uses all examples of an agent.
+    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
     """
     return CooperativeSGD(
-        step_size=step_size, steps=steps, full_batch=full_batch, label="PeriodicAveraging"
+        step_size=step_size,
+        steps=steps,
+        full_batch=full_batch,
+        client_weights=client_weights,
+        label="PeriodicAveraging",
     )
 
 
 def DecentralisedSGD(  # noqa: N802
-    *, step_size: float, mixing: Mixing = RING, full_batch: bool = False
+    *,
+    step_size: float,
+    mixing: Mixing = RING,
+    full_batch: bool = False,
+    client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
     """A(1, W, 0): after every step, each agent averages with its neighbours only.
 
     step_size: mu.
     mixing: a function from the number of agents to W; a ring unless given.
     full_batch: whether every step uses all examples of an agent.
+    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
     """
     return CooperativeSGD(
-        step_size=step_size, mixing=mixing, full_batch=full_batch, label="DecentralisedSGD"
+        step_size=step_size,
+        mixing=mixing,
+        full_batch=full_batch,
+        client_weights=client_weights,
+        label="DecentralisedSGD",
     )
 
 
 def ElasticAveraging(  # noqa: N802
-    *, step_size: float, steps: int = 1, pull: float | None = None, full_batch: bool = False
+    *,
+    step_size: float,
+    steps: int = 1,
+    pull: float | None = None,
+    full_batch: bool = False,
+    client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
     """A(tau, W, 1): agents and an anchor model pull each other together.
 
@@ -266,6 +304,7 @@ def ElasticAveraging(  # noqa: N802
     steps: tau, the local steps between two mixings.
     pull: alpha, how hard they pull; 2 / (K + 2) unless given.
     full_batch: whether every step uses all examples of an agent.
+    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
     """
     if pull is not None:
         check_number(pull, name="pull", above=True)
@@ -275,5 +314,6 @@ def ElasticAveraging(  # noqa: N802
         mixing=Elastic(pull),
         auxiliary=1,
         full_batch=full_batch,
+        client_weights=client_weights,
         label="ElasticAveraging",
     )

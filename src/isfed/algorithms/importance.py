@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from isfed.algorithms.isfedavg import ISFedAvg
+from isfed.algorithms.parts import ClientWeights
 from isfed.base.arguments import checked
 from isfed.federation.correction import Correction
 from isfed.sampling.designs import Design, Deville, WithReplacement
@@ -23,6 +24,7 @@ def importance(
     example_design: Design | None = None,
     divide_by_steps: bool | None = None,
     weighting: Literal["step", "change"] = "change",
+    client_weights: ClientWeights = "uniform",
     label: str = "",
 ) -> ISFedAvg:
     """ISFedAvg with the defaults for networks.
@@ -40,6 +42,7 @@ def importance(
     agent_design, example_design: as in `ISFedAvg`; uniform examples are drawn with replacement.
     weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
         steps are those of plain training; "step" has it on the steps, as in the paper.
+    client_weights: "uniform", or by "size", as in `ISFedAvg`.
     label: how tables and figures call it.
 
     >>> algorithm = importance(step_size=0.1, num_active=10)
@@ -63,5 +66,6 @@ def importance(
         divide_by_steps=divide_by_steps,
         correction=correction,
         weighting=weighting,
+        client_weights=client_weights,
         label=label or kind or "importance",
     )

@@ -158,28 +158,32 @@ class Everybody(Method):
         *,
         time: int | None = None,
         steps: Any = None,
-        step_size: float | None = None,
+        step_size: float | np.ndarray | None = None,
         **local: Any,
     ) -> Uploads:
         """One turn of every agent, from a model for all, (M,), or one for each, (K, M).
 
-        The draws have the address `time`; the changes of those that do not answer are zero.
+        The step size may be one for each, (K,). The draws have the address `time`; the changes of
+        those that do not answer are zero.
         """
         everybody = np.arange(agents.num_agents)
         wanted, steps = self.steps if steps is None else steps, np.empty(everybody.size, np.int64)
         steps[:] = wanted
-        step = equal_numbers(self.step_size if step_size is None else step_size, everybody.size)
+        step_size = self.step_size if step_size is None else step_size
+        if not isinstance(step_size, np.ndarray):
+            step_size = equal_numbers(step_size, everybody.size)
         local["full_batch"] = self.full_batch
         time = round_index if time is None else time
         here = answering(agents, everybody, round_index)
         if isinstance(here, slice):
-            return agents.work(Turns(everybody, params, step), time, Local(steps=steps, **local))
+            turns = Turns(everybody, params, step_size)
+            return agents.work(turns, time, Local(steps=steps, **local))
         velocity = local.get("velocity")
         if velocity is not None:
             local["velocity"] = velocity[here]
         models = params if params.ndim == 1 else params[here]
         some = agents.work(
-            Turns(everybody[here], models, step[here]), time, Local(steps=steps[here], **local)
+            Turns(everybody[here], models, step_size[here]), time, Local(steps=steps[here], **local)
         )
         changes = np.zeros((everybody.size, agents.num_params))
         changes[here] = some.changes
