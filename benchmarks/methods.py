@@ -1,7 +1,8 @@
 """Every method on the paper's regression, one thread: microseconds per round.
 
-Where everybody works, the yardstick is the compiled work of the same round alone: its turns, and
-the gradients and risks that the method asks for, called again with the same arguments.
+Where some are heard, the yardstick is a round of FedAvg as a plain loop in NumPy. Where everybody
+works, it is the compiled work of the same round alone: its turns, and the gradients and risks that
+the method asks for, called again with the same arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import problems
-from measure import Report, Row, by_turns
+from measure import Report, by_turns
+from plain_numpy import NumpyRun
 
 from isfed import Problem
 from isfed.algorithms import mocha
@@ -36,19 +38,19 @@ def run(report: Report, _folder: Path) -> None:
     """All methods of `isfed reproduce systems`, on the paper's sizes."""
     problem = problems.regression()
     part = Part("regression", RegressionSource, 2000, 1, problems.STEP_SIZE, 6)
+    loop = NumpyRun(problem, step_size=problems.STEP_SIZE, num_active=part.num_active)
     for name, algorithm in methods_of(part, problem).items():
-        measure(report, problem, name, algorithm)
+        measure(report, problem, name, algorithm, loop)
 
 
-def measure(report: Report, problem: Problem, name: str, algorithm: Any) -> None:
-    """One method: alone, or beside its compiled work."""
+def measure(report: Report, problem: Problem, name: str, algorithm: Any, loop: NumpyRun) -> None:
+    """One method beside a loop in NumPy, or beside its compiled work."""
     rounds = make_run(problem, algorithm, engine="agents")
     rounds.advance(WARM_UP)
     if name not in EVERYBODY:
-        times = by_turns({name: rounds.advance}, report)[name]
-        best = min(times) * 1e6
-        note = "" if best <= MOST else f"above {MOST:g}"
-        report.add(Row("methods", name, best, note=note))
+        times = by_turns({name: rounds.advance, "NumPy": loop.advance}, report)
+        note = "" if min(times[name]) * 1e6 <= MOST else f"above {MOST:g}"
+        report.compare("methods", name, times[name], "a loop in NumPy", times["NumPy"], note=note)
         return
     again = compiled_work(rounds)
     cases: dict[str, Callable[[int], object]] = {"method": rounds.advance, "compiled": again}
