@@ -33,7 +33,7 @@ from isfed.federation.coordinator import check_for_network
 SIZES = np.array([3, 8, 5, 12, 4, 9])
 
 
-def pair(loss=None, *, batch_size=2, local_steps=2):
+def pair(loss=None, *, batch_size: Any = 2, local_steps: Any = 2):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((SIZES.sum(), 3))
     y = x @ [1.0, -1.0, 2.0] + rng.standard_normal(SIZES.sum())
