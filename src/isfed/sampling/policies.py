@@ -363,8 +363,7 @@ class Table:
             units = self.design.draw(inclusion, stream)
             return units, inclusion[units] / num
         equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
-        units, prob = np.empty(num, np.int64), np.empty(num)
-        floor = self.policy.floor
+        units, prob, floor = np.empty(num, np.int64), np.empty(num), self.policy.floor
         _draw(self.nodes, self.count, floor, num, code, equal, stream.state, units, prob)
         return units, prob
 
