@@ -53,7 +53,7 @@ install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of 
 
 test-torch: $(VENV)/.installed-torch  ## run the tests of neural networks
 	@echo "==> pytest tests/torch src/isfed/torch, and the blocks of the documents that need PyTorch"
-	@ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[README.md]' 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[docs/networks.md]'
+	@OMP_NUM_THREADS=1 ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[README.md]' 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[docs/networks.md]'
 
 test-report: $(VENV)/.installed-report  ## run the tests of the report page, in Chromium where it is installed
 	@echo "==> pytest tests/report"

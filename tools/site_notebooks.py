@@ -6,6 +6,7 @@ python tools/site_notebooks.py          runs every notebook and writes its outpu
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def run_notebook(path: Path) -> Any:
         cell.metadata.clear()
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+    # Threads of PyTorch that wait for each other take ten times as long on a busy machine.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=resources)
     client.execute()

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from isfed import LeastSquares, Logistic, Problem, Softmax
+from isfed.datasets.reading import Reading
+from isfed.datasets.sources import open_source
 from isfed.datasets.tables import Columns, read_table
 
 ROWS = {
@@ -65,6 +67,14 @@ def test_every_source_gives_the_same_data(tmp_path, kind):
     np.testing.assert_array_equal(read.data.features[:, 3], [0, 0, 1, 1, 0])
     np.testing.assert_array_equal(read.data.features[:, 4], 1)
     assert read.imputed == {}
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical])
+def test_a_value_that_stands_for_a_missing_one_is_seen_in_polars_text(kind):
+    table = pl.DataFrame({**ROWS, "colour": ["red", "?", None, "blue", "?"]})
+    opened = open_source(table.with_columns(pl.col("colour").cast(kind)), Reading(na=("?",)))
+    found = opened.table.column("colour").to_pylist()
+    assert found == ["red", None, None, "blue", None]
 
 
 def test_features_are_those_named_in_that_order(tmp_path):

@@ -87,7 +87,7 @@ def command(ring, *arguments):
 def test_an_agent_is_added_under_the_same_authority(ring):
     before = {path.name: path.read_bytes() for path in ring.iterdir()}
     said = command(ring, "add", "hospital-7")
-    assert f"flwr supernode register {ring / 'hospital-7.pub'} --name hospital-7" in said
+    assert f"flwr supernode register {ring / 'hospital-7.pub'} CONNECTION --name hospital-7" in said
     assert (ring / "hospital-7").stat().st_mode & 0o777 == 0o600
     after = {path.name: path.read_bytes() for path in ring.iterdir()}
     assert {name: after[name] for name in before} == before

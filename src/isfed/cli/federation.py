@@ -124,7 +124,11 @@ def make(
     typer.echo(f"{folder}/ca.key       keep it here or offline: it can sign a false cloud")
     typer.echo(f"{folder}/server.*     copy them to the cloud's host ({', '.join(host)})")
     typer.echo(f"{folder}/agent0 ...   give each agent its own, and nobody else")
-    typer.echo(f"{folder}/agent0.pub   register: flwr supernode register agent0.pub --name agent0")
+    typer.echo(f"{folder}/agent0.pub   register it at the SuperLink, and so on for every agent:")
+    typer.echo(f"  flwr supernode register {folder}/agent0.pub CONNECTION --name agent0")
+    typer.echo(
+        "CONNECTION is the name of the SuperLink in $FLWR_HOME/config.toml, see docs/deploy.md"
+    )
 
 
 @keys.command()
@@ -195,7 +199,7 @@ def list_keys(folder: Folder = Path("keys")) -> None:
 
 def _register(link: str | None, public: Path, name: str) -> None:
     if link is None:
-        typer.echo(f"to let it in: flwr supernode register {public} --name {name}")
+        typer.echo(f"to let it in: flwr supernode register {public} CONNECTION --name {name}")
         return
     from isfed.flower.registry import register
 

@@ -95,7 +95,7 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
         table = pa.RecordBatchReader.from_stream(source).read_all()
         # What pandas adds for row labels that are no column of the user's.
         labels = [name for name in table.column_names if name.startswith("__index_level_")]
-        opened = Source(table.drop_columns(labels), reading=reading)
+        opened = Source(_without_views(table.drop_columns(labels)), reading=reading)
     else:
         raise TypeError(
             f"cannot read a table from {type(source).__name__}: expected a path, or a table with "
@@ -107,6 +107,31 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
     if opened.table.num_rows == 0:
         raise ValueError(f"{opened.name} has no rows")
     return _without(opened, reading.na) if reading.na else opened
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Text as plain text: Arrow can do little with views of it, which polars sends."""
+    for place, part in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_string_view(part.type):
+            chunks = [_text(chunk) for chunk in column.chunks]
+        elif pa.types.is_dictionary(part.type) and pa.types.is_string_view(part.type.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices, _text(chunk.dictionary))
+                for chunk in column.chunks
+            ]
+        else:
+            continue
+        kind = chunks[0].type if chunks else pa.string()
+        table = table.set_column(place, part.name, pa.chunked_array(chunks, kind))
+    return table
+
+
+def _text(words: pa.Array) -> pa.Array:
+    try:
+        return words.cast(pa.string())
+    except pa.ArrowNotImplementedError:  # pyarrow 16
+        return pa.array(words.to_pylist(), pa.string())
 
 
 def _format(path: Path, reading: Reading) -> str:
