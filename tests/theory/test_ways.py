@@ -102,7 +102,7 @@ def test_the_recommendation_fits_the_cause(kind, options, best, words):
 
 
 def test_a_correction_draws_by_scores_where_the_noise_of_agents_differs():
-    equal = compare_ways(federation("direction"), num_active=4)
+    equal = compare_ways(federation("noise"), num_active=4)
     assert not equal.weighted
     assert "agents=Uniform()" in equal.recommendation()
     unequal = compare_ways(federation("unequal noise"), num_active=4)
