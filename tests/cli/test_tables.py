@@ -284,6 +284,13 @@ def test_rows_can_weigh_instead_of_agents(run, tmp_path):
     assert "every row weighs the same" in " ".join(text.split())
     code, text = run("compare", *words, *SHORT)
     assert code == 0, text
+    diagnosed, compared = (
+        json.loads((tmp_path / "runs" / f"{command}-mine" / "summary.json").read_text())
+        for command in ("diagnose", "compare")
+    )
+    both = next(o for o in diagnosed["options"] if o["sampling"] == "both")
+    assert compared["predicted"]["diagnosed_db"] == pytest.approx(both["gain_db"], abs=1e-6)
+    assert f"which predicts {both['gain_db']:.1f} dB" in " ".join(text.split())
     code, text = run("diagnose", *words, "--theory", "--overwrite")
     assert code == 2
     assert "leave out --theory or --weights rows" in " ".join(text.split())

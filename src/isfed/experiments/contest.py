@@ -24,6 +24,7 @@ from isfed.experiments.summary import summarise, tables_of, times_of
 from isfed.experiments.workers import Crew, Progress, Workers
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
+from isfed.sampling.policies import Uniform
 from isfed.simulate.run import check_run
 from isfed.theory.bound import TheoryError
 from isfed.theory.prediction import predict
@@ -225,20 +226,24 @@ class _Contest:
         start = np.zeros(problem.num_params)
         if problem.num_params > MOST_PREDICTED:
             return None
+        ways = [replace(self.rivalry.algorithms[c.name], step_size=c.step_size) for c in curves]
         try:
-            found = [
-                predict(problem, replace(self.rivalry.algorithms[c.name], step_size=c.step_size))
-                for c in curves
-            ]
-        except (TheoryError, ValueError, AttributeError):
+            # `diagnose` compares with the challenger that draws uniformly, not with FedAvg.
+            ways.append(replace(ways[-1], agents=Uniform(), examples=Uniform()))
+            found = [predict(problem, way) for way in ways]
+        except (TheoryError, ValueError, AttributeError, TypeError):
             return None  # a loss or a method of the user's own
-        excess = [prediction.excess(self.rivalry.budget.rounds, start) for prediction in found]
+        rounds = self.rivalry.budget.rounds
+        excess = [prediction.excess(rounds, start) for prediction in found[:2]]
         weight = np.divide(
             1.0, found[0].curvature, out=np.zeros_like(start), where=found[0].curvature > 1e-12
         )
         distance = [float(weight @ prediction.noise) for prediction in found]
-        loss = [float(prediction.noise.sum()) for prediction in found]
-        pairs = {"distance_db": distance, "loss_db": loss, "these_steps_db": excess}
+        loss = [float(prediction.noise.sum()) for prediction in found[:2]]
+        pairs = {
+            "diagnosed_db": [distance[2], distance[1]],
+            "distance_db": distance[:2], "loss_db": loss, "these_steps_db": excess,
+        }  # fmt: skip
         if not all(np.isfinite(pair).all() and min(pair) > 0.0 for pair in pairs.values()):
             return None
         return {name: 10.0 * float(np.log10(a / b)) for name, (a, b) in pairs.items()}

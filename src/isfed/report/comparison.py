@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -89,12 +90,14 @@ def agreement_line(results: Results) -> str | None:
             " Each method has its own best step size here, a larger one for less noise, so part "
             "of the gain is spent on speed."
         )
+    there = found.get("diagnosed_db", math.nan)  # folders of older versions have none
+    small = f"{found['distance_db']:.1f} dB in the distance to the optimum"
     return (
-        "Beside `isfed diagnose`: at one small step size and once settled, "
-        f"{found['distance_db']:.1f} dB in the distance to the optimum are predicted, "
-        f"{found['loss_db']:.1f} dB in the loss; at the best step sizes ({steps}) and after "
-        f"{results.summary['rounds']} rounds {found['these_steps_db']:.1f} dB. Measured: "
-        f"{gain:.1f}{spread} dB.{why}"
+        f"Beside `isfed diagnose`, which predicts {there:.1f} dB over "
+        "uniform sampling without repeats, at one small step size and once settled: over FedAvg, "
+        f"which may take an example twice, that is {small} and {found['loss_db']:.1f} dB in the "
+        f"loss, and at the best step sizes ({steps}) after {results.summary['rounds']} rounds "
+        f"{found['these_steps_db']:.1f} dB. Measured: {gain:.1f}{spread} dB.{why}"
     )
 
 
