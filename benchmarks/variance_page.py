@@ -73,6 +73,8 @@ def table(group: list[Cell]) -> str:
         for cell in group
     }
     for method in METHODS:
+        if not any(result(cell, method) for cell in group):
+            continue
         row = [
             f"**{shown(cell, method)}**" if method == best[cell] else shown(cell, method)
             for cell in group
