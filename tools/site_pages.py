@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -158,6 +159,8 @@ def keys_page() -> str:
         "# TOML keys",
         "`isfed run FILE.toml` reads these. [Experiments](../experiments.md) shows whole files. A "
         "key or value that is not known is an error that names the nearest one.",
+        *_experiment_keys(),
+        *_problem_keys(),
         "## Policies",
         "`agents` and `examples` of an algorithm: a name, or a table such as "
         '`{policy = "memory", floor = 0.05}`.',
@@ -182,6 +185,61 @@ def keys_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _experiment_keys() -> list[str]:
+    """The keys outside every table."""
+    from isfed.experiments import config
+    from isfed.experiments.keys import arguments, expected
+
+    documented, known = explanations(config.Experiment), arguments(config.Experiment)
+    rows = [
+        f"| `{key}` | {documented[key]} | {expected(known[key].hint)} | `{default}` |"
+        for key, default in config.DEFAULTS.items()
+    ]
+    return [
+        "## The experiment",
+        "These keys stand at the top of the file, before every table.",
+        "| key | what | value | default |\n|---|---|---|---|\n" + "\n".join(rows),
+    ]
+
+
+def _problem_keys() -> list[str]:
+    """The keys of [problem]: of a preset, of every data set with a name, of a table."""
+    from isfed.datasets.reading import Reading
+    from isfed.datasets.tables import Columns
+    from isfed.experiments import sources
+    from isfed.experiments.deals import PARTITIONS
+    from isfed.problems.synthetic import Regression
+
+    parts = [
+        "## The problem",
+        "`[problem]` has one of the keys `preset`, `data` and `file`, which decides what else it "
+        "has.",
+        "### `preset`",
+        f"One of {', '.join(f'`{name}`' for name in sources.PRESETS)}: a regression that is "
+        "generated. `seed` is that of the data; the other keys replace those of the preset. The "
+        "defaults are those of `paper`.",
+        _keys_of(Regression, without=("name",)),
+    ]
+    for name, kind in sources.DATA.items():
+        found: Any = kind
+        heading = f'### `data = "{name}"`'
+        parts += [heading, _first_sentence(kind), _keys_of(kind, without=found.not_keys)]
+    parts += [
+        "### Partitions",
+        'The key `partition` of a data set: a name, or a table such as `{partition = "dirichlet", '
+        "concentration = 0.5}`.",
+        _table_of(PARTITIONS),
+        "### `file`",
+        "A table of your own; [All about tables](../tables.md) explains what is read.",
+        _keys_of(sources.FileSource, without=("columns", "reading")),
+        "Which column is what:",
+        _keys_of(Columns),
+        "How the file is read, if its name and its content do not tell:",
+        _keys_of(Reading),
+    ]
+    return parts
+
+
 def _keys_of(factory: Any, *, without: tuple[str, ...] = ()) -> str:
     """A table of the keys that make a record."""
     from isfed.experiments.keys import arguments
@@ -198,6 +256,14 @@ def _table_of(known: Any) -> str:
         keys = ", ".join(f"`{key}` ({_value(arg, known)})" for key, arg in options)
         rows.append(f"| `{name}` | {_first_sentence(factory)} | {keys} |")
     return "| name | what | keys |\n|---|---|---|\n" + "\n".join(rows)
+
+
+def _toml(value: Any) -> str:
+    """A value as a file would say it; a text without its quotation marks reads better alone."""
+    if isinstance(value, Mapping):
+        pairs = (f"{key} = {json.dumps(each)}" for key, each in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    return value if isinstance(value, str) and value else json.dumps(value, default=str)
 
 
 def _first_sentence(factory: Any) -> str:
@@ -238,5 +304,5 @@ def _key(argument: Any, documented: Mapping[str, str]) -> str:
         default = ""
     else:
         shown = written({argument.name: argument.default}, {argument.name: argument})
-        default = f"`{shown[argument.name]}`".replace("|", "\\|")
+        default = f"`{_toml(shown[argument.name])}`".replace("|", "\\|")
     return f"| `{argument.name}` | {what} | {expected(argument.hint)} | {default} |"

@@ -68,6 +68,16 @@ def test_the_reference_has_every_command_and_every_kind(site):
         assert f"isfed {command}</code>" in commands
     keys = (site / "reference" / "toml.html").read_text(encoding="utf-8")
     assert [kind for kind in METHODS if f"<code>{kind}</code>" not in keys] == []
+    wanted = (
+        "rounds",
+        "repetitions",
+        "preset",
+        "noisy_share",
+        "concentration",
+        "sha256",
+        "decimal",
+    )
+    assert [key for key in wanted if f"<code>{key}</code>" not in keys] == []
     assert 'id="clock"' in keys
     assert "<code>jitter</code>" in keys
 

@@ -98,9 +98,18 @@ def _seed(given: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set with a name; the fields of a subclass are its keys.
+    """A data set with a name; the fields of a subclass are its keys. These are common:
 
     data_dir: the folder with the files; unless given, where `isfed.datasets.files` looks.
+    num_agents: among how many agents the rows are divided.
+    partition: how the rows are divided.
+    target: the column to predict.
+    ridge: weight of |params|^2.
+    batch_size: B_k, examples per step.
+    local_steps: E_k, steps of an agent per round.
+    passes: over the data of an agent, in place of `local_steps` unless it is 0.
+    every: rounds between two measurements.
+    seed: of the partition, or of data that are generated.
     """
 
     data_dir: Path | None = field(default=None, compare=False)
