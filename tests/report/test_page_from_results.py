@@ -289,3 +289,26 @@ def test_the_command_refuses_what_is_no_results_folder(folder, tmp_path):
     assert code == 1
     assert "is not a results folder" in text
     assert not (folder / "report.html").exists()
+
+
+def test_a_study_of_heterogeneity_begins_with_its_gains(tmp_path):
+    points = [
+        {"noisy_share": share, "noise_ratio": ratio, "gain_db": ratio + share,
+         "gain_stderr_db": 0.5, "memory_gain_db": None if ratio > 5.0 else 1.0}
+        for share in (0.1, 0.3) for ratio in (1.0, 10.0)
+    ]  # fmt: skip
+    folder = write(tmp_path / "h", [row("a", -30.0, 0.0)], kind="heterogeneity")
+    results = load_results(folder)
+    results = replace(results, summary=dict(results.summary) | {"points": points})
+    data = page_data(results)
+    gains = data.figures[0]
+    assert gains.title == "Gain over FedAvg"
+    assert [series.name for series in gains.series] == [
+        "10% noisy, oracle", "10% noisy, memory", "30% noisy, oracle", "30% noisy, memory",
+    ]  # fmt: skip
+    np.testing.assert_allclose(gains.series[2].mean, [1.3, 10.3])
+    np.testing.assert_allclose(gains.series[2].x, [0.0, 10.0])
+    np.testing.assert_allclose(gains.series[2].high, [2.3, 11.3])
+    assert len(gains.table.rows) == 4
+    assert "below FedAvg there" in data.figures[1].table.columns
+    assert "Gain over FedAvg" in page(data)

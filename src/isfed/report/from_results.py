@@ -14,7 +14,7 @@ from isfed.experiments.folder import COMMAND, CONFIG
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.diagnosis import step_lines, sure_line
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
-from isfed.report.page_tables import further_tables
+from isfed.report.page_tables import further_tables, points
 from isfed.report.quantities import (
     Quantity,
     level_cell,
@@ -33,6 +33,7 @@ MEANING = {
     "systems": "Every system that the paper names",
     "networks": "Neural networks, every method at its own best step size",
 }
+MOST_NAMES = 8  # in a warning
 NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
 
 
@@ -50,6 +51,7 @@ def page_data(results: Results) -> PageData:
     )
     if results.inclusion:
         figures += tuple(_inclusion(results))
+    figures = (*_gains(results), *figures)
     return PageData(
         title=results.name,
         summary=summary_line(results),
@@ -160,9 +162,10 @@ def warnings(results: Results) -> Iterator[str]:
         )
     moving = [a.name for a in results.algorithms if a.settled is False]
     if moving:
+        more = f" and {len(moving) - MOST_NAMES} more" if len(moving) > MOST_NAMES else ""
         yield (
-            f"Not settled at the end: {'; '.join(moving)}. A gain then says who is faster, not who "
-            "ends lower: use more rounds."
+            f"Not settled at the end: {'; '.join(moving[:MOST_NAMES])}{more}. A gain then says "
+            "who is faster, not who ends lower: use more rounds."
         )
     yield from results.summary.get("remarks", ())
     if results.summary.get("no_msd"):
@@ -239,7 +242,8 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     first = results.algorithms[0]
     level, level_error = quantity.level(first)
     needed = quantity.key == "excess" and "rounds" in first.summary
-    columns = ["algorithm", "step size", quantity.level_name, f"below {first.name}", "settled"]
+    base = "FedAvg there" if results.kind == "heterogeneity" else first.name
+    columns = ["algorithm", "step size", quantity.level_name, f"below {base}", "settled"]
     columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
     # No seconds: a page of the same results is the same page (they are in times.json).
     columns += ["uploads per round", "gradients per round"]
@@ -271,6 +275,31 @@ def _level(algorithm: AlgorithmResult, value: float, error: float, unit: str) ->
 
 def _reached(value: float | None) -> Cell:
     return Cell("never") if value is None else number_cell(float(value), ",.0f")
+
+
+def _gains(results: Results) -> Iterator[Figure]:
+    """Of a study of heterogeneity: the gain over how unequal the noise is."""
+    found, table = results.summary.get("points"), points(results)
+    if not found or table is None:
+        return
+    series = []
+    for colour, share in enumerate(dict.fromkeys(p["noisy_share"] for p in found)):
+        here = [p for p in found if p["noisy_share"] == share]
+        x = 10.0 * np.log10([p["noise_ratio"] for p in here])
+        for key, name in (("gain_db", "oracle"), ("memory_gain_db", "memory")):
+            gain, error = (
+                np.array([math.nan if p.get(k) is None else p[k] for p in here], dtype=np.float64)
+                for k in (key, "gain_stderr_db" if key == "gain_db" else "")
+            )
+            label = f"{100 * share:g}% noisy, {name}"
+            reach = 2.0 * error
+            series.append(
+                Series(label, x, gain, gain - reach, gain + reach, {"ratio": 1.0}, colour)
+            )
+    yield Figure(
+        "Gain over FedAvg", "gain, dB", {"ratio": "noise of the noisy agents over the others, dB"},
+        tuple(series), table, band=bands(results),
+    )  # fmt: skip
 
 
 def _inclusion(results: Results) -> Iterator[Figure]:

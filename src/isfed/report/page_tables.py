@@ -20,9 +20,9 @@ HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-o
 
 
 def further_tables(results: Results) -> Iterator[PageTable]:
-    """Every table that the folder has the numbers for."""
+    """Every table that the folder has the numbers for, and that belongs to no figure."""
     tables: tuple[Callable[[Results], PageTable | None], ...] = (
-        held_out, step_sizes, points, options, drawn_most,
+        held_out, step_sizes, options, drawn_most,
     )  # fmt: skip
     yield from (found for table in tables if (found := table(results)) is not None)
 
