@@ -10,15 +10,16 @@ from typer.core import TyperArgument
 from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
 from isfed.cli.common import print_line
 
-if TyperArgument(param_decls=["any"], help="kept").help is None:
-    # Click 8.5 has a `help` of its own for arguments, and overwrites what Typer 0.20 put there.
-    _made = TyperArgument.__init__
+_made = TyperArgument.__init__
 
-    def _made_with_help(self: TyperArgument, *, help: str | None = None, **options: Any) -> None:
-        _made(self, help=help, **options)
-        self.help = help
 
-    TyperArgument.__init__ = _made_with_help
+def _made_with_help(self: TyperArgument, *, help: str | None = None, **options: Any) -> None:
+    """Click 8.5 has a `help` of its own for arguments, and overwrites what Typer 0.20 put there."""
+    _made(self, help=help, **options)
+    self.help = help
+
+
+TyperArgument.__init__ = _made_with_help
 
 app = typer.Typer(
     help="Federated learning under importance sampling.",
