@@ -31,7 +31,7 @@ def test_misbehaving_agents_are_absent_or_refused_and_counted(make_job, time_lim
                 "4": "huge",
             },
             "2": {
-                "0": "not a number",
+                "0": "values that are not numbers",
                 "1": "a shape of 10^15",
                 "2": "a list of scores",
                 "3": "undecodable",
