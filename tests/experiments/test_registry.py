@@ -294,3 +294,70 @@ def test_numbers_are_of_the_type_that_the_record_wants():
     value = read_value(1, float, where="x", readers={})
     assert isinstance(value, float)
     assert write_value((1, 2.0, Path("/a"))) == [1, 2.0, "/a"]
+
+
+MINE = """
+from dataclasses import dataclass
+
+from isfed import Deville
+from isfed.algorithms.fedprox import FedProx
+
+
+@dataclass(frozen=True)
+class Backwards:
+    shift: int = 1
+
+    def draw(self, inclusion, rng):
+        return Deville().draw(inclusion, rng)
+
+
+class Twice(FedProx):
+    pass
+
+
+five = 5
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's own, and the registries as they were."""
+    (tmp_path / "my_sampler.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for known in (DESIGNS, METHODS):
+        monkeypatch.setattr(known, "_known", dict(known._known))
+
+
+def test_a_file_names_a_class_of_ones_own_by_its_module(mine):
+    given = {
+        "kind": "my_sampler:Twice",
+        "step_size": 0.1,
+        "num_active": 2,
+    }
+    _, twice, table = read_algorithm(given, where="algorithm 1")
+    assert type(twice).__name__ == "Twice"
+    assert table["kind"] == "my_sampler:Twice"
+    for shift in (1, 3):
+        design = {"design": "my_sampler:Backwards", "shift": shift}
+        given = {"step_size": 0.1, "num_active": 2, "agent_design": design}
+        _, found, table = read_algorithm(given, where="algorithm 1")
+        assert found.agent_design.shift == shift
+        assert table["agent_design"] == design  # config.toml makes it again
+        assert read_algorithm(table, where="again")[1] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_sampler:Forwards", "cannot be imported: AttributeError: .*'Forwards'"),
+        ("no_such:Design", "cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
+        (":Design", "cannot be imported: ValueError: Empty module name"),
+        ("broken:Design", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("my_sampler:five", "is 5, not a class or a function"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line(mine, name, message):
+    given = {"step_size": 0.1, "num_active": 2, "agent_design": name}
+    with pytest.raises(ConfigError, match=f"agent_design.design: '{name}' {message}"):
+        read_algorithm(given, where="algorithm 1")
