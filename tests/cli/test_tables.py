@@ -208,9 +208,9 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
     ("words", "message"),
     [
         (["nothing.csv"], "no file and no name"),
-        (["table.csv"], "say --agent COLUMN and --target COLUMN"),
+        (["table.csv"], "give --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
-        (["equal", "--ridge", "5"], "equal is no table"),
+        (["equal", "--ridge", "5"], "equal is not a table, so it takes no --ridge"),
         (["equal", "--active", "301"], "--active 301 exceeds num_agents=300"),
         (["equal", "--active", "0"], "--active 0 must be a whole number >= 1"),
         (["equal", "--batch-size", "0"], "--batch-size 0"),

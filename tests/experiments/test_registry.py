@@ -92,8 +92,8 @@ def test_one_line_and_a_method_runs_from_a_file(small, tmp_path):
         ({"step_size": 1, "shrnk": 2}, ["'shrnk'", "'shrink'"]),
         ({"step_size": 1, "mode": "fanzy"}, ["mode='fanzy'", "'fancy'"]),
         ({"step_size": 1, "mode": 7}, ["mode=7", "'plain' or 'fancy'"]),
-        ({"step_size": 1, "weights": 3}, ["weights=3", "a list, each a number"]),
-        ({"step_size": 1, "weights": ["a"]}, ["weights=['a']", "a list, each a number"]),
+        ({"step_size": 1, "weights": 3}, ["weights=3", "a list, each entry a number"]),
+        ({"step_size": 1, "weights": ["a"]}, ["weights=['a']", "a list, each entry a number"]),
         ({"step_size": 1, "nudge": "memori"}, ["nudge.policy='memori'", "'memory'"]),
     ],
 )
@@ -110,7 +110,7 @@ def test_mistakes_name_the_key_what_was_given_and_the_nearest(given, words):
 
 def test_a_name_is_given_once():
     register("FedAvg", FedAvg)
-    with pytest.raises(ValueError, match="'FedAvg' is registered already"):
+    with pytest.raises(ValueError, match="'FedAvg' is already registered"):
         register("FedAvg", ISFedAvg)
 
 
@@ -276,8 +276,8 @@ def test_the_keys_are_those_of_the_record():
 @pytest.mark.parametrize(
     ("value", "hint", "words"),
     [
-        (3, tuple[int, int], "a list of 2, each a whole number"),
-        ([1], tuple[int, int], "a list of 2, each a whole number"),
+        (3, tuple[int, int], "a list of 2 entries, each a whole number"),
+        ([1], tuple[int, int], "a list of 2 entries, each a whole number"),
         ("", str, "a text"),
         (1.5, int | None, "a whole number"),
         (1, bool, "true or false"),

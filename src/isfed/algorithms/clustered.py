@@ -32,7 +32,7 @@ class ClusteredState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusteredSampling(Sampled):
-    """One agent from each of L groups.
+    """Clustered sampling: draws one agent from each of L groups.
 
     by: "size" for fixed groups by weight, "similarity" for groups by the angle between changes.
     linkage_input: what Ward's tree is made of: the "condensed" distances, or the "rows" of their

@@ -29,7 +29,7 @@ class FedVARPState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedVARP(Sampled):
-    """Last changes stand in for the agents that are not heard.
+    """FedVARP: for agents that were not selected, the cloud uses their last change.
 
     divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """

@@ -216,7 +216,7 @@ def diagnose(
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
         if theory and table.weights == "rows":
             raise ConfigError(
-                "--theory is about agents that weigh the same: leave out --theory or --weights rows"
+                "--theory needs agents of equal weight: leave out --theory or --weights rows"
             )
         with telling():
             problem, usual, read = _problem_of(what, table, (agent, target), ridge, data_dir)
@@ -259,13 +259,16 @@ def _problem_of(
     agent, target = columns
     if what in NAMED:
         if agent or target or options.given or ridge is not None:
-            given = ", ".join(options.given) or "--agent, --target, --ridge"
-            raise ConfigError(f"{what} is no table: {given} and the like do not apply")
+            own = {"--agent": agent, "--target": target, "--ridge": ridge}
+            given = [*options.given, *(flag for flag, value in own.items() if value is not None)]
+            raise ConfigError(f"{what} is not a table, so it takes no {', '.join(given)}")
         return *NAMED[what](data_dir), None
     if not Path(what).exists():
-        raise ConfigError(f"{what} is no file and no name; the names are {', '.join(NAMED)}")
+        raise ConfigError(
+            f"{what} is neither a file nor the name of a data set; the names are {', '.join(NAMED)}"
+        )
     if agent is None or target is None:
-        raise ConfigError(f"{what} is a table: say --agent COLUMN and --target COLUMN")
+        raise ConfigError(f"{what} is a table: give --agent COLUMN and --target COLUMN")
     source = options.source(Path(what), agent, target, ridge=RIDGE if ridge is None else ridge)
     table = source.table()
     problem = source.problem_of(table)

@@ -30,7 +30,7 @@ DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a
 class Role:
     """What a column was taken for.
 
-    name: of the column.
+    name: the name of the column.
     role: measured, whole numbers, categories, time, true or false, constant.
     note: more about it: the levels, the constant.
     filled: how many missing values were filled.

@@ -95,7 +95,7 @@ class Registry(Mapping[str, Callable]):
     def add(self, name: str, factory: Callable) -> None:
         """Give a name to what `factory` makes; a name is given once."""
         if self._known.get(name, factory) is not factory:
-            raise ValueError(f"the {self.word} {name!r} is registered already")
+            raise ValueError(f"the {self.word} {name!r} is already registered")
         self._known[name] = factory
 
     def find(self, name: Any, *, where: str) -> Callable:

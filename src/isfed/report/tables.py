@@ -97,9 +97,7 @@ def settling_lines(results: Results) -> list[str]:
     unsure = [a for a in results.algorithms if a.settled is None and a.diverged_round is None]
     if unsure and results.summary["no_msd"] is None:
         names = ", ".join(a.name for a in unsure)
-        lines.append(
-            f"Whether it has settled cannot be told of {names}: use more --repetitions or --rounds."
-        )
+        lines.append(f"It is unclear whether {names} settled: use more --repetitions or --rounds.")
     return lines
 
 

@@ -47,7 +47,7 @@ MODELS: dict[str, MakeModel] = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
 def register_model(name: str, make: MakeModel) -> None:
     """Let `model = name` in a configuration stand for `make(shape, classes, hidden)`."""
     if MODELS.get(name, make) is not make:
-        raise ValueError(f"the model {name!r} is registered already")
+        raise ValueError(f"the model {name!r} is already registered")
     MODELS[name] = make
 
 
