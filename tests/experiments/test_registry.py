@@ -173,7 +173,7 @@ def test_every_method_runs_from_a_file_and_its_table_makes_it_again(small, tmp_p
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "FedCS", "deadline": 0.001}, ["FedCS", "deadline=0.001", "nobody meets it"]),
+        ({"kind": "FedCS", "deadline": 0.001}, ["FedCS", "deadline=0.001", "no agent meets it"]),
         ({"kind": "HierFAVG", "edges": 30}, ["HierFAVG", "edges=30 exceeds num_agents=20"]),
         ({"kind": "LocalSGD", "steps": [1, 2]}, ["LocalSGD", "2 numbers for num_agents=20"]),
         (
