@@ -93,6 +93,8 @@ def run_page(page: str, folder: Path) -> dict[str, Any]:
             assert wanted in " ".join(printed.split()), f"{page} shows what is not printed"
         elif kind == "file":
             (folder / told).write_text(block.body, encoding="utf-8")
+        elif block.language == "text":
+            continue  # a formula or a drawing: nothing that could be run
         elif block.language == "python":
             missing = missing or skipped(block.body)
             if not missing:
