@@ -72,7 +72,7 @@ ROWS = ["site,x,y", "a,1,2", "a,2,3", "b,3,1", "b,4,5"]
         ([*ROWS[:3], "b,inf,1", "b,4,5"], ["line 4", "'x'", "inf"]),
         ([*ROWS[:3], "b,3,-inf", "b,4,5"], ["line 4", "'y'", "inf"]),
         ([*ROWS[:3], "b,3,", "b,4,5"], ["line 4", "'y'", "target is missing"]),
-        ([*ROWS[:3], ",3,1", "b,4,5"], ["line 4", "'site'", "no agent is named"]),
+        ([*ROWS[:3], ",3,1", "b,4,5"], ["line 4", "'site'", "the agent is missing"]),
         ([*ROWS[:3], "b,3", "b,4,5"], ["line 4", "2 fields"]),
         (ROWS[:1], ["no rows"]),
         ([], ["empty"]),

@@ -50,7 +50,7 @@ class ClusteredSampling(Sampled):
         check_choice(self.linkage_input, LinkageInput, name="linkage_input")
 
     def start(self, agents: Agents, params: np.ndarray) -> ClusteredState:
-        """Nobody was heard yet."""
+        """No agent has worked yet."""
         super().start(agents, params)
         rows = agents.num_agents if self.by == "similarity" else 0
         return ClusteredState(params.copy(), np.zeros((rows, params.size)))

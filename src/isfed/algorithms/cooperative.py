@@ -185,7 +185,7 @@ class CooperativeSGD(Everybody):
     mixing: a function from the number of workers to W; None averages everything.
     auxiliary: v, models beside those of the workers.
     client_weights: "uniform", or by "size", where worker k steps with step_size K c_k.
-    label: how tables and figures call it.
+    label: the name in tables and figures.
     """
 
     mixing: Mixing | None = None

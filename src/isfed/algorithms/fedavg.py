@@ -31,7 +31,7 @@ class WeightedFedAvg(Sampled):
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         return f"{self.label}, by size"
 
     def rules(self, num_agents: int) -> Rules:

@@ -37,7 +37,7 @@ class FedVARP(Sampled):
     divide_by_steps: bool = False
 
     def start(self, agents: Agents, params: np.ndarray) -> FedVARPState:
-        """Nobody was heard yet."""
+        """No agent has worked yet."""
         super().start(agents, params)
         return FedVARPState(params.copy(), np.zeros((agents.num_agents, params.size)))
 

@@ -44,7 +44,7 @@ def importance(
     weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
         steps are those of plain training; "step" has it on the steps, as in the paper.
     client_weights: "uniform", or by "size", as in `ISFedAvg`.
-    label: how tables and figures call it.
+    label: the name in tables and figures.
 
     >>> algorithm = importance(step_size=0.1, num_active=10)
     >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name

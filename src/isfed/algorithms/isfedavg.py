@@ -74,8 +74,8 @@ class ISFedAvg:
         gradients and estimate only what is new, see `Correction`.
     weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
         it sends. "step" unless there is a correction; "drift" needs "change".
-    absences: what an upload counts that is lost (see `Clock`): with "drop" it counts as zero,
-        "adjusted" divides what arrives by an estimate of how often its agent answers.
+    absences: how an upload that is lost (see `Clock`) counts: "drop" counts it as zero, "adjusted"
+        divides what arrives by an estimate of how often its agent answers.
     costs: what a turn of each agent costs, in any unit; agents are then drawn with
         probabilities proportional to score / sqrt(cost).
     client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by
@@ -223,7 +223,7 @@ class ISFedAvg:
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         if self.label:
             return self.label
         name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
@@ -232,7 +232,7 @@ class ISFedAvg:
         return f"{name}, {self.agents.name} agents, {self.examples.name} examples"
 
     def rules(self, num_agents: int) -> Rules:
-        """What the cloud tells every agent."""
+        """What the cloud sends to every agent."""
         if self.step_size == "auto":
             raise ValueError(
                 "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "

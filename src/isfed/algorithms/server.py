@@ -157,7 +157,7 @@ class Served(Around):
     algorithm: the method; its model must be a field `params` of its state.
     server: a `ServerOptimizer`, e.g. FedAdam().
 
-    Entries of the model that nobody trains, such as the running means of batch norm, are averaged
+    Entries of the model that are not trained, such as the running means of batch norm, are averaged
     as before.
 
     >>> from isfed import FedAvg

@@ -42,7 +42,7 @@ class Measurements:
 class AlgorithmResult:
     """One algorithm of a results folder.
 
-    name: how tables and figures call it.
+    name: the name in tables and figures.
     step_size: the one used; nan if there is none.
     rounds: (T,) 1, 2, ..., the last finite round; empty where no history is kept.
     msd, msd_stderr, msd_q10, msd_q90: (T,) mean of |w_i - w^o|^2 over the repetitions, its standard
