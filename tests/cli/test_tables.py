@@ -281,7 +281,7 @@ def test_rows_can_weigh_instead_of_agents(run, tmp_path):
     words = ["mine.csv", "--agent", "site", "--target", "y", "--weights", "rows"]
     code, text = run("diagnose", *words)
     assert code == 0, text
-    assert "every row weighs the same" in " ".join(text.split())
+    assert "every row counts the same" in " ".join(text.split())
     code, text = run("compare", *words, *SHORT)
     assert code == 0, text
     diagnosed, compared = (
