@@ -232,9 +232,7 @@ def diagnose(
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
         console.print(ways_table(results))
-        print_line(
-            f"Sampling of agents: {results.summary['ways']['recommendation']}"
-        )
+        print_line(f"Sampling of agents: {results.summary['ways']['recommendation']}")
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "

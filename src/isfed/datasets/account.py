@@ -110,9 +110,7 @@ class Account:
         if self.weights == "rows":
             weighing = "every row counts the same"
         else:
-            weighing = (
-                "every agent counts the same, whatever its rows (--weights rows: every row)"
-            )
+            weighing = "every agent counts the same, whatever its rows (--weights rows: every row)"
         return (
             f"{self.rows} rows of {self.agents} agents (smallest {self.smallest}, median "
             f"{self.median:g}, largest {self.largest} rows); {weighing}."
