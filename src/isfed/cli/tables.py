@@ -54,7 +54,7 @@ def compare(
         Path,
         typer.Argument(help="Your table: Parquet, CSV, text, LIBSVM, Feather or Excel."),
     ],
-    agent: Annotated[str, typer.Option(help="The column that says which agent a row belongs to.")],
+    agent: Annotated[str, typer.Option(help="The column that names the agent of a row.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
     table: TableOptions,
     active: Annotated[
@@ -62,9 +62,7 @@ def compare(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step, at most.")] = 8,
     local_steps: Annotated[int, typer.Option(help="Steps of an agent per round.")] = 1,
-    ridge: Annotated[
-        float, typer.Option(help="Weight of the squared length of the model.")
-    ] = RIDGE,
+    ridge: Annotated[float, typer.Option(help="Weight of |model|^2 in the loss.")] = RIDGE,
     rounds: Annotated[int, typer.Option(help="Rounds per repetition.")] = 2000,
     repetitions: Annotated[int, typer.Option(help="Number of independent repetitions.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
@@ -163,26 +161,29 @@ def diagnose(
     ],
     table: TableOptions,
     agent: Annotated[
-        str | None, typer.Option(help="Only for a table: the column that says whose row it is.")
+        str | None, typer.Option(help="Only for a table: the column that names the agent of a row.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="Only for a table: the column to predict.")
     ] = None,
     active: Annotated[
-        int | None, typer.Option(help="L, agents per round (default: one tenth, or as named).")
+        int | None,
+        typer.Option(help="L, agents per round (default: one tenth, or the data set's)."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="B, examples per step, at most (default: 8, or as named).")
+        int | None,
+        typer.Option(help="B, examples per step, at most (default: 8, or the data set's)."),
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(help="E, steps of an agent per round (default: 1, or as named).")
+        int | None,
+        typer.Option(help="E, steps per agent and round (default: 1, or the data set's)."),
     ] = None,
     ridge: Annotated[
         float | None,
-        typer.Option(help=f"Of a table: weight of the model's squared length (default: {RIDGE})."),
+        typer.Option(help=f"Only for a table: weight of |model|^2 in the loss (default: {RIDGE})."),
     ] = None,
     theory: Annotated[
-        bool, typer.Option("--theory", help="Also the constants of the paper's lemmas.")
+        bool, typer.Option("--theory", help="Also print the constants of the paper's lemmas.")
     ] = False,
     data_dir: DataDir = None,
     out: Out = None,
