@@ -87,17 +87,18 @@ def agreement_line(results: Results) -> str | None:
     why = ""
     if len({a.step_size for a in results.algorithms}) > 1:
         why = (
-            " Each method has its own best step size here, a larger one for less noise, so part "
-            "of the gain is spent on speed."
+            " Each method has its own best step size here, larger where there is less noise, so "
+            "part of the gain is used for speed."
         )
     there = found.get("diagnosed_db", math.nan)  # folders of older versions have none
     small = f"{found['distance_db']:.1f} dB in the distance to the optimum"
     return (
-        f"Beside `isfed diagnose`, which predicts {there:.1f} dB over "
-        "uniform sampling without repeats, at one small step size and once settled: over FedAvg, "
-        f"which may take an example twice, that is {small} and {found['loss_db']:.1f} dB in the "
-        f"loss, and at the best step sizes ({steps}) after {results.summary['rounds']} rounds "
-        f"{found['these_steps_db']:.1f} dB. Measured: {gain:.1f}{spread} dB.{why}"
+        f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
+        "sampling that never takes an example twice, at one small step size, for a run that has "
+        f"settled. Compared with FedAvg, which may take an example twice, that is {small} and "
+        f"{found['loss_db']:.1f} dB in the loss. At the best step sizes ({steps}) after "
+        f"{results.summary['rounds']} rounds it is {found['these_steps_db']:.1f} dB. Measured: "
+        f"{gain:.1f}{spread} dB.{why}"
     )
 
 
