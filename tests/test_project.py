@@ -22,6 +22,7 @@ def test_the_version_is_the_same_everywhere():
     assert cited
     assert cited[1] == PROJECT["version"]
     assert f"## [{PROJECT['version']}]" in text("CHANGELOG.md")
+    assert f"isfed-{PROJECT['version']}-py3-none-any.whl" in text("docs/deploy.md")
 
 
 def test_the_lowest_versions_are_pinned_as_promised():

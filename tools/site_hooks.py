@@ -16,6 +16,7 @@ from site_pages import api_page, commands_page, keys_page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
            "SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}  # fmt: skip
+STUDY = "## The study\n"  # of docs/networks.md: a page of its own among the studies
 EXAMPLES = {"flower": "example-flower.md", "flower-torch": "example-flower-torch.md"}
 
 
@@ -37,6 +38,8 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/commands.md": commands_page(),
         "reference/toml.md": keys_page(),
     }
+    _, study = (ROOT / "docs" / "networks.md").read_text(encoding="utf-8").split(STUDY)
+    pages["networks-study.md"] = f"# Neural networks, measured\n{study}"
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         pages[f"notebooks/{path.stem}.md"] = notebook_page(path)
         if (there := files.get_file_from_path(f"notebooks/{path.name}")) is not None:
@@ -68,8 +71,11 @@ def example_page(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links from docs/ to files of the repository: to their pages, or else as their paths."""
+    if page.file.src_uri == "networks.md":
+        where = "What was measured has a page of its own: [Neural networks](networks-study.md)."
+        markdown = markdown.split(STUDY)[0] + f"{STUDY}\n{where}\n"
     for name, page in EXAMPLES.items():
         markdown = markdown.replace(f"](../examples/{name}/README.md)", f"]({page})")
     return re.sub(

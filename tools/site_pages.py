@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from site_docstrings import ENTRY, entries
@@ -158,7 +158,9 @@ def keys_page() -> str:
     parts = [
         "# TOML keys",
         "`isfed run FILE.toml` reads these. [Experiments](../experiments.md) shows whole files. A "
-        "key or value that is not known is an error that names the nearest one.",
+        "key or value that is not known is an error that names the nearest one. Where a method, a "
+        "policy, a design or a loss is named, `module:Class` names [one of your own]"
+        "(../extend.md#in-a-configuration-file).",
         *_experiment_keys(),
         *_problem_keys(),
         "## Policies",
@@ -294,7 +296,7 @@ def _value(argument: Any, registry: Any) -> str:
 
 
 def _key(argument: Any, documented: Mapping[str, str]) -> str:
-    from isfed.experiments.keys import REQUIRED, expected
+    from isfed.experiments.keys import REQUIRED
     from isfed.experiments.registry import written
 
     what = documented.get(argument.name, "").replace("|", "\\|")
@@ -305,4 +307,14 @@ def _key(argument: Any, documented: Mapping[str, str]) -> str:
     else:
         shown = written({argument.name: argument.default}, {argument.name: argument})
         default = f"`{_toml(shown[argument.name])}`".replace("|", "\\|")
-    return f"| `{argument.name}` | {what} | {expected(argument.hint)} | {default} |"
+    return f"| `{argument.name}` | {what} | {_expected(argument.hint)} | {default} |"
+
+
+def _expected(hint: Any) -> str:
+    """What a key may hold; what has a name in a registry is called by the registry's word."""
+    from isfed.experiments.keys import expected
+    from isfed.experiments.registry import REGISTRIES
+
+    kinds = [kind for kind in (hint, *get_args(hint)) if not isinstance(kind, list)]
+    named = [REGISTRIES[kind].word for kind in kinds if kind in REGISTRIES]
+    return f"a {named[0]}" if named else expected(hint)

@@ -68,7 +68,7 @@ def test_more_time_never_means_fewer_agents_if_uploads_are_equal():
 def test_nobody_in_time_leaves_the_model_and_a_hopeless_deadline_is_an_error():
     times = random_times(0)
     assert greedy_schedule(times, deadline=0.01).chosen.size == 0
-    with pytest.raises(ValueError, match="nobody meets it"):
+    with pytest.raises(ValueError, match="no agent meets it"):
         simulate(regression(), FedCS(deadline=1e-3, **SOME), rounds=1)
 
 

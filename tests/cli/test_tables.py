@@ -72,7 +72,7 @@ ROWS = ["site,x,y", "a,1,2", "a,2,3", "b,3,1", "b,4,5"]
         ([*ROWS[:3], "b,inf,1", "b,4,5"], ["line 4", "'x'", "inf"]),
         ([*ROWS[:3], "b,3,-inf", "b,4,5"], ["line 4", "'y'", "inf"]),
         ([*ROWS[:3], "b,3,", "b,4,5"], ["line 4", "'y'", "target is missing"]),
-        ([*ROWS[:3], ",3,1", "b,4,5"], ["line 4", "'site'", "no agent is named"]),
+        ([*ROWS[:3], ",3,1", "b,4,5"], ["line 4", "'site'", "the agent is missing"]),
         ([*ROWS[:3], "b,3", "b,4,5"], ["line 4", "2 fields"]),
         (ROWS[:1], ["no rows"]),
         ([], ["empty"]),
@@ -208,9 +208,9 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
     ("words", "message"),
     [
         (["nothing.csv"], "no file and no name"),
-        (["table.csv"], "say --agent COLUMN and --target COLUMN"),
+        (["table.csv"], "give --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
-        (["equal", "--ridge", "5"], "equal is no table"),
+        (["equal", "--ridge", "5"], "equal is not a table, so it takes no --ridge"),
         (["equal", "--active", "301"], "--active 301 exceeds num_agents=300"),
         (["equal", "--active", "0"], "--active 0 must be a whole number >= 1"),
         (["equal", "--batch-size", "0"], "--batch-size 0"),
@@ -281,7 +281,7 @@ def test_rows_can_weigh_instead_of_agents(run, tmp_path):
     words = ["mine.csv", "--agent", "site", "--target", "y", "--weights", "rows"]
     code, text = run("diagnose", *words)
     assert code == 0, text
-    assert "every row weighs the same" in " ".join(text.split())
+    assert "every row counts the same" in " ".join(text.split())
     code, text = run("compare", *words, *SHORT)
     assert code == 0, text
     diagnosed, compared = (

@@ -143,5 +143,5 @@ def test_an_agent_with_most_of_the_rows_is_pointed_out(tmp_path):
 def test_a_target_is_not_said_to_be_categorical(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("site;x;y\na;1;1,5\na;2;2,5\nb;3;3,5\nb;4;1,5\n")
-    with pytest.raises(ValueError, match="say decimal='comma', or, if these are classes, say so"):
+    with pytest.raises(ValueError, match="use decimal='comma', or, if these are classes, use"):
         TableOptions().source(path, "site", "y").table()

@@ -176,7 +176,7 @@ def test_more_knows_only_the_categories_and_classes_of_training(tmp_path):
         ("b,3,red,2.5", "b,3,red,", "line 5, column 'y': the target is missing"),
         ("b,3,red,2.5", "b,3,red,inf", "line 5, column 'y': the value is inf"),
         ("b,3,red,2.5", "b,3,red,high", "line 5, column 'y': 'high' is not a number"),
-        ("b,3,red,2.5", ",3,red,2.5", "line 5, column 'site': no agent is named"),
+        ("b,3,red,2.5", ",3,red,2.5", "line 5, column 'site': the agent is missing"),
         ("b,3,red,2.5", "c,3,red,2.5", "line 5, column 'site': agent c has 1 row"),
         ("site,x,", "site,xx,", "has no column 'x'; did you mean 'xx'?"),
         ("site,x,", "site,colour,", "more than one column 'colour'"),

@@ -1,26 +1,25 @@
 """docs/extend.md runs from top to bottom, and what it shows is right."""
 
-import re
-from pathlib import Path
+import sys
 
 import numpy as np
 import pytest
+from page_blocks import run_page
 
-from isfed.experiments.registry import DESIGNS, METHODS
-
-PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
+from isfed import load_results
+from isfed.base.imports import import_named
+from isfed.experiments.registry import DESIGNS, METHODS, POLICIES
 
 
 @pytest.fixture(scope="module")
-def page():
+def page(tmp_path_factory):
     """The names that the page defines, after all its blocks have run in order."""
-    names = {"__name__": "extend"}
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    assert len(blocks) >= 8
-    known = [(registry, dict(registry._known)) for registry in (METHODS, DESIGNS)]
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
-    yield names
+    known = [(registry, dict(registry._known)) for registry in (METHODS, DESIGNS, POLICIES)]
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("extend")
+        patch.chdir(folder)
+        patch.setattr(sys, "path", list(sys.path))
+        yield run_page("docs/extend.md", folder) | {"folder": folder}
     for registry, before in known:  # the names that the page gives are its own
         registry._known = before
 
@@ -94,3 +93,15 @@ def test_names_of_ones_own_stand_in_a_configuration(page):
     algorithm = page["WorstCandidates"](step_size=0.01, num_active=5, candidates=12)
     history = page["simulate"](page["problem"], algorithm, rounds=60, repetitions=2)
     np.testing.assert_array_equal(results["WorstCandidates"].msd, history.msd.mean(axis=0))
+
+
+def test_the_command_runs_a_policy_that_a_file_names(page):
+    results = load_results(page["folder"] / "runs" / "mine")
+    policy = results.config["algorithm"][1]["agents"]
+    assert policy["policy"] == "my_sampler:Smoothed"
+    assert policy["keep"] == 0.8
+    algorithm = page["ISFedAvg"](
+        step_size=0.01, num_active=5, agents=import_named("my_sampler:Smoothed")(keep=0.8)
+    )
+    history = page["simulate"](page["problem"], algorithm, rounds=200, repetitions=5)
+    np.testing.assert_array_equal(results["smoothed"].msd, history.msd.mean(axis=0))

@@ -92,7 +92,7 @@ def test_the_digest_sees_every_change(small):
         ({"problem": {"local_steps": [1.5, 2.5]}}, ["local_steps"]),
         ({"algorithm": [1]}, ["algorithm 1", "1"]),
         ({"name": ".."}, [".."]),
-        ({"clock": 3}, ["clock=3", "a table of rate, upload"]),
+        ({"clock": 3}, ["clock=3", "a table with the keys rate, upload"]),
         ({"clock": {"rat": [1.0, 2.0]}}, ["'rat'", "clock", "'rate'"]),
         ({"clock": {"rate": [2.0, 1.0]}}, ["clock", "rate=(2.0, 1.0)", "range"]),
         ({"clock": {"rate": 5.0}}, ["clock: rate=5.0", "a list of 2"]),

@@ -92,8 +92,8 @@ def test_one_line_and_a_method_runs_from_a_file(small, tmp_path):
         ({"step_size": 1, "shrnk": 2}, ["'shrnk'", "'shrink'"]),
         ({"step_size": 1, "mode": "fanzy"}, ["mode='fanzy'", "'fancy'"]),
         ({"step_size": 1, "mode": 7}, ["mode=7", "'plain' or 'fancy'"]),
-        ({"step_size": 1, "weights": 3}, ["weights=3", "a list, each a number"]),
-        ({"step_size": 1, "weights": ["a"]}, ["weights=['a']", "a list, each a number"]),
+        ({"step_size": 1, "weights": 3}, ["weights=3", "a list, each entry a number"]),
+        ({"step_size": 1, "weights": ["a"]}, ["weights=['a']", "a list, each entry a number"]),
         ({"step_size": 1, "nudge": "memori"}, ["nudge.policy='memori'", "'memory'"]),
     ],
 )
@@ -110,7 +110,7 @@ def test_mistakes_name_the_key_what_was_given_and_the_nearest(given, words):
 
 def test_a_name_is_given_once():
     register("FedAvg", FedAvg)
-    with pytest.raises(ValueError, match="'FedAvg' is registered already"):
+    with pytest.raises(ValueError, match="'FedAvg' is already registered"):
         register("FedAvg", ISFedAvg)
 
 
@@ -173,7 +173,7 @@ def test_every_method_runs_from_a_file_and_its_table_makes_it_again(small, tmp_p
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "FedCS", "deadline": 0.001}, ["FedCS", "deadline=0.001", "nobody meets it"]),
+        ({"kind": "FedCS", "deadline": 0.001}, ["FedCS", "deadline=0.001", "no agent meets it"]),
         ({"kind": "HierFAVG", "edges": 30}, ["HierFAVG", "edges=30 exceeds num_agents=20"]),
         ({"kind": "LocalSGD", "steps": [1, 2]}, ["LocalSGD", "2 numbers for num_agents=20"]),
         (
@@ -276,8 +276,8 @@ def test_the_keys_are_those_of_the_record():
 @pytest.mark.parametrize(
     ("value", "hint", "words"),
     [
-        (3, tuple[int, int], "a list of 2, each a whole number"),
-        ([1], tuple[int, int], "a list of 2, each a whole number"),
+        (3, tuple[int, int], "a list of 2 entries, each a whole number"),
+        ([1], tuple[int, int], "a list of 2 entries, each a whole number"),
         ("", str, "a text"),
         (1.5, int | None, "a whole number"),
         (1, bool, "true or false"),
@@ -294,3 +294,70 @@ def test_numbers_are_of_the_type_that_the_record_wants():
     value = read_value(1, float, where="x", readers={})
     assert isinstance(value, float)
     assert write_value((1, 2.0, Path("/a"))) == [1, 2.0, "/a"]
+
+
+MINE = """
+from dataclasses import dataclass
+
+from isfed import Deville
+from isfed.algorithms.fedprox import FedProx
+
+
+@dataclass(frozen=True)
+class Backwards:
+    shift: int = 1
+
+    def draw(self, inclusion, rng):
+        return Deville().draw(inclusion, rng)
+
+
+class Twice(FedProx):
+    pass
+
+
+five = 5
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's own, and the registries as they were."""
+    (tmp_path / "my_sampler.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for known in (DESIGNS, METHODS):
+        monkeypatch.setattr(known, "_known", dict(known._known))
+
+
+def test_a_file_names_a_class_of_ones_own_by_its_module(mine):
+    given = {
+        "kind": "my_sampler:Twice",
+        "step_size": 0.1,
+        "num_active": 2,
+    }
+    _, twice, table = read_algorithm(given, where="algorithm 1")
+    assert type(twice).__name__ == "Twice"
+    assert table["kind"] == "my_sampler:Twice"
+    for shift in (1, 3):
+        design = {"design": "my_sampler:Backwards", "shift": shift}
+        given = {"step_size": 0.1, "num_active": 2, "agent_design": design}
+        _, found, table = read_algorithm(given, where="algorithm 1")
+        assert found.agent_design.shift == shift
+        assert table["agent_design"] == design  # config.toml makes it again
+        assert read_algorithm(table, where="again")[1] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_sampler:Forwards", "cannot be imported: AttributeError: .*'Forwards'"),
+        ("no_such:Design", "cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
+        (":Design", "cannot be imported: ValueError: Empty module name"),
+        ("broken:Design", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("my_sampler:five", "is 5, not a class or a function"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line(mine, name, message):
+    given = {"step_size": 0.1, "num_active": 2, "agent_design": name}
+    with pytest.raises(ConfigError, match=f"agent_design.design: '{name}' {message}"):
+        read_algorithm(given, where="algorithm 1")

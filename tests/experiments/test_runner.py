@@ -198,7 +198,7 @@ def test_a_design_without_a_kernel_runs_all_the_same(small, tmp_path, design):
     results = run_experiment(make_experiment(small), tmp_path / "run")
     assert results.algorithms[1].msd.size == 60
     small["engine"] = "kernel"
-    with pytest.raises(ConfigError, match="ISFedAvg, memory: the kernel does not know"):
+    with pytest.raises(ConfigError, match="ISFedAvg, memory: the kernel cannot run"):
         run_experiment(make_experiment(small), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -112,7 +112,7 @@ def test_workers_that_die_again_and_again_are_given_up(experiment, tmp_path, mon
     loky = Workers(backend="loky", jobs=2)
     with (
         pytest.warns(UserWarning, match="a worker died"),
-        pytest.raises(StoreError, match="workers die again and again"),
+        pytest.raises(StoreError, match="workers keep dying"),
     ):
         run_experiment(deadly, tmp_path / "run", workers=loky)
     _made.cache_clear()

@@ -93,7 +93,7 @@ def test_without_a_clock_no_time_passes_and_numbers_are_the_same():
 
 
 def test_the_kernel_keeps_no_time():
-    with pytest.raises(ValueError, match="keeps no virtual time"):
+    with pytest.raises(ValueError, match="does not count virtual time"):
         simulate(regression(), FedAvg(**SOME), rounds=1, clock=Clock(), engine="kernel")
 
 

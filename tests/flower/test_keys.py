@@ -15,6 +15,13 @@ from isfed.flower.keys import make_keys
 run = CliRunner().invoke
 
 
+def test_the_clouds_own_processes_can_trust_its_certificate(tmp_path):
+    arguments = ["keys", "make", str(tmp_path / "k"), "--host", "cloud.example", "--agents", "1"]
+    assert run(app, arguments).exit_code == 0
+    for host in ("cloud.example", "localhost", "127.0.0.1"):  # as docs/deploy.md has it
+        handshake(tmp_path / "k", host)
+
+
 def test_keys_are_private_and_never_overwritten(tmp_path):
     folder = tmp_path / "keys"
     arguments = ["keys", "make", str(folder), "--host", "cloud.example", "--host", "10.0.0.5"]

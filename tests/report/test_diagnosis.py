@@ -30,7 +30,7 @@ def test_the_folder_holds_it(tmp_path):
     assert f": {found.top_agents[0][0]} (" in agents
     assert f"of agent {found.top_examples[0][0]} (" in examples
     data = page_data(results)
-    assert data.advice[0].startswith("How sure: ")
+    assert data.advice[0].startswith("How certain: ")
     assert data.advice[1].startswith("Step size: try ")
     assert data.advice[2].endswith(results.summary["ways"]["recommendation"])
     table = results.inclusion

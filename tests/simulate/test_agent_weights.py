@@ -101,7 +101,7 @@ def test_weights_by_size_are_refused_by_name_where_they_are_not_known():
     weighted, longer = pair()
     with pytest.raises(ValueError, match="needs correction=None"):
         ISFedAvg(correction="difference", **common)
-    with pytest.raises(ValueError, match="'auto' is known for client_weights='uniform'"):
+    with pytest.raises(ValueError, match="'auto' needs client_weights='uniform'"):
         ISFedAvg(**{**common, "step_size": "auto"})
     with pytest.raises(ValueError, match="client_weights='sizes' must be one of"):
         ISFedAvg(**{**common, "client_weights": "sizes"})

@@ -261,7 +261,7 @@ def test_a_loss_of_ones_own_runs_on_objects(problems):
 
 def test_the_kernel_says_which_designs_it_does_not_know(problems):
     algorithm = isfedavg(Memory(), Memory(), designs=(Sampford(), None))
-    with pytest.raises(ValueError, match="does not know this loss or design"):
+    with pytest.raises(ValueError, match="cannot run this loss, design or algorithm"):
         simulate(problems["squares"], algorithm, rounds=3, engine="kernel")
     assert simulate(problems["squares"], algorithm, rounds=3).rounds == 3
 

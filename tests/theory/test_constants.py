@@ -207,7 +207,7 @@ FULL = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]])
     ("loss", "x", "name", "reason"),
     [
         (LeastSquares(0.0), FLAT, "nu", "agent 0 is not strongly convex"),
-        (LeastSquares(0.0), FLAT, "limit", "not full rank"),
+        (LeastSquares(0.0), FLAT, "limit", "not have full rank"),
         (LeastSquares(0.0), FLAT, "xi", "not strongly convex"),
         (Logistic(0.0), FULL, "nu", "Logistic with ridge=0 is not strongly convex"),
         (Logistic(0.0), FULL, "limit_centralised", "set ridge > 0"),

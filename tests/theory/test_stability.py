@@ -132,7 +132,7 @@ def test_auto_finds_the_curvature_of_a_loss_of_ones_own():
     largest = np.linalg.eigvalsh(hessian)[-1]
     assert risk_curvature(own, np.ones(2)) == pytest.approx(largest, rel=0.02)
     assert stable_step_size(own, isfedavg(Memory())) == pytest.approx(0.1 / largest, rel=0.02)
-    with pytest.raises(ValueError, match="Own states no curvature"):
+    with pytest.raises(ValueError, match="Own has no curvature"):
         step_limits(own, isfedavg(Memory()))
     assert "step_size='auto'" in explain_divergence(own, isfedavg(Memory(), step_size=9.0))
 

@@ -188,7 +188,7 @@ def test_a_local_optimizer_of_ones_own(optimizer, prox):
         made.step()
     trained = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
     np.testing.assert_allclose(uploads.changes[0], trained - params, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match="momentum of its own"):
+    with pytest.raises(ValueError, match="both the method and the local optimizer"):
         agents.work(turns, 0, Local(momentum=0.9))
 
 

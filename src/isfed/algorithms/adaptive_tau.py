@@ -65,14 +65,15 @@ class AdaptiveState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveTau(Everybody):
-    """Adaptive federated learning; `steps` is the first tau.
+    """Adaptive federated learning: tau, the number of local steps, is chosen anew every round.
 
+    steps: tau in the first round.
     budget: what a run may cost in all, in the unit of the two costs below.
     local_cost: mean and standard deviation of the cost of one local step (of all agents at once).
     average_cost: mean and standard deviation of the cost of one average.
     phi: a constant of the theory, tuned; 0.025 for the paper's support vector machine.
     most_steps: the largest tau.
-    adapt: False keeps tau as it is.
+    adapt: whether tau is adapted; if not, it stays as it is.
     """
 
     budget: float = 15.0

@@ -70,10 +70,11 @@ def _onto_simplex(point):
 
 @dataclass(frozen=True, kw_only=True)
 class AgnosticFL(Method):
-    """Agnostic federated learning.
+    """Agnostic federated learning: minimises the risk of the worst mixture of the agents.
 
-    step_size: of the model.
-    mixture_step: of the mixture lambda; 0 keeps the weights that `client_weights` gives.
+    step_size: the step size of the model.
+    mixture_step: the step size of the mixture lambda; 0 keeps the weights of
+        `client_weights`.
     stochastic: gradients of single examples, and the loss of one example of one agent drawn
         uniformly; otherwise all agents send gradients and risks from all their data.
     gradient: whose example it is, if stochastic: that of one agent drawn by lambda ("weighted"), or

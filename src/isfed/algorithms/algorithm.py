@@ -55,11 +55,11 @@ class Algorithm(Protocol):
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         ...
 
     def rules(self, num_agents: int) -> Rules:
-        """What every agent is told before the first round."""
+        """What the cloud sends to every agent before the first round."""
         ...
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:

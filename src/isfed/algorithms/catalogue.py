@@ -12,11 +12,11 @@ class Entry:
 
     name: what a configuration calls it, and the name to import.
     paper: who, when, where.
-    selects: whom it hears in a round.
-    steps: what those that are heard do.
+    selects: whom it selects in a round.
+    steps: what the selected agents do.
     combines: how the cloud makes one model of it.
     minimises: the objective whose minimiser, or the fixed point, it really goes to.
-    told: what it must be told beside a step size and the number of agents of a round.
+    told: what it needs to know besides a step size and the number of agents of a round.
     unbiased: whether the mean update is that of full participation, with the reason if it is not.
     confirmed: against which public implementation, by reading; empty if against none.
     """
@@ -43,7 +43,7 @@ LOCAL = "H mini-batch steps"
 MEAN = "weighted mean of the models"
 RISK = "P = sum_k c_k P_k"
 PULLED = "not w^o: a fixed point that leans to agents with more steps and flatter risks"
-ALL_HEARD = "yes: all are heard"
+ALL_AGENTS = "yes: all agents take part"
 STICH = "Stich 2019, arXiv 1805.09767"
 PERIODIC = (
     "epfml/LocalSGD-Code distributed_code/pcode/optim/local_sgd.py (mean of the "
@@ -58,7 +58,7 @@ CATALOGUE: tuple[Entry, ...] = (
         steps="E_k steps over importance-sampled batches, divided by E_k K p_k",
         combines="mean over L, weights of Horvitz and Thompson",
         minimises=RISK + "; w^o for E_k = 1, and near it for more steps",
-        told="E_k, B_k and N_k of every agent; a score from every agent heard",
+        told="E_k, B_k and N_k of every agent; a score from every agent that answers",
         confirmed="the paper's Algorithm 1 by the letter, tests/test_literal.py",
     ),
     Entry(
@@ -77,23 +77,23 @@ CATALOGUE: tuple[Entry, ...] = (
         name="LocalGD", paper="Khaled, Mishchenko, Richtarik 2019, arXiv 1909.04715",
         selects=EVERYBODY, steps="H full-batch steps", combines=MEAN,
         minimises="w^o for H = 1; for more a fixed point that leans to flatter risks",
-        unbiased=ALL_HEARD, confirmed=PERIODIC + ", with full batches",
+        unbiased=ALL_AGENTS, confirmed=PERIODIC + ", with full batches",
     ),
     Entry(
         name="LocalSGD", paper=STICH, selects=EVERYBODY, steps=LOCAL, combines=MEAN,
-        minimises="as LocalGD, with noise", unbiased=ALL_HEARD,
+        minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
         confirmed=PERIODIC,
     ),
     Entry(
         name="KAVG", paper="Zhou, Cong 2018, arXiv 1708.01012", selects=EVERYBODY, steps=LOCAL,
-        combines=MEAN, minimises="as LocalGD, with noise", unbiased=ALL_HEARD, confirmed=PERIODIC,
+        combines=MEAN, minimises="as LocalGD, with noise", unbiased=ALL_AGENTS, confirmed=PERIODIC,
     ),
     Entry(
         name="StichSGD", paper=STICH, selects=EVERYBODY,
         steps="H steps that fall as 4 / (strong (a + t))",
         combines="mean of the models; the output is an average of all steps, weighted (a + t)^2",
         minimises="w^o: the steps vanish", told="strong convexity, a > max(16 condition, H)",
-        unbiased=ALL_HEARD,
+        unbiased=ALL_AGENTS,
         confirmed="epfml/sparsifiedSGD base_logistic.py, by the same author (a step that falls as "
         "1 / (strong (a + t)), and the share of a step in the mean weighted (a + t)^2; there the "
         "model after the step is counted, here, as in the paper, the one before); the average over "
@@ -111,7 +111,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="MomentumSGD", paper="Yu, Jin, Yang 2019, arXiv 1905.03817", selects=EVERYBODY,
         steps="H steps with momentum, Polyak or Nesterov",
         combines="mean of the models and of the momenta", minimises="as LocalGD, with noise",
-        told="momentum", unbiased=ALL_HEARD,
+        told="momentum", unbiased=ALL_AGENTS,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (both forms of the step; that "
         "the momenta are averaged too is from the paper alone)",
     ),
@@ -121,31 +121,31 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="tau steps; tau is chosen anew every round",
         combines="weighted mean; the output is the best model seen", minimises="as LocalGD",
         told="a budget, what a step and an average cost; gradients and risks of all agents",
-        unbiased=ALL_HEARD,
+        unbiased=ALL_AGENTS,
         confirmed="IBM/adaptive-federated-learning control_algorithm/adaptive_tau.py (h, G, T, the "
         "search up to 10 tau, the floors 1e-10 and 1e-5)",
     ),
     Entry(
         name="CooperativeSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="tau mini-batch steps",
         combines="models times a doubly stochastic W", minimises="as LocalGD, with noise",
-        told="W, auxiliary models", unbiased=ALL_HEARD,
+        told="W, auxiliary models", unbiased=ALL_AGENTS,
         confirmed="through its special cases below",
     ),
     Entry(
         name="FullySynchronousSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
-        combines="mean of the models", minimises="w^o", unbiased=ALL_HEARD,
+        combines="mean of the models", minimises="w^o", unbiased=ALL_AGENTS,
         confirmed="JYWa/MATCHA communicator.py (a mean in every step)",
     ),
     Entry(
         name="PeriodicAveraging", paper=COOPERATIVE, selects=EVERYBODY, steps="tau steps",
-        combines="mean of the models", minimises="as LocalGD, with noise", unbiased=ALL_HEARD,
+        combines="mean of the models", minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
         confirmed=PERIODIC,
     ),
     Entry(
         name="DecentralisedSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
         combines="every agent averages with its neighbours",
         minimises="near w^o: agents stay apart by their gradients", told="the graph W",
-        unbiased=ALL_HEARD,
+        unbiased=ALL_AGENTS,
         confirmed="JYWa/MATCHA communicator.py (alpha for each neighbour, the rest for itself)",
     ),
     Entry(
@@ -153,7 +153,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="tau steps",
         combines="an anchor pulls the agents and is pulled by them",
         minimises="near w^o: agents stay apart by their gradients", told="the pull alpha",
-        unbiased=ALL_HEARD,
+        unbiased=ALL_AGENTS,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (the matrix W, by algebra)",
     ),
     Entry(
@@ -168,7 +168,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="FedProx", paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv 1812.06127",
         selects="L of K, uniform or by c_k",
         steps="E_k steps on P_k(x) + prox/2 |x - w|^2; slow agents do fewer",
-        combines="mean over those heard", minimises=PULLED + ", less for a larger prox",
+        combines="mean over those that answer", minimises=PULLED + ", less for a larger prox",
         told="prox", unbiased="uniform c_k: yes; by size: a ratio of two sums, slightly biased",
         confirmed="litian96/FedProx flearn/trainers/fedprox.py, flearn/optimizer/pgd.py (step, "
         "selection, stragglers)",
@@ -188,7 +188,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="tau_1 steps from the edge's model",
         combines="mean at the edge, tau_2 times; then mean of the edges by their weight",
         minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", told="who belongs to which edge",
-        unbiased=ALL_HEARD,
+        unbiased=ALL_AGENTS,
         confirmed="LuminLiu/HierFL average.py, hierfavg.py (size-weighted means at both levels)",
     ),
     Entry(
@@ -204,7 +204,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="FedCS", paper="Nishio, Yonetani 2019, arXiv 1804.08333",
         selects="of those asked, greedily, as many as finish before a deadline", steps=SGD,
-        combines="mean over those selected", minimises="not w^o: slow agents are never heard",
+        combines="mean over those selected", minimises="not w^o: slow agents are never selected",
         told="a deadline; speed and bandwidth of those asked",
         unbiased="only without a deadline",
         confirmed="jsincn/SelecEval seleceval/selection/fedcs.py (the greedy schedule)",
@@ -215,7 +215,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="as FedCS; some agents also send examples",
         steps=SGD + "; the cloud trains on what it has gathered",
         combines="mean by the number of examples, the cloud's model included",
-        minimises="not w^o: slow agents are never heard, uploaded examples count twice",
+        minimises="not w^o: slow agents are never selected, uploaded examples count twice",
         told="a deadline; speeds, permission and classes of those asked; raw examples",
         unbiased="no",
     ),
@@ -225,7 +225,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM + "; near-optimal: by |<grad P, g_k>|", steps="as FedProx",
         combines="changes weighted by how their gradients agree with the mean gradient",
         minimises="not w^o: agents that disagree count less, or with the other sign",
-        told="prox; a full gradient from every agent heard (near-optimal: from all)",
+        told="prox; a full gradient from every agent that answers (near-optimal: from all)",
         unbiased="no",
     ),
     Entry(
@@ -243,7 +243,8 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM, steps=SGD,
         combines="changes weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
-        told="q; a risk from every agent heard", unbiased="q = 0: yes; else another objective",
+        told="q; a risk from every agent that answers",
+        unbiased="q = 0: yes; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedavg.py (Delta_k, h_k, the step)",
     ),
     Entry(
@@ -251,21 +252,23 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM, steps="one full-batch gradient",
         combines="gradients weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
-        told="q; a risk from every agent heard", unbiased="q = 0: yes; else another objective",
+        told="q; a risk from every agent that answers",
+        unbiased="q = 0: yes; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedsgd.py (the same with a gradient)",
     ),
     Entry(
         name="SCAFFOLD", paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "
         "arXiv 1910.06378",
         selects=UNIFORM, steps="E_k steps corrected by control variates",
-        combines="mean over those heard; control variates move by 1/K",
+        combines="mean over those that answer; control variates move by 1/K",
         minimises="w^o: the corrections cancel the pull of more steps", told="two vectors each way",
         confirmed="see tests/algorithms/test_variance_rivals.py",
     ),
     Entry(
         name="FedVARP", paper="Jhunjhunwala, Sharma, Nagarkar, Joshi 2022, arXiv 2207.14130",
         selects=UNIFORM, steps=SGD,
-        combines="last changes of all agents, corrected by those heard", minimises=PULLED,
+        combines="last changes of all agents, corrected by those of the agents that answer",
+        minimises=PULLED,
         confirmed="see tests/algorithms/test_variance_rivals.py",
     ),
     Entry(

@@ -32,7 +32,7 @@ class ClusteredState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusteredSampling(Sampled):
-    """One agent from each of L groups.
+    """Clustered sampling: draws one agent from each of L groups.
 
     by: "size" for fixed groups by weight, "similarity" for groups by the angle between changes.
     linkage_input: what Ward's tree is made of: the "condensed" distances, or the "rows" of their
@@ -50,7 +50,7 @@ class ClusteredSampling(Sampled):
         check_choice(self.linkage_input, LinkageInput, name="linkage_input")
 
     def start(self, agents: Agents, params: np.ndarray) -> ClusteredState:
-        """Nobody was heard yet."""
+        """No agent has worked yet."""
         super().start(agents, params)
         rows = agents.num_agents if self.by == "similarity" else 0
         return ClusteredState(params.copy(), np.zeros((rows, params.size)))

@@ -179,13 +179,13 @@ class CooperativeState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CooperativeSGD(Everybody):
-    """Cooperative SGD A(tau, W, v).
+    """Cooperative SGD A(tau, W, v): tau local steps, then every agent mixes models by a matrix W.
 
     steps: tau, local steps between two mixings.
     mixing: a function from the number of workers to W; None averages everything.
     auxiliary: v, models beside those of the workers.
     client_weights: "uniform", or by "size", where worker k steps with step_size K c_k.
-    label: how tables and figures call it.
+    label: the name in tables and figures.
     """
 
     mixing: Mixing | None = None
@@ -240,7 +240,7 @@ def FullySynchronousSGD(  # noqa: N802
 ) -> CooperativeSGD:
     """A(1, J, 0): average after every step.
 
-    step_size: mu.
+    step_size: mu, the size of a local step.
     full_batch: whether every step uses all examples of an agent.
     client_weights: "uniform", or by "size", as in `CooperativeSGD`.
     """
@@ -261,7 +261,7 @@ def PeriodicAveraging(  # noqa: N802
 ) -> CooperativeSGD:
     """A(tau, J, 0), which for uniform weights is local SGD: average after every `steps` steps.
 
-    step_size: mu.
+    step_size: mu, the size of a local step.
     steps: tau, the local steps between two averages.
     full_batch: whether every step uses all examples of an agent.
     client_weights: "uniform", or by "size", as in `CooperativeSGD`.
@@ -284,7 +284,7 @@ def DecentralisedSGD(  # noqa: N802
 ) -> CooperativeSGD:
     """A(1, W, 0): after every step, each agent averages with its neighbours only.
 
-    step_size: mu.
+    step_size: mu, the size of a local step.
     mixing: a function from the number of agents to W; a ring unless given.
     full_batch: whether every step uses all examples of an agent.
     client_weights: "uniform", or by "size", as in `CooperativeSGD`.
@@ -308,7 +308,7 @@ def ElasticAveraging(  # noqa: N802
 ) -> CooperativeSGD:
     """A(tau, W, 1): agents and an anchor model pull each other together.
 
-    step_size: mu.
+    step_size: mu, the size of a local step.
     steps: tau, the local steps between two mixings.
     pull: alpha, how hard they pull; 2 / (K + 2) unless given.
     full_batch: whether every step uses all examples of an agent.

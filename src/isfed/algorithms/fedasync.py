@@ -46,19 +46,20 @@ class AsyncState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAsync(Method):
-    """FedAsync.
+    """FedAsync: the cloud mixes in one agent's model at a time, with less weight if it is old.
 
-    step_size: of a local step (gamma).
+    step_size: the size of a local step (gamma in the paper).
     mixing: alpha, the weight of a fresh model.
     prox: weight of the pull towards the model that was sent (rho).
     staleness: how the weight falls with the age: "constant", "polynomial" (age + 1)^-power, or
         "hinge" 1 / (power (age - delay) + 1) for ages beyond `delay`.
-    power, delay: of the two last.
+    power: the exponent or slope of the last two.
+    delay: the age up to which "hinge" keeps the full weight.
     in_flight: agents at work at once, on the virtual clock; None draws the age instead.
     max_age: the largest age drawn, if ages are drawn.
     history: versions kept, if ages are drawn; max_age + 1 unless given.
     local_steps: a range from which a turn's steps are drawn; the problem's E_k unless given.
-    full_batch: all examples in every local step.
+    full_batch: whether every local step uses all examples of the agent.
     client_weights: how agents are chosen, with equal chances ("uniform") or by their "size".
     """
 

@@ -31,7 +31,7 @@ class WeightedFedAvg(Sampled):
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         return f"{self.label}, by size"
 
     def rules(self, num_agents: int) -> Rules:
@@ -57,8 +57,8 @@ def FedAvg(  # noqa: N802 (reads as a type)
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
-    step_size: mu; "auto" chooses a stable one when the run begins.
-    num_active: L, the agents per round.
+    step_size: mu, the step size; "auto" chooses a stable one when the run begins.
+    num_active: L, the number of agents per round.
     divide_by_steps: whether to divide an agent's steps by E_k. Without it an agent with more local
         steps pulls harder, and part of any gap to ISFedAvg is a larger step; True is the fair
         variant.
@@ -97,8 +97,8 @@ def DynamicFedAvg(  # noqa: N802
 
     With drift 0 it is ISFedAvg with uniform policies.
 
-    step_size: mu; "auto" chooses a stable one when the run begins.
-    num_active: L, the agents per round.
+    step_size: mu, the step size; "auto" chooses a stable one when the run begins.
+    num_active: L, the number of agents per round.
     drift: the standard deviation per round of a random walk of the true model; the msd is then
         measured against the moving optimum.
     client_weights: "uniform", or "size", which takes no drift: the mean then weighs agents by their

@@ -32,8 +32,9 @@ Scheme = Literal["I", "II", "transformed-II", "original"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgScheme(Sampled):
-    """FedAvg by one of the four schemes; `client_weights` are p_k.
+    """FedAvg by one of four schemes of selection and averaging.
 
+    client_weights: the p_k of the paper, "uniform" or by "size".
     scheme: "I", "II", "transformed-II" or "original".
     decay: the step size of round i is step_size / (1 + decay i); 1 in the public code.
     """

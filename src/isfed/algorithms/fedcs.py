@@ -69,9 +69,10 @@ def _length(download, compute, upload):
 
 @dataclass(frozen=True, kw_only=True)
 class FedCS(Sampled):
-    """FedCS; `num_active` is how many agents are asked.
+    """FedCS: of `num_active` agents asked, as many as finish before a deadline.
 
-    deadline: virtual seconds of a round; infinite takes everybody who was asked.
+    num_active: how many agents are asked in a round.
+    deadline: virtual seconds per round; if it is infinite, all agents asked are selected.
     """
 
     deadline: float = math.inf
@@ -88,7 +89,7 @@ class FedCS(Sampled):
         fastest = self._times(agents, everybody).total.min()
         if fastest >= self.deadline:
             raise ValueError(
-                f"deadline={self.deadline:g} s: nobody meets it, the fastest agent takes "
+                f"deadline={self.deadline:g} s: no agent meets it, the fastest takes "
                 f"{fastest:.3g} s; give a longer one or a faster clock"
             )
         return state

@@ -30,7 +30,7 @@ Sampling = Literal["uniform", "weighted"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Sampled):
-    """FedProx.
+    """FedProx: local steps are pulled towards the model sent; slow agents may do fewer of them.
 
     prox: weight of the pull towards the model that was sent (mu in the paper).
     stragglers: share of the selected agents that are slow in a round.

@@ -29,7 +29,7 @@ class FedVARPState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedVARP(Sampled):
-    """Last changes stand in for the agents that are not heard.
+    """FedVARP: for agents that were not selected, the cloud uses their last change.
 
     divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
@@ -37,7 +37,7 @@ class FedVARP(Sampled):
     divide_by_steps: bool = False
 
     def start(self, agents: Agents, params: np.ndarray) -> FedVARPState:
-        """Nobody was heard yet."""
+        """No agent has worked yet."""
         super().start(agents, params)
         return FedVARPState(params.copy(), np.zeros((agents.num_agents, params.size)))
 

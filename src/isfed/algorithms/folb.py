@@ -33,7 +33,9 @@ TINY = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FOLB(Sampled):
-    """FOLB (unconfirmed: no public code).
+    """FOLB: changes are weighted by how well their gradients agree with the mean gradient.
+
+    It could not be compared with public code, because there is none.
 
     prox: weight of the pull towards the model that was sent.
     variant: "one-set" normalises with the agents that work, "two-sets" with an independent second

@@ -48,10 +48,11 @@ def edge_of(groups: Sequence[Sequence[int]], num_agents: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class HierFAVG(Everybody):
-    """Hierarchical averaging; `steps` is tau_1.
+    """Hierarchical averaging: edges average their agents' models, the cloud those of the edges.
 
-    edge_rounds: tau_2, averages at the edges for one at the cloud.
-    edges: how many edges, with agents dealt to them at random in equal numbers; or the groups.
+    edge_rounds: tau_2, how often an edge averages before the cloud does.
+    edges: the number of edges, among which agents are divided at random in equal numbers; or a
+        list with the agents of every edge.
     """
 
     edge_rounds: int = 1
@@ -66,7 +67,7 @@ class HierFAVG(Everybody):
             check_whole(self.edges, name="edges", least=1)
 
     def start(self, agents: Agents, params: np.ndarray) -> HierState:
-        """Deal the agents to the edges."""
+        """Divide the agents among the edges."""
         super().start(agents, params)
         count = agents.num_agents
         if isinstance(self.edges, Sequence):

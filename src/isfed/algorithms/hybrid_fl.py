@@ -46,7 +46,9 @@ def classes_of(targets: np.ndarray, most: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class HybridFL(FedCS):
-    """Hybrid-FL (unconfirmed: no public code).
+    """Hybrid-FL: as FedCS, and some agents also send examples, on which the cloud trains.
+
+    It could not be compared with public code, because there is none.
 
     permit: share of the agents that permit their data to be uploaded.
     fetch: the most examples that the cloud fetches in a round.

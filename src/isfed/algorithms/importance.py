@@ -29,9 +29,10 @@ def importance(
 ) -> ISFedAvg:
     """ISFedAvg with the defaults for networks.
 
-    step_size: of a local step, as in PyTorch. With a `correction` it is that of a whole turn, and
-        a local step is step_size / E_k: what agents remember is their mean gradient of a turn.
-    num_active: L.
+    step_size: the size of a local step, as in PyTorch. With a `correction` it is the size of a
+        whole turn and a local step is step_size / E_k, because agents then remember the mean
+        gradient of a turn.
+    num_active: L, the number of agents per round.
     agents: how agents are drawn. Unless given, by the second moment that each of them reports,
         one number; an averaged gradient would be as many as the model has.
     examples: how examples are drawn; uniformly unless given. Drawing them by their scores gains
@@ -43,7 +44,7 @@ def importance(
     weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
         steps are those of plain training; "step" has it on the steps, as in the paper.
     client_weights: "uniform", or by "size", as in `ISFedAvg`.
-    label: how tables and figures call it.
+    label: the name in tables and figures.
 
     >>> algorithm = importance(step_size=0.1, num_active=10)
     >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name

@@ -62,22 +62,25 @@ class ISFedAvg:
 
     The policies for agents and for examples can be combined freely, and so can the designs.
 
-    step_size: mu; "auto" chooses a stable one when the run begins.
-    num_active: L, the agents per round.
-    agents, examples: the policies by which agents and examples are drawn.
-    agent_design, example_design: the designs by which they are drawn.
+    step_size: mu, the step size; "auto" chooses a stable one when the run begins.
+    num_active: L, the number of agents per round.
+    agents: the policy that gives agents their probabilities.
+    examples: the policy that gives an agent's examples their probabilities.
+    agent_design: how agents are drawn with these probabilities.
+    example_design: how examples are drawn with theirs.
     divide_by_steps: whether a step is divided by E_k, as in eq. (8).
     drift: standard deviation of the true model's random walk, per round.
     correction: None is the paper's method; "difference" or "drift" let agents remember their
         gradients and estimate only what is new, see `Correction`.
     weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
         it sends. "step" unless there is a correction; "drift" needs "change".
-    absences: what becomes of an upload that is lost (a `Clock` may have some): "drop" lets it count
-        as zero, "adjusted" divides what arrives by an estimate of how often its agent answers.
-    costs: of a turn of every agent, in any unit; agents are then drawn by score / sqrt(cost).
+    absences: how an upload that is lost (see `Clock`) counts: "drop" counts it as zero, "adjusted"
+        divides what arrives by an estimate of how often its agent answers.
+    costs: what a turn of each agent costs, in any unit; agents are then drawn with
+        probabilities proportional to score / sqrt(cost).
     client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by
         "size", N_k / sum N. The weight of a change is then c_k / p_k instead of 1 / (K p_k).
-    label: how tables and figures call it, if not by its choices.
+    label: the name in tables and figures; made from the choices unless given.
 
     >>> from isfed import Memory, Uniform
     >>> ISFedAvg(step_size=0.01, num_active=6, agents=Memory(floor=0.05), examples=Uniform()).name
@@ -133,7 +136,7 @@ class ISFedAvg:
             )
         if self.step_size == "auto":
             raise ValueError(
-                f"step_size='auto' is known for client_weights='uniform', not for "
+                f"step_size='auto' needs client_weights='uniform', not "
                 f"{self.client_weights!r}; give a number"
             )
 
@@ -220,7 +223,7 @@ class ISFedAvg:
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         if self.label:
             return self.label
         name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
@@ -229,7 +232,7 @@ class ISFedAvg:
         return f"{name}, {self.agents.name} agents, {self.examples.name} examples"
 
     def rules(self, num_agents: int) -> Rules:
-        """What the cloud tells every agent."""
+        """What the cloud sends to every agent."""
         if self.step_size == "auto":
             raise ValueError(
                 "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "

@@ -15,7 +15,7 @@ from isfed.algorithms.parts import Everybody
 
 @dataclass(frozen=True, kw_only=True)
 class LocalGD(Everybody):
-    """Local gradient descent with H = `steps`.
+    """Local gradient descent: all agents take `steps` (H) full-batch steps, then average.
 
     >>> LocalGD(step_size=0.01, steps=5).full_batch
     True

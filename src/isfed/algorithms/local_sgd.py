@@ -23,7 +23,7 @@ from isfed.federation.agents import Agents
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(Everybody):
-    """Local SGD with a constant step and H = `steps`; the model is the last average.
+    """Local SGD: all agents take `steps` (H) steps of constant size, then average.
 
     >>> LocalSGD(step_size=0.01, steps=5).name
     'LocalSGD'
@@ -52,8 +52,8 @@ class StichSGD(Method):
     strong: the strong convexity constant of P (mu in the paper).
     shift: a > max(16 condition number, H).
     steps: H, local steps between two averages.
-    client_weights: what the average weighs an agent by, "uniform" or its "size".
-    full_batch: all examples in every local step.
+    client_weights: how the average weights the agents, "uniform" or by their "size".
+    full_batch: whether every local step uses all examples of the agent.
     """
 
     strong: float

@@ -110,9 +110,11 @@ class MochaState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mocha(Method):
-    """MOCHA; a round is one inner round, and the model is the mean of the agents' models.
+    """MOCHA: every agent learns a model of its own, and related agents help each other.
 
-    penalty: lambda.
+    A round here is one of its inner rounds, and the model is the mean of the agents' models.
+
+    penalty: lambda, the weight of the penalty on the models.
     inner_rounds: between two updates of Sigma.
     learn_relations: whether Sigma is learned; otherwise it stays I/K and every agent learns alone.
     effort: coordinate steps of a turn over N_k, drawn uniformly from this range.

@@ -28,9 +28,9 @@ class MomentumState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MomentumSGD(Everybody):
-    """Momentum SGD with periodic averaging.
+    """SGD with momentum at all agents, with periodic averages of the models.
 
-    momentum: beta.
+    momentum: beta, the share of the last step that is added to the next.
     nesterov: Nesterov's form instead of Polyak's.
     buffer: what happens to the momentum at an average: "average" it too (the paper), "reset" it to
         zero, or "keep" it at every agent.

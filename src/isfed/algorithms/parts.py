@@ -122,10 +122,10 @@ class Everybody(Method):
 
     An agent that does not answer takes no step in that round, and the average is over the others.
 
-    step_size: of a local step.
+    step_size: the size of a local step.
     steps: local steps between two averages; one number for all agents, or one for each.
-    client_weights: what the average weighs an agent by, "uniform" or its "size".
-    full_batch: all examples in every local step instead of B_k drawn ones.
+    client_weights: how the average weights the agents, "uniform" or by their "size".
+    full_batch: whether every local step uses all examples instead of B_k drawn ones.
     """
 
     step_size: float
@@ -213,11 +213,11 @@ class Everybody(Method):
 class Sampled(Method):
     """A method that hears L of K agents in a round.
 
-    step_size: of a local step.
-    num_active: L.
-    local_steps: of every turn; the problem's E_k unless given.
-    client_weights: what the average weighs an agent by, "uniform" or its "size".
-    full_batch: all examples in every local step instead of B_k drawn ones.
+    step_size: the size of a local step.
+    num_active: L, the number of agents per round.
+    local_steps: the number of local steps per turn; the problem's E_k unless given.
+    client_weights: how the average weights the agents, "uniform" or by their "size".
+    full_batch: whether every local step uses all examples instead of B_k drawn ones.
     """
 
     step_size: float

@@ -24,7 +24,7 @@ By = Literal["size", "uniform"]
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOfChoice(Sampled):
-    """The L of d candidates with the largest losses.
+    """Power-of-Choice: selects, among d candidates, the L agents with the largest losses.
 
     candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless given.
     candidates_by: candidates are drawn by "size", as in the paper, or "uniform".

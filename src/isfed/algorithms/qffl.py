@@ -58,7 +58,7 @@ def _fair_step(losses, directions, power, step_size, weights):
 
 @dataclass(frozen=True, kw_only=True)
 class QFedAvg(Sampled):
-    """q-FedAvg: local steps, then the fair step of their changes.
+    """q-FedAvg: agents with larger losses count more, so that the losses become more equal.
 
     power: q >= 0; 0 is the plain mean of the models.
     """
@@ -92,7 +92,7 @@ class QFedAvg(Sampled):
 
 @dataclass(frozen=True, kw_only=True)
 class QFedSGD(QFedAvg):
-    """q-FedSGD: one gradient of every agent heard, from all its data."""
+    """q-FedSGD: the same with one full gradient of every selected agent instead of local steps."""
 
     def directions(
         self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int

@@ -37,7 +37,7 @@ def steps_by_rate(rates: np.ndarray, *, most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartedSGD(Everybody):
-    """Parallel restarted SGD.
+    """Parallel restarted SGD: local SGD in which agents may take different numbers of steps.
 
     steps: I for all agents, or one I_k for each.
     average: "post" takes the mean after the last step of a period, "pre" before it.

@@ -30,7 +30,7 @@ class ScaffoldState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SCAFFOLD(Sampled):
-    """Local steps corrected by control variates; two vectors travel each way.
+    """SCAFFOLD: local steps are corrected by control variates; two vectors travel each way.
 
     divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """

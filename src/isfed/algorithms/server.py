@@ -46,7 +46,7 @@ def _check(value: Any, *, name: str, below: float | None = None, least: float = 
 class ServerMomentum:
     """FedAvgM: v <- momentum v + update, w <- w + step_size v.
 
-    step_size: of the cloud; 1 takes the update as it is.
+    step_size: the step size of the cloud; 1 takes the update as it is.
     momentum: at least 0 and below 1.
     """
 
@@ -74,7 +74,7 @@ class _Adaptive:
     """m <- beta_1 m + (1 - beta_1) update, w <- w + step_size m / (sqrt(v) + tau).
 
     step_size: eta of the paper.
-    beta_1: of the average of the updates.
+    beta_1: the decay rate of the average of the updates.
     tau: how adaptive it is; v starts at tau^2.
     """
 
@@ -119,7 +119,7 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """v <- beta_2 v + (1 - beta_2) update^2.
 
-    beta_2: of the average of the squared updates.
+    beta_2: the decay rate of the average of the squared updates.
     """
 
     beta_2: float = 0.99
@@ -157,7 +157,7 @@ class Served(Around):
     algorithm: the method; its model must be a field `params` of its state.
     server: a `ServerOptimizer`, e.g. FedAdam().
 
-    Entries of the model that nobody trains, such as the running means of batch norm, are averaged
+    Entries of the model that are not trained, such as the running means of batch norm, are averaged
     as before.
 
     >>> from isfed import FedAvg

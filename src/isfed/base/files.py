@@ -107,7 +107,7 @@ def unpack_arrays(content: bytes | Path) -> dict[str, np.ndarray]:
     except (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError) as error:
         raise ValueError(f"{error or type(error).__name__}") from error
     if given != _checksum(arrays):
-        raise ValueError("its checksum is another one")
+        raise ValueError("its checksum does not match")
     return arrays
 
 

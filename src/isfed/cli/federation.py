@@ -89,6 +89,7 @@ keys = typer.Typer(
     no_args_is_help=True, help="Make and manage the certificates and node keys of a deployment."
 )
 app.add_typer(keys, name="keys")
+OWN_HOST = ("localhost", "127.0.0.1")  # the SuperLink's server apps and the proxy connect here
 Folder = Annotated[Path, typer.Option(help="The folder with the keys.")]
 Link = Annotated[
     str | None,
@@ -114,15 +115,19 @@ def make(
 ) -> None:
     """Make the certificates and node keys of a real deployment.
 
-    isfed federation keys make keys --host cloud.example --host localhost --agents 20
+    isfed federation keys make keys --host cloud.example --agents 20
+
+    The server's certificate is also valid for localhost and 127.0.0.1, by which processes on the
+    cloud's own host reach it.
     """
+    hosts = list(dict.fromkeys([*host, *OWN_HOST]))
     with _mistakes():
         from isfed.flower.keys import make_keys
 
-        make_keys(folder, hosts=host, agents=[f"agent{k}" for k in range(agents)])
+        make_keys(folder, hosts=hosts, agents=[f"agent{k}" for k in range(agents)])
     typer.echo(f"{folder}/ca.crt       copy it to every host")
     typer.echo(f"{folder}/ca.key       keep it here or offline: it can sign a false cloud")
-    typer.echo(f"{folder}/server.*     copy them to the cloud's host ({', '.join(host)})")
+    typer.echo(f"{folder}/server.*     copy them to the cloud's host ({', '.join(hosts)})")
     typer.echo(f"{folder}/agent0 ...   give each agent its own, and nobody else")
     typer.echo(f"{folder}/agent0.pub   register it at the SuperLink, and so on for every agent:")
     typer.echo(f"  flwr supernode register {folder}/agent0.pub CONNECTION --name agent0")

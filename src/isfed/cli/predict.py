@@ -36,8 +36,8 @@ def predict(
     """Predict the target of every row of a new table.
 
     The table needs the columns that the model was trained with, under the same names; others are
-    not looked at. One line per row, in the order of the table: the predicted target, and of classes
-    their probabilities.
+    ignored. One line is written per row, in the order of the table: the predicted target and, if it
+    is a class, the probabilities of all classes.
     """
     import csv
     import io

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,10 +46,13 @@ def run(
     """Run an experiment of your own and write its results folder.
 
     docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
+    The file can name methods, policies and designs of your own as "module:Class"; the module is
+    looked for in the current folder and among the installed packages.
     """
     from isfed.experiments import read_experiment
     from isfed.report.tables import settling_lines
 
+    sys.path.append(os.getcwd())  # as with `python -m`: a file may name "mine:Sampler"
     with one_line_errors():
         results = run_and_report(read_experiment(file, **options.given), options)
         for line in settling_lines(results):

@@ -46,7 +46,7 @@ class TableOptions:
 
     task: Annotated[
         Literal["regression", "classification"],
-        typer.Option(help="regression (the target is measured) or classification (it is a class)."),
+        typer.Option(help="regression (the target is a number) or classification (it is a class)."),
     ] = "regression"
     drop: Annotated[
         list[str] | None,
@@ -69,7 +69,7 @@ class TableOptions:
     ] = None
     least_rows: Annotated[
         int | None,
-        typer.Option(help="Leave out agents with fewer rows (default: one row is an error)."),
+        typer.Option(help="Leave out agents with fewer rows (default: a single row is an error)."),
     ] = None
     weights: Annotated[
         Literal["agents", "rows"],

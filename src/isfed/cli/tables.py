@@ -54,7 +54,7 @@ def compare(
         Path,
         typer.Argument(help="Your table: Parquet, CSV, text, LIBSVM, Feather or Excel."),
     ],
-    agent: Annotated[str, typer.Option(help="The column that says which agent a row belongs to.")],
+    agent: Annotated[str, typer.Option(help="The column that names the agent of a row.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
     table: TableOptions,
     active: Annotated[
@@ -62,9 +62,7 @@ def compare(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step, at most.")] = 8,
     local_steps: Annotated[int, typer.Option(help="Steps of an agent per round.")] = 1,
-    ridge: Annotated[
-        float, typer.Option(help="Weight of the squared length of the model.")
-    ] = RIDGE,
+    ridge: Annotated[float, typer.Option(help="Weight of |model|^2 in the loss.")] = RIDGE,
     rounds: Annotated[int, typer.Option(help="Rounds per repetition.")] = 2000,
     repetitions: Annotated[int, typer.Option(help="Number of independent repetitions.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
@@ -163,26 +161,29 @@ def diagnose(
     ],
     table: TableOptions,
     agent: Annotated[
-        str | None, typer.Option(help="Only for a table: the column that says whose row it is.")
+        str | None, typer.Option(help="Only for a table: the column that names the agent of a row.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="Only for a table: the column to predict.")
     ] = None,
     active: Annotated[
-        int | None, typer.Option(help="L, agents per round (default: one tenth, or as named).")
+        int | None,
+        typer.Option(help="L, agents per round (default: one tenth, or the data set's)."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="B, examples per step, at most (default: 8, or as named).")
+        int | None,
+        typer.Option(help="B, examples per step, at most (default: 8, or the data set's)."),
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(help="E, steps of an agent per round (default: 1, or as named).")
+        int | None,
+        typer.Option(help="E, steps per agent and round (default: 1, or the data set's)."),
     ] = None,
     ridge: Annotated[
         float | None,
-        typer.Option(help=f"Of a table: weight of the model's squared length (default: {RIDGE})."),
+        typer.Option(help=f"Only for a table: weight of |model|^2 in the loss (default: {RIDGE})."),
     ] = None,
     theory: Annotated[
-        bool, typer.Option("--theory", help="Also the constants of the paper's lemmas.")
+        bool, typer.Option("--theory", help="Also print the constants of the paper's lemmas.")
     ] = False,
     data_dir: DataDir = None,
     out: Out = None,
@@ -216,7 +217,7 @@ def diagnose(
         folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
         if theory and table.weights == "rows":
             raise ConfigError(
-                "--theory is about agents that weigh the same: leave out --theory or --weights rows"
+                "--theory needs agents of equal weight: leave out --theory or --weights rows"
             )
         with telling():
             problem, usual, read = _problem_of(what, table, (agent, target), ridge, data_dir)
@@ -232,7 +233,7 @@ def diagnose(
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
         console.print(ways_table(results))
-        print_line(f"Of these ways to sample agents: {results.summary['ways']['recommendation']}")
+        print_line(f"Sampling of agents: {results.summary['ways']['recommendation']}")
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "
@@ -259,13 +260,16 @@ def _problem_of(
     agent, target = columns
     if what in NAMED:
         if agent or target or options.given or ridge is not None:
-            given = ", ".join(options.given) or "--agent, --target, --ridge"
-            raise ConfigError(f"{what} is no table: {given} and the like do not apply")
+            own = {"--agent": agent, "--target": target, "--ridge": ridge}
+            given = [*options.given, *(flag for flag, value in own.items() if value is not None)]
+            raise ConfigError(f"{what} is not a table, so it takes no {', '.join(given)}")
         return *NAMED[what](data_dir), None
     if not Path(what).exists():
-        raise ConfigError(f"{what} is no file and no name; the names are {', '.join(NAMED)}")
+        raise ConfigError(
+            f"{what} is neither a file nor the name of a data set; the names are {', '.join(NAMED)}"
+        )
     if agent is None or target is None:
-        raise ConfigError(f"{what} is a table: say --agent COLUMN and --target COLUMN")
+        raise ConfigError(f"{what} is a table: give --agent COLUMN and --target COLUMN")
     source = options.source(Path(what), agent, target, ridge=RIDGE if ridge is None else ridge)
     table = source.table()
     problem = source.problem_of(table)

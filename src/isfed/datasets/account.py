@@ -30,7 +30,7 @@ DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a
 class Role:
     """What a column was taken for.
 
-    name: of the column.
+    name: the name of the column.
     role: measured, whole numbers, categories, time, true or false, constant.
     note: more about it: the levels, the constant.
     filled: how many missing values were filled.
@@ -108,9 +108,9 @@ class Account:
 
     def _rows_line(self) -> str:
         if self.weights == "rows":
-            weighing = "every row weighs the same"
+            weighing = "every row counts the same"
         else:
-            weighing = "every agent weighs the same, whatever its rows (--weights rows: every row)"
+            weighing = "every agent counts the same, whatever its rows (--weights rows: every row)"
         return (
             f"{self.rows} rows of {self.agents} agents (smallest {self.smallest}, median "
             f"{self.median:g}, largest {self.largest} rows); {weighing}."

@@ -14,7 +14,7 @@ from isfed.base.checks import is_number
 class Columns:
     """Which column is what, and how to treat them.
 
-    agent: the column that says whose row it is.
+    agent: the column that names the agent of a row.
     target: the column to predict.
     features: the columns to learn from; all the others unless given.
     categorical: columns of numbers that stand for categories. Like text columns, each of them

@@ -91,7 +91,7 @@ def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
     comma = source.reading.comma
     otherwise = f"or name the column as categorical (--categorical {name!r})"
     if target:
-        otherwise = "or, if these are classes, say so (--task classification)"
+        otherwise = "or, if these are classes, use --task classification"
     words = [word for word in _as_words(column).unique().to_pylist() if word is not None]
     numeric = [number(word, comma=comma) is not None for word in words]
     rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
@@ -99,7 +99,7 @@ def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
         sign, other = ("point", "comma") if comma else ("comma", "point")
         raise ValueError(
             f"{source.place(_first_equal(column, rest[0]), name)}: {rest[0]!r} is a number only "
-            f"with a decimal {sign}, but decimals are read after a {other}; say decimal={sign!r}, "
+            f"with a decimal {sign}, but the decimal sign is set to {other}; use decimal={sign!r}, "
             f"{otherwise}"
         )
     if not any(numeric):
@@ -108,8 +108,8 @@ def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
     if strange:
         raise ValueError(
             f"{source.place(_first_equal(column, strange[0]), name)}: {strange[0]!r} is not a "
-            f"number, but {sum(numeric)} of the column's {len(words)} different values are; mend "
-            f"it, {otherwise}, or, if it stands for a missing value, say so (--na {strange[0]!r})"
+            f"number, but {sum(numeric)} of the column's {len(words)} different values are; "
+            f"correct it, {otherwise}, or declare it missing (--na {strange[0]!r})"
         )
     return True
 
@@ -134,8 +134,8 @@ def numbers(source: Source, name: str) -> np.ndarray:
     if infinite.size:
         raise ValueError(
             f"{source.place(infinite[0], name)}: the value is {values[infinite[0]]} "
-            f"({infinite.size} such); expected finite numbers, so mend them, or say that they "
-            f"stand for missing values (--na {values[infinite[0]]})"
+            f"({infinite.size} such); expected finite numbers, so correct them, or declare them "
+            f"missing (--na {values[infinite[0]]})"
         )
     return values
 
@@ -229,8 +229,8 @@ def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
     missing = np.flatnonzero(places < 0)
     if missing.size:
         raise ValueError(
-            f"{source.place(missing[0], name)}: no agent is named ({missing.size} such); name it "
-            "there, or leave such rows out"
+            f"{source.place(missing[0], name)}: the agent is missing ({missing.size} such); fill "
+            "it in, or leave such rows out"
         )
     return places, np.array(values)
 
@@ -242,7 +242,7 @@ def measured_target(source: Source, name: str) -> np.ndarray:
         word = next(word for word in _as_words(column).to_pylist() if word is not None)
         raise ValueError(
             f"{source.place(_first_equal(column, word), name)}: the target {word!r} is text; "
-            "expected numbers (if they are classes, say so: task='classification')"
+            "expected numbers (if they are classes, use task='classification')"
         )
     values = numbers(source, name)
     _check_known(source, name, np.isnan(values))

@@ -18,9 +18,9 @@ class Reading:
 
     format: csv (any separated text), svmlight, parquet, feather or excel; by the suffix unless
         given.
-    separator: of the fields of a text: one character, a word ("tab", "semicolon", "space"), or
+    separator: what separates the fields: one character, a word ("tab", "semicolon", "space"), or
         "blanks" for any number of spaces and tabs. Found from the first lines unless given.
-    encoding: of a text, for instance "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless
+    encoding: the encoding, such as "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless
         given.
     decimal: the sign before the decimals, "point" or "comma".
     na: values that stand for a missing one, for instance "-999".

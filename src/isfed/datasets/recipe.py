@@ -19,10 +19,10 @@ class Recipe:
     columns: which column is what; `features` are named.
     features: names of the M features; "colour=red" for a category.
     classes: what the targets -1, +1 or 0, 1, ... stand for; empty for a regression.
-    categories: of every column of categories its values.
+    categories: the values of every categorical column.
     constant: columns that were left out because they had one value.
     fill: (M,), what stands for a missing value; without the intercept.
-    scaling: of the measured features; mean 0 and scale 1 for the others.
+    scaling: mean and scale of the measured features; 0 and 1 for the others.
     """
 
     columns: Columns

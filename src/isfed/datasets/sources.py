@@ -143,7 +143,7 @@ def _format(path: Path, reading: Reading) -> str:
             return name
     known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
     likely = _likely_format(path)
-    hint = f"; it looks like {likely}, so say" if likely else "; or say"
+    hint = f"; it looks like {likely}, so use" if likely else "; or use"
     raise ValueError(
         f"{path} ends in {suffix or 'nothing'!r}; expected one of {known} (packed: "
         f"{', '.join(PACKED)}){hint} format={likely or FORMATS[0]!r}"

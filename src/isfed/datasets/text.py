@@ -187,7 +187,7 @@ def _undecodable(path: Path, raw: bytes) -> str:
         line = raw[: error.start].count(b"\n") + 1
         sample = raw[error.start : error.start + HEAD]
         return (
-            f"{path}, line {line}: the text is not UTF-8 but likely {_likely(sample)}; say "
+            f"{path}, line {line}: the text is not UTF-8 but likely {_likely(sample)}; use "
             f"encoding={_likely(sample)!r}"
         )
     return f"{path}: the text is not UTF-8"
@@ -211,7 +211,7 @@ def _encoding(path: Path, head: bytes) -> str:
     if b"\0" in head:
         name = "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
         raise ValueError(
-            f"{path} has zero bytes: it is no text, or likely {name}; say encoding={name!r}"
+            f"{path} has zero bytes: it is not text, or it is {name}; use encoding={name!r}"
         )
     first = head.partition(b"\n")[0]
     try:

@@ -47,7 +47,7 @@ CHECKPOINT, RESULT, NOTE = ".checkpoint.npz", ".npz", ".note.npz"
 class Cell:
     """One piece of work.
 
-    name: of the algorithm, as tables call it.
+    name: the name of the algorithm in tables.
     file: names its files; cells of one folder have different ones.
     source: where the problem comes from.
     repetitions: which ones.
@@ -80,7 +80,7 @@ class Finished:
 
     history: without `example_prob`, which is large.
     example_apart: (R, K) |p_n^(k) - p_n^(k),o| of every agent; None where it is not known.
-    seconds: of all cells together.
+    seconds: the seconds of all cells together.
     diverged: why and when a model left every bound; empty if none did.
     """
 

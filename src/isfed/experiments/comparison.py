@@ -25,12 +25,12 @@ FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
 class Budget:
     """How long and how often to run.
 
-    num_active: L, the agents per round.
-    rounds: of every repetition.
+    num_active: L, the number of agents per round.
+    rounds: the number of rounds of every repetition.
     repetitions: independent runs, at least 2.
     tuning_repetitions: independent runs with every step size that is tried.
     records: how often the loss is measured in a run.
-    seed: of all draws.
+    seed: the seed of all random draws.
     """
 
     num_active: int

@@ -32,14 +32,14 @@ Engine = Literal["auto", "kernel", "agents", "objects"]
 class Experiment(Configured):
     """A problem, some algorithms to compare on it, and how long to run them.
 
-    name: names the results folder.
+    name: the name of the experiment and of its results folder.
     source: where the problem comes from.
     algorithms: by the name that tables and figures use.
-    rounds: of every repetition.
-    repetitions: independent runs of every algorithm.
-    seed: of all draws.
+    rounds: the number of rounds of every repetition.
+    repetitions: the number of independent runs of every algorithm.
+    seed: the seed of all random draws.
     resolved: the tables of the TOML file that makes this experiment again, with every default.
-    engine: "auto" takes the fastest that can run an algorithm.
+    engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
     clock: how fast the agents are and how often they do not answer; None counts no virtual time.
     """
 
@@ -80,7 +80,9 @@ def make_experiment(given: Mapping[str, Any], *, folder: Path = Path()) -> Exper
     if "clock" in given:
         clock = read_value(given["clock"], Clock, where="clock", readers={})
         if top["engine"] == "kernel":
-            raise ConfigError("engine='kernel' keeps no virtual time; leave out engine or [clock]")
+            raise ConfigError(
+                "engine='kernel' does not count virtual time; leave out engine or [clock]"
+            )
     source = read_problem(given.get("problem", {}), folder)
     algorithms, tables = _algorithms(given.get("algorithm", []), source)
     timed = {} if clock is None else {"clock": write_value(clock)}

@@ -18,7 +18,7 @@ from isfed.datasets.named import (
 )
 from isfed.datasets.partition import by_column, iid, one_class, sizes_in_range
 from isfed.datasets.scaling import standardise
-from isfed.experiments.deals import Deal, Dirichlet, Iid
+from isfed.experiments.deals import Dirichlet, Iid, Partitioning
 from isfed.experiments.measures import ErrorRates, HeldOutLoss
 from isfed.experiments.sources import DATA, DataSet
 from isfed.problems import LeastSquares, Logistic, Problem, Softmax, Synthetic
@@ -159,7 +159,7 @@ class BreastCancer(DataSet):
     """569 tumours, malignant or not, dealt to agents."""
 
     num_agents: int = 20
-    partition: Deal = field(default_factory=Iid)
+    partition: Partitioning = field(default_factory=Iid)
     ridge: float = 1e-2
     batch_size: int = 4
     local_steps: int = 1
@@ -183,7 +183,7 @@ class Digits(DataSet):
     """1797 small digits, dealt to agents."""
 
     num_agents: int = 30
-    partition: Deal = field(default_factory=Dirichlet)
+    partition: Partitioning = field(default_factory=Dirichlet)
     ridge: float = 1e-2
     batch_size: int = 4
     local_steps: int = 1

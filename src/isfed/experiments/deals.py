@@ -12,7 +12,7 @@ from isfed.datasets.partition import Partition
 from isfed.experiments.registry import READERS, REGISTRIES, Registry
 
 
-class Deal(Protocol):
+class Partitioning(Protocol):
     """How rows are dealt to agents."""
 
     def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
@@ -99,5 +99,5 @@ PARTITIONS = Registry(
     "partition", iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
     few_classes=FewClasses, power_law=PowerLaw,
 )  # fmt: skip
-REGISTRIES[Deal] = PARTITIONS
-READERS[Deal] = PARTITIONS.read
+REGISTRIES[Partitioning] = PARTITIONS
+READERS[Partitioning] = PARTITIONS.read

@@ -115,13 +115,13 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
     num_active: L, agents per round; one tenth of them unless given.
     importance: whether agents and examples are drawn by importance, or uniformly.
-    step_size: a number, or "auto": a stable one that becomes smaller twice on the way.
-    rounds: how many.
+    step_size: a number, or "auto": a stable one that is reduced twice during the run.
+    rounds: the number of rounds.
     batch_size: B, examples per step, at most.
     local_steps: E, steps of an agent per round.
     ridge: weight of the squared length of the model, over standardised features.
     weights: "agents" if every agent counts the same, "rows" if every row does.
-    random_state: seed of all draws.
+    random_state: the seed of all random draws.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((200, 2))
@@ -131,7 +131,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
     """
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> FederatedRegressor:
-        """Train; `agents` says whose row it is, ten agents are made up unless given."""
+        """Train; `agents` names the agent of every row (ten equal ones unless given)."""
         X, y = _checked(self, X, y=y, dtype=np.float64, y_numeric=True)
         self._fit(X, np.asarray(y, dtype=np.float64), agents, LeastSquares(ridge=self.ridge))
         self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -147,13 +147,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
     num_active: L, agents per round; one tenth of them unless given.
     importance: whether agents and examples are drawn by importance, or uniformly.
-    step_size: a number, or "auto": a stable one that becomes smaller twice on the way.
-    rounds: how many.
+    step_size: a number, or "auto": a stable one that is reduced twice during the run.
+    rounds: the number of rounds.
     batch_size: B, examples per step, at most.
     local_steps: E, steps of an agent per round.
     ridge: weight of the squared length of the model, over standardised features.
     weights: "agents" if every agent counts the same, "rows" if every row does.
-    random_state: seed of all draws.
+    random_state: the seed of all random draws.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((200, 2))
@@ -163,7 +163,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
     """
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> FederatedClassifier:
-        """Train; `agents` says whose row it is, ten agents are made up unless given."""
+        """Train; `agents` names the agent of every row (ten equal ones unless given)."""
         X, y = _checked(self, X, y=y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)

@@ -188,10 +188,10 @@ def expected(hint: Any) -> str:
     if origin in (tuple, list, Sequence):
         parts = get_args(hint) or (Any,)
         if len(parts) == 1 or parts[-1] is Ellipsis:
-            return f"a list, each {expected(parts[0])}"
-        return f"a list of {len(parts)}, each {expected(parts[0])}"
+            return f"a list, each entry {expected(parts[0])}"
+        return f"a list of {len(parts)} entries, each {expected(parts[0])}"
     if isinstance(hint, type) and is_dataclass(hint):
-        return f"a table of {', '.join(arguments(hint))}"
+        return f"a table with the keys {', '.join(arguments(hint))}"
     return f"a {getattr(hint, '__name__', str(hint))}".lower()
 
 

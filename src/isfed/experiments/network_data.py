@@ -11,7 +11,7 @@ import numpy as np
 from isfed.datasets.images import fashion_mnist, mnist
 from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
-from isfed.experiments.deals import Deal, Dirichlet
+from isfed.experiments.deals import Dirichlet, Partitioning
 from isfed.experiments.measures import LossAndAccuracy
 from isfed.experiments.sources import DATA, DataSet
 from isfed.problems import Problem, Softmax
@@ -42,19 +42,23 @@ def make_module(model: str, shape: tuple[int, ...], hidden: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkData(DataSet):
-    """A network on images or on FedProx's synthetic rows.
+    """A neural network on images or on FedProx's synthetic data.
 
-    rows: digits needs no files; writers and synthetic come with agents of their own.
+    rows: which data. "digits" needs no files; "writers" and "synthetic" are divided into agents
+        already.
     model: softmax, mlp, cnn, or "package.module:function", called with the shape of a row, the
         number of classes and `hidden`.
-    compiled: softmax without PyTorch, by the compiled agents: many times faster on small rows.
+    compiled: whether to run the softmax model in compiled code instead of PyTorch, which is many
+        times faster on small data.
     hidden: units of the hidden layer.
-    side: pixels along an image; 14 averages MNIST's 28 by twos.
-    num_agents, partition: how rows without agents of their own are dealt.
-    local_steps: E_k; or `passes` over the data of an agent, where it is not 0.
-    batch_size: B_k, no larger than the agent.
-    score: what stands for the norm of an example's gradient, "last_layer" or "exact".
-    test_rows: at most so many rows to test on; 0 for all.
+    side: pixels along an image, 28 or 14; 14 averages MNIST's pixels two by two.
+    num_agents: among how many agents the rows are divided, unless they are divided already.
+    partition: how they are divided.
+    local_steps: E_k, steps of an agent per round, unless `passes` is given.
+    batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
+    score: how the norm of an example's gradient is found: "last_layer" (an upper bound, cheap) or
+        "exact".
+    test_rows: the largest number of rows to test on; 0 for all.
     every: rounds between evaluations.
     """
 
@@ -64,7 +68,7 @@ class NetworkData(DataSet):
     hidden: int = 32
     side: int = 28
     num_agents: int = 20
-    partition: Deal = field(default_factory=Dirichlet)
+    partition: Partitioning = field(default_factory=Dirichlet)
     local_steps: int = 5
     passes: int = 0
     batch_size: int = 20

@@ -44,6 +44,7 @@ from isfed.algorithms.power_of_choice import PowerOfChoice
 from isfed.algorithms.qffl import QFedAvg, QFedSGD
 from isfed.algorithms.restarted import RestartedSGD
 from isfed.algorithms.scaffold import SCAFFOLD
+from isfed.base.imports import import_named
 from isfed.experiments.keys import (
     Argument,
     ConfigError,
@@ -94,11 +95,16 @@ class Registry(Mapping[str, Callable]):
     def add(self, name: str, factory: Callable) -> None:
         """Give a name to what `factory` makes; a name is given once."""
         if self._known.get(name, factory) is not factory:
-            raise ValueError(f"the {self.word} {name!r} is registered already")
+            raise ValueError(f"the {self.word} {name!r} is already registered")
         self._known[name] = factory
 
     def find(self, name: Any, *, where: str) -> Callable:
-        """What has that name."""
+        """What has that name; "package.module:name" is imported, and known from then on."""
+        if isinstance(name, str) and ":" in name and name not in self._known:
+            try:
+                self.add(name, import_named(name))
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
         if not isinstance(name, str) or name not in self._known:
             raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
         return self._known[name]
@@ -118,8 +124,7 @@ class Registry(Mapping[str, Callable]):
         table = {self.word: given} if isinstance(given, str) else given
         if isinstance(table, Mapping) and self.word not in table:
             raise ConfigError(f"{where} needs a key {self.word!r}")
-        every = dict.fromkeys(key for made in self._known.values() for key in self.options(made))
-        check_keys(table, [self.word, *every], where=where)
+        check_keys(table, table, where=where)  # refuses what is no table
         name = table[self.word]
         factory = self.find(name, where=f"{where}.{self.word}")
         options = {key: value for key, value in table.items() if key != self.word}

@@ -42,7 +42,7 @@ class Measurements:
 class AlgorithmResult:
     """One algorithm of a results folder.
 
-    name: how tables and figures call it.
+    name: the name in tables and figures.
     step_size: the one used; nan if there is none.
     rounds: (T,) 1, 2, ..., the last finite round; empty where no history is kept.
     msd, msd_stderr, msd_q10, msd_q90: (T,) mean of |w_i - w^o|^2 over the repetitions, its standard
@@ -114,14 +114,14 @@ class Results:
 
     path: the folder.
     kind: which sort of study: experiment, tuned, comparison, heterogeneity, diagnosis.
-    name: of the experiment.
+    name: the name of the experiment.
     digest: the fingerprint of the configuration.
     config: the configuration with every default.
     algorithms: in the order of the configuration; gains are over the first.
     searches: by algorithm, the step sizes that were tried.
     made_with: versions of isfed and of what it uses.
     summary: summary.json, as it is.
-    inclusion: of a diagnosis, the inclusion probabilities by rank.
+    inclusion: the inclusion probabilities by rank, if it is a diagnosis.
     """
 
     path: Path

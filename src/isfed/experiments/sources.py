@@ -109,7 +109,7 @@ class DataSet:
     local_steps: E_k, steps of an agent per round.
     passes: over the data of an agent, in place of `local_steps` unless it is 0.
     every: rounds between two measurements.
-    seed: of the partition, or of data that are generated.
+    seed: the seed of the partition, or of data that are generated.
     """
 
     data_dir: Path | None = field(default=None, compare=False)
@@ -155,9 +155,10 @@ class FileSource:
     drop: columns to leave out of the features.
     loss: by name, or with its options; unless given, the one that fits the target.
     ridge: weight of |params|^2, of the loss that fits the target.
-    batch_size, local_steps: of every agent, B_k no larger than the agent.
+    batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
+    local_steps: E_k, steps of an agent per round.
     weights: whether every agent counts the same, or every row.
-    sha256: of the file; computed if it is not given, else the file must have it.
+    sha256: the checksum of the file. If it is given, the file must have it.
     """
 
     file: Path

@@ -45,7 +45,7 @@ class Workers:
     backend: a backend of joblib: loky (processes), threading, ray or dask. None: one cell after the
         other in this process, each on all threads.
     jobs: how many cells run side by side; unless given, as many as there are cores.
-    threads: of one cell; unless given, what the cores leave for it.
+    threads: the threads of one cell; unless given, its share of the cores.
     chunk_seconds: about how long a cell runs between two looks at the clock.
     """
 
@@ -209,10 +209,10 @@ class Crew:
                 deaths += 1
                 if deaths > MOST_DEATHS:
                     raise StoreError(
-                        f"workers die again and again, most often for want of memory ({error}); "
-                        "use fewer --jobs, then --resume"
+                        f"workers keep dying, most often because memory runs out ({error}); "
+                        "continue with fewer --jobs and --resume"
                     ) from error
-                warnings.warn("a worker died; what it was doing is run again", stacklevel=2)
+                warnings.warn("a worker died; its part of the work is run again", stacklevel=2)
 
     def _results(self, cells: Sequence[Cell]) -> Iterator[Cell]:
         """Run cells and keep their results as they come."""

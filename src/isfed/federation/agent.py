@@ -42,7 +42,7 @@ class Rules:
     """What the cloud tells every agent once, before the first round.
 
     num_agents: K.
-    step_size: mu.
+    step_size: mu, the size of a local step.
     examples: the policy by which an agent draws its examples.
     example_design: the design by which it draws them.
     agents: the policy by which agents are drawn, which says what score to report.
@@ -133,7 +133,7 @@ class Agent:
     data: its features (N_k, M) and targets (N_k,).
     loss: a `Loss`.
     work: E_k and B_k, the local steps of a turn and the examples of a step.
-    rules: what the cloud told it.
+    rules: the rules that the cloud sent it.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Local:
 
     steps: (n,) local steps of every turn; None for the problem's `local_steps`.
     prox: weight of the pull (x - w) towards the model that was sent.
-    momentum: of the heavy ball.
+    momentum: the heavy-ball momentum.
     nesterov: whether the momentum has Nesterov's form.
     full_batch: all examples in every step.
     correction: (n, M) vectors added to every gradient of a turn.

@@ -34,7 +34,7 @@ class Cloud:
 
     params: (M,) the first model.
     num_agents: K.
-    num_active: L, the agents per round.
+    num_active: L, the number of agents per round.
     policy: how scores become probabilities.
     design: how agents are drawn with these probabilities.
     """

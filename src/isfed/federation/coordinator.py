@@ -323,16 +323,15 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
     for what, policy in (("agents", algorithm.agents), ("examples", algorithm.examples)):
         if policy.initial == Initial.OPTIMUM:
             raise ValueError(
-                f"{what}={policy.name} needs the optimum, which nobody has; use memory"
+                f"{what}={policy.name} needs the solution w^o, which is not known in practice; "
+                "use memory"
             )
     if algorithm.agents.refresh == Refresh.ALL:
         raise ValueError("agents=current asks every agent in every round; use memory or running")
     if isinstance(algorithm.agent_design, Spread):
-        raise ValueError(
-            "agent_design=Spread() keeps sketches in a simulation only; use e.g. Deville()"
-        )
+        raise ValueError("agent_design=Spread() works in simulations only; use e.g. Deville()")
     if len(getattr(algorithm, "costs", ())):
-        raise ValueError("costs are known to a simulation only; leave costs out")
+        raise ValueError("costs are supported in simulations only; leave them out")
     if getattr(algorithm, "absences", "drop") != "drop":
         raise ValueError(
             "absences='adjusted' is for a simulation; here: Safety(absences=Absences.ADJUSTED)"
@@ -344,4 +343,7 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
             "same; leave it out"
         )
     if algorithm.drift > 0.0:
-        raise ValueError(f"drift={algorithm.drift} moves the truth, which only a simulation can")
+        raise ValueError(
+            f"drift={algorithm.drift} moves the true model, which only a simulation can do; "
+            "use drift=0"
+        )

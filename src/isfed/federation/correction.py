@@ -45,7 +45,8 @@ class Correction:
         local steps do not run towards their own minimisers (SCAFFOLD's local step).
     gain: how far c_k moves towards what a turn shows, in (0, 1]; "adaptive" learns it, from how
         well the news of a turn agrees with the news of the turn before.
-    unseen: what c_k is before the first turn: the "mean" of those heard, or "zero".
+    unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
+        had one, or "zero".
 
     >>> Correction("drift").gain
     'adaptive'

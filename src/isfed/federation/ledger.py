@@ -17,7 +17,7 @@ class Ledger:
     models_down, models_up: messages of M numbers; gradients and momenta count as models.
     scalars_down, scalars_up: single numbers, for instance scores, risks and sizes.
     gradients, forwards: evaluations, counted in examples.
-    seconds: of the virtual clock.
+    seconds: seconds on the virtual clock.
     data_up: bytes of raw examples that agents sent, as they are stored.
     rounds: versions of the cloud's model.
     """

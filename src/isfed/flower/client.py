@@ -154,7 +154,7 @@ def tell_agent(message: Message, context: Context) -> Message:
     """A handler for `app.query()`: which agent this node is, for nodes without registered names.
 
     message: Flower's question.
-    context: of the node, whose `partition-id` is the answer.
+    context: the node's context, whose `partition-id` is the answer.
     """
     index = context.node_config.get("partition-id")
     if not isinstance(index, int):

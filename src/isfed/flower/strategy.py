@@ -39,13 +39,13 @@ class Strategy(FedAvg):
 
     algorithm: what to run; it says how agents and examples are drawn.
     num_agents: K.
-    seed: of all draws.
+    seed: the seed of all random draws.
     safety: how absent, slow, wrong and hostile agents are treated.
     weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has no
         say in its weight; "step": the agent divides its step, as in the paper's eq. (8).
     agent_weights: what every agent counts in the objective, for instance its number of examples;
         all the same unless given.
-    time_limit: of a round, in seconds.
+    time_limit: the longest that a round may take, in seconds.
     join_limit: how long to wait for agents at the start, in seconds.
     checkpoint: a file that is written after every round; a run started again continues from it.
     names: those under which the nodes of agents 0 to K - 1 are registered; without them every node

@@ -25,12 +25,14 @@ class Synthetic:
     N(B_k, 1) and B_k from N(0, beta^2). Its size is 50 more than a log-normal number (4, 2). The
     loss is softmax regression with a constant feature for the b.
 
-    alpha: standard deviation by which the devices' models differ.
-    beta: the same of their data.
-    num_agents, num_features, num_classes: 30, 60 and 10 in the paper.
+    alpha: how much the devices' models differ (a standard deviation).
+    beta: how much their data differ (a standard deviation).
+    num_agents: the number of devices, 30 in the paper.
+    num_features: the number of features, 60 in the paper.
+    num_classes: the number of classes, 10 in the paper.
     ridge: weight of |params|^2; 0.001 in the paper's code.
     local_steps, batch_size: E_k and B_k of every device.
-    most_examples: sizes above it are cut; None leaves them as they are.
+    most_examples: the largest number of examples of a device; None sets no limit.
 
     >>> Synthetic(num_agents=5, num_features=4, num_classes=3).make().num_params
     15

@@ -39,9 +39,9 @@ class Problem:
     loss: a `Loss`; `gradient` alone will do.
     local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
     batch_size: B_k, the examples of a step; likewise.
-    name: how tables and figures call it.
-    optimum: w^o if you know it, (M,); None if nobody does, and then runs have no msd. Unless given
-        it is computed when something needs it.
+    name: the name in tables and figures.
+    optimum: w^o if you know it, (M,); None if it is not known, and then runs have no msd. Unless
+        given, it is computed when something needs it.
     """
 
     data: FederatedData

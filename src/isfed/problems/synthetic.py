@@ -22,18 +22,19 @@ class Regression:
 
     Everything is drawn once, from the seed of `make`.
 
-    name: how tables and figures call it.
-    num_agents: K.
+    name: the name in tables and figures.
+    num_agents: K, the number of agents.
     num_examples: N_k, the same for all agents.
-    num_features: M.
-    feature_variance: every agent has a diagonal covariance of its features u, uniform in this
-        range.
-    noise_variance: every agent has a variance of its noise v, log-uniform in this range.
-    noisy_share: the share of the agents whose noise is larger ...
-    noise_ratio: ... by this factor, in standard deviations.
-    local_steps: E_k is uniform in this range.
-    batch_size: B_k is uniform in this range.
-    ridge: rho of the least squares.
+    num_features: M, the number of features.
+    feature_variance: the range from which the variances of every agent's features are drawn
+        (uniformly).
+    noise_variance: the range from which the variance of every agent's noise is drawn
+        (log-uniformly).
+    noisy_share: the share of the agents that have more noise than the others.
+    noise_ratio: how many times larger the standard deviation of their noise is.
+    local_steps: E_k, the steps of agent k per round, is drawn uniformly from this range.
+    batch_size: B_k, the examples of agent k per step, is drawn uniformly from this range.
+    ridge: rho, the weight of |params|^2 in the loss.
     """
 
     name: str = "regression"

@@ -41,10 +41,11 @@ def diagnosis_table(results: Results) -> Table:
     weighted = found["weighted_by_curvature"]
     kind = "the mean squared distance to w^o" if weighted else "the gradient's variance"
     table.caption = (
-        "variance of a round's gradient estimate, how many times smaller it is (ratio); gain in "
-        f"{kind} that remains; largest stable step size of ISFedAvg so sampled (FedAvg, without "
-        "1/E_k, has a smaller one), and the careful one; rounds to settle at a quarter of the "
-        "stable step; effective size of a draw of agents and of examples"
+        "variance: of a round's gradient estimate; ratio: how many times smaller than for uniform "
+        f"sampling; gain: of {kind} that remains; stable step: the largest stable step size of "
+        "ISFedAvg (that of FedAvg is smaller, because it does not divide by E_k), and the careful "
+        "one; settled after: rounds at a quarter of the stable step; agents, examples: the "
+        "effective size of a draw"
     )
     table.caption_justify = "left"
     return table
@@ -66,8 +67,8 @@ def setting_line(results: Results) -> str:
         for value in (said["batch_size"], said["local_steps"])
     ]
     return (
-        f"{said['num_agents']} agents, {said['num_active']} a round (L); {said['rows']} rows, "
-        f"{spans[0]} a step (B), {spans[1]} {'step' if spans[1] == '1' else 'steps'} a turn "
+        f"{said['num_agents']} agents, {said['num_active']} per round (L); {said['rows']} rows, "
+        f"{spans[0]} per step (B), {spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn "
         f"(E); {said['num_params']} parameters, "
         f"{said['loss']}; probabilities of {said['policy']}, floor {said['floor']:g}"
     )
@@ -96,10 +97,10 @@ def sure_line(results: Results) -> str:
     waits = [row["feature_name"] for row in found["waits_for"][:2]]
     slow = f" (the slowest to settle: {' and '.join(waits)})" if waits and rounds else ""
     return (
-        "How sure: the gain is computed from all rows for small step sizes, where runs on nine "
+        "How certain: the gain is computed from all rows for small step sizes, where runs on nine "
         "classification problems agreed to 0.2 dB on average and 1.2 dB at worst; it counts "
-        f"{when}{slow}. Until then all ways to sample are equally fast at one step size, and at "
-        "large ones the gain is smaller: `isfed compare` shows by how much."
+        f"{when}{slow}. Until then, all ways to sample are equally fast at the same step size, and "
+        "at large step sizes the gain is smaller: `isfed compare` shows by how much."
     )
 
 
@@ -125,18 +126,18 @@ def dominant_lines(results: Results) -> list[str]:
     found = results.summary
 
     def times(row: dict[str, Any]) -> str:
-        return f"({row['times_uniform']:.3g} times)"
+        return f"({row['times_uniform']:.3g} times as often)"
 
     lines = []
     if found["top_agents"]:
         agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
-        lines.append(f"Agents drawn most, against uniform: {agents}")
+        lines.append(f"Agents drawn most, compared with uniform sampling: {agents}")
     examples = ", ".join(
         f"{row['row_name']} of agent {row['agent_name']} {times(row)}"
         for row in found["top_examples"]
     )
     if examples:
-        lines.append(f"Examples drawn most, against uniform: {examples}")
+        lines.append(f"Examples drawn most, compared with uniform sampling: {examples}")
     return lines
 
 

@@ -19,7 +19,7 @@ HEADINGS = {
     "steps": "how it steps",
     "combines": "how it combines",
     "minimises": "what it really minimises",
-    "told": "what it must be told",
+    "told": "what it needs to know",
     "unbiased": "unbiased",
 }
 NON, PARTIAL, ASYNC = "**non-IID**", "**partial**", "**asynchronous**"
@@ -82,7 +82,7 @@ def as_table() -> Table:
 def as_markdown() -> str:
     """The generated part of docs/methods.md."""
     parts = [
-        "## Whom, how, and how together",
+        "## Selection, local steps and combination",
         _rows([HEADINGS[k] for k in FIRST], [[getattr(e, k) for k in FIRST] for e in CATALOGUE]),
         "## What it really minimises",
         _rows([HEADINGS[k] for k in SECOND], [[getattr(e, k) for k in SECOND] for e in CATALOGUE]),

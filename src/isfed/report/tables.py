@@ -34,8 +34,8 @@ def summary_table(results: Results) -> Table:
     headings += ["msd (dB)", f"gain over {first.name} (dB)"] if known else []
     headings += ["|p_k - p_k^o|", "mean |p_n - p_n^o|"] if far else []
     headings += measures
-    clock = ["virtual seconds a round"] if timed else []
-    for heading in [*headings, "gradients a round", *clock, "rounds a second"]:
+    clock = ["virtual seconds per round"] if timed else []
+    for heading in [*headings, "gradients per round", *clock, "rounds per second"]:
         table.add_column(heading, justify="right")
     for algorithm in results.algorithms:
         cells = [f"{algorithm.step_size:.3g}"] if steps else []
@@ -97,9 +97,7 @@ def settling_lines(results: Results) -> list[str]:
     unsure = [a for a in results.algorithms if a.settled is None and a.diverged_round is None]
     if unsure and results.summary["no_msd"] is None:
         names = ", ".join(a.name for a in unsure)
-        lines.append(
-            f"Whether it has settled cannot be told of {names}: use more --repetitions or --rounds."
-        )
+        lines.append(f"It is unclear whether {names} settled: use more --repetitions or --rounds.")
     return lines
 
 
@@ -159,7 +157,7 @@ def measures_table(results: Results) -> Table:
         title_justify="left",
     )
     table.add_column("algorithm", no_wrap=True)
-    for heading in ("test error", "balanced error", "|w - w^o|^2 (dB)", "gradients a round"):
+    for heading in ("test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"):
         table.add_column(heading, justify="right")
     for algorithm in results.algorithms:
         if algorithm.diverged_round is not None:

@@ -59,7 +59,7 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """How tables and figures call it."""
+        """The name in tables and figures."""
         ...
 
     @property
@@ -143,7 +143,7 @@ def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
 
 
 def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
-    """The same formulas at the current model, eq. (49) and (50); every round reads all data.
+    """The optimal probabilities at the current model, eq. (49), (50); every round reads all data.
 
     floor: the share of the probability that is spread equally, 0 to 1.
     """
@@ -151,7 +151,7 @@ def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
 
 
 def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
-    """The paper's practical scheme, eq. (52) and (53): those just drawn share their mass anew.
+    """The paper's practical scheme, eq. (52), (53): units just drawn divide their total anew.
 
     floor: the share of the probability that is spread equally; a small one makes rare large steps.
     """
@@ -161,7 +161,7 @@ def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
 def Memory(  # noqa: N802
     *, floor: float = 0.1, score: Score = Score.AVERAGED_BOUND, rate: float = 0.1
 ) -> Policy:
-    """Ours: remember the last score of every unit; one never seen counts as the mean of those seen.
+    """The last score of every unit is remembered; units never drawn get the mean score of the rest.
 
     floor: the share of the probability that is spread equally; weights are at most 1 / floor.
     score: what an agent reports, see `Score`; it does not matter for examples.

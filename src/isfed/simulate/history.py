@@ -215,7 +215,7 @@ def stderr_of_mean(values: np.ndarray) -> np.ndarray:
 
 
 class DivergenceError(RuntimeError):
-    """The model left every bound; `history` holds the finite rounds before."""
+    """The run diverged; `history` holds the finite rounds before."""
 
     def __init__(
         self, round_index: int, history: History, reason: str, *, name: str = "the model"

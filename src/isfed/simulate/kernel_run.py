@@ -113,7 +113,7 @@ class KernelRun:
         self.algorithm = algorithm = with_step_size(problem, algorithm, initial=initial)
         plan = algorithm.plan()
         if plan is None:
-            raise ValueError("the kernel does not know this design; use engine='objects'")
+            raise ValueError("the kernel cannot run this design; use engine='objects'")
         self.plan: Plan | CorrectedPlan = plan
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)

@@ -84,13 +84,13 @@ def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> 
     kernel = kernel_runs(problem, algorithm)
     if engine == "kernel" and not kernel:
         raise ValueError(
-            "the kernel does not know this loss or design or algorithm; use engine='objects'"
+            "the kernel cannot run this loss, design or algorithm; use engine='objects'"
         )
     compiled = hasattr(problem.loss, "compiled") and _compiled_examples(algorithm)
     own = hasattr(problem.loss, "make_agents")
     if engine == "agents" and not (compiled or own):
         raise ValueError(
-            "compiled agents do not know this loss or design of examples; use engine='objects'"
+            "compiled agents cannot run this loss or this design of examples; use engine='objects'"
         )
     if engine != "auto":
         return engine
@@ -117,7 +117,7 @@ def make_run(
     problem: what is learned.
     algorithm: how; any `Algorithm`.
     repetitions: how many, or which: a repetition is the same in any company.
-    seed: of all draws.
+    seed: the seed of all random draws.
     initial: w_0, (M,); zero unless given.
     engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
         "objects" (anything), or "auto".
@@ -134,14 +134,16 @@ def make_run(
     which = choose_engine(problem, algorithm, engine)
     if clock is not None and which == "kernel":  # it keeps no time
         if engine == "kernel":
-            raise ValueError("the kernel keeps no virtual time; leave out the clock or the engine")
+            raise ValueError(
+                "the kernel does not count virtual time; leave out the clock or the engine"
+            )
         which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
     plain = problem.data.weights is None
     if not plain and not (which == "kernel" and isinstance(algorithm.plan(), Plan)):
         raise ValueError(
-            "agents with weights of their own are known to the kernel's plain ISFedAvg and FedAvg "
-            f"only, not to {type(algorithm).__name__} with engine={which!r}"
+            "data with agent weights can be used by FedAvg and by ISFedAvg without a correction, "
+            f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}"
         )
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":
@@ -179,9 +181,9 @@ def simulate(
 
     problem: what is learned.
     algorithm: how; any `Algorithm`.
-    rounds: of every repetition.
+    rounds: the number of rounds of every repetition.
     repetitions: independent runs on the same problem.
-    seed: of all draws.
+    seed: the seed of all random draws.
     initial: w_0, (M,); zero unless given.
     engine: all give the same numbers. "kernel" is the fastest, "agents" runs any algorithm with a
         compiled loss, "objects" also losses and designs of your own; "auto" takes the first that

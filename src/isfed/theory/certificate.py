@@ -45,7 +45,7 @@ class Certificate:
     deviation: (M,) the mean of the estimate minus the gradient.
     stderr: (M,) the standard error of the deviation; zero if exact.
     scale: the root mean square length of the agents' gradients.
-    confidence: of the verdict; 1 if exact.
+    confidence: the confidence of the verdict; 1 if it is exact.
     """
 
     exact: bool
@@ -142,7 +142,7 @@ def certify(
     rounds: how many ordinary rounds.
     samples: how many rounds to sample if the outcomes cannot be listed.
     confidence: the probability that an unbiased algorithm passes, if sampled.
-    seed: of all draws.
+    seed: the seed of all random draws.
     federation: makes the cloud and the agents; give your own to put them to the test.
 
     >>> from isfed import PAPER

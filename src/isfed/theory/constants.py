@@ -56,13 +56,15 @@ class Constants:
     def __post_init__(self) -> None:
         if not self.algorithm.divide_by_steps:
             raise TheoryError(
-                "without the 1/E_k of eq. (8) a run does not converge to w^o: the lemmas and the "
-                "theorem are not about it; use divide_by_steps=True"
+                "without the 1/E_k of eq. (8) a run does not converge to w^o, so the lemmas and "
+                "the theorem do not apply; use divide_by_steps=True"
             )
         if self.problem.data.weights is not None:
-            raise TheoryError("the lemmas and the theorem are about agents that weigh the same")
+            raise TheoryError(
+                "the lemmas and the theorem assume that all agents have the same weight"
+            )
         if self.algorithm.drift > 0.0:
-            raise TheoryError("with a drift w^o moves: the theorem is about one that does not")
+            raise TheoryError("the theorem assumes that w^o does not move; use drift=0")
 
     @cached_property
     def _chosen(self) -> Choices:
@@ -105,8 +107,8 @@ class Constants:
                 smallest, worst = float(spectrum[0]), agent
         if not smallest > SINGULAR * largest:
             raise TheoryError(
-                f"the risk of agent {worst} is not strongly convex: its features have not full "
-                f"rank and ridge={loss.ridge:g}; set ridge > 0"
+                f"the risk of agent {worst} is not strongly convex: its features do not "
+                f"have full rank and ridge={loss.ridge:g}; set ridge > 0"
             )
         return 2.0 * smallest
 

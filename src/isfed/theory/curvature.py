@@ -29,7 +29,7 @@ def hessian(problem: Problem, params: np.ndarray, *, weight: np.ndarray | None =
     """The Hessian of the risk at a model (of other weights of the rows, if given), (M, M)."""
     loss = problem.loss
     if not isinstance(loss, LinearLoss):
-        raise TheoryError(f"{type(loss).__name__} has no Hessian that we know")
+        raise TheoryError(f"{type(loss).__name__} has no known Hessian")
     if problem.num_params > MOST_PARAMS:
         raise TheoryError(f"a Hessian of {problem.num_params} parameters is too large to build")
     x, y = problem.data.features, problem.data.targets

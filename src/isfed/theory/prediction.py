@@ -25,7 +25,7 @@ from isfed.theory.variance import Variance, gradient_variance
 class Prediction:
     """The error recursion near the point that a run converges to, in the eigenbasis of H.
 
-    step_size: mu.
+    step_size: mu, the size of a local step.
     curvature: (M,) the eigenvalues of H.
     basis: (M, M) its eigenvectors, as columns.
     noise: (M,) the variance of the gradient estimate along each of them.

@@ -81,8 +81,8 @@ def step_limits(
     """
     if not isinstance(problem.loss, LinearLoss):
         raise ValueError(
-            f"{type(problem.loss).__name__} states no curvature of single examples, so there are "
-            "no step-size limits to compute"
+            f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
+            "limits cannot be computed"
         )
     chosen = choices_at(problem, algorithm) if choices is None else choices
     if params is None:
@@ -130,8 +130,8 @@ class StableSteps:
     def __init__(self, problem: Problem, params: np.ndarray | None = None) -> None:
         if not isinstance(problem.loss, LinearLoss):
             raise ValueError(
-                f"{type(problem.loss).__name__} states no curvature of single examples, so there "
-                "are no step-size limits to compute"
+                f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
+                "limits cannot be computed"
             )
         self.problem = problem
         self._anywhere = LargestCurvature(problem)
@@ -207,7 +207,7 @@ def with_step_size(problem: Problem, algorithm: Any, *, initial: np.ndarray | No
         return algorithm
     if not isinstance(algorithm, ISFedAvg):
         raise ValueError(
-            f"step_size='auto' is not known for {type(algorithm).__name__}; give a number"
+            f"step_size='auto' is not available for {type(algorithm).__name__}; give a number"
         )
     return replace(algorithm, step_size=stable_step_size(problem, algorithm, initial=initial))
 

@@ -146,7 +146,7 @@ def compare_ways(
     """What uniform sampling, importance, a spread and the two corrections would leave of the error.
 
     problem: what is learned.
-    num_active: L.
+    num_active: L, the number of agents per round.
     step_size: mu; a stable one unless given.
     params: the model at which to look, (M,); w^o unless given.
 

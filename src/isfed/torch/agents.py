@@ -83,7 +83,7 @@ class TorchAgents(AddressedAgents):
     def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
         """One turn of every agent named."""
         if local.shift is not None:
-            raise ValueError("a true model that drifts is known for linear losses only; drift=0")
+            raise ValueError("drift is supported for linear losses only; use drift=0")
         apart = self.workers > 1 and turns.agents.size > 1
         uploads = (self._apart if apart else self._here)(turns, round_index, local)
         gradients = int(uploads.gradients.sum())

@@ -32,7 +32,7 @@ class NetworkDiagnosis:
     """The variance of one round's estimate of the gradient, by the way to sample.
 
     variance: by way, in units of |g|^2.
-    stderr: of each, from the Monte-Carlo draws.
+    stderr: the standard error of each, from the Monte-Carlo draws.
     drift: |mean local gradient of a turn - g|^2 / |g|^2, with all agents heard: what several local
         steps add as a bias, which no sampling removes and correction="drift" does.
     signal: |g|^2.
@@ -105,12 +105,12 @@ def diagnose(
     """The variance of a round under each way to sample, at one model.
 
     problem: its loss is a `Network`.
-    num_active: L.
-    step_size: of a local step.
+    num_active: L, the number of agents per round.
+    step_size: the size of a local step.
     params: the model, (M,), best one that has been trained for a while: at the start all agents
         look alike. The network's first model unless given.
-    draws: of agents, for the Monte-Carlo.
-    seed: of all draws.
+    draws: how many sets of agents are drawn for the Monte-Carlo estimate.
+    seed: the seed of all random draws.
 
     It takes every agent's gradient, four batches and one turn. "difference" assumes that agents
     remember their gradients at this very model: the best that it can do.

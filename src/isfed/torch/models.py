@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from math import prod
 
 from torch import nn
+
+from isfed.base.imports import import_named
 
 MakeModel = Callable[..., nn.Module]
 
@@ -46,7 +47,7 @@ MODELS: dict[str, MakeModel] = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
 def register_model(name: str, make: MakeModel) -> None:
     """Let `model = name` in a configuration stand for `make(shape, classes, hidden)`."""
     if MODELS.get(name, make) is not make:
-        raise ValueError(f"the model {name!r} is registered already")
+        raise ValueError(f"the model {name!r} is already registered")
     MODELS[name] = make
 
 
@@ -58,8 +59,7 @@ def find_model(name: str) -> MakeModel:
         raise ValueError(
             f"model={name!r} must be one of {', '.join(MODELS)}, or package.module:function"
         )
-    module, _, function = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model={name!r} cannot be imported: {error}") from error
+        return import_named(name)
+    except ValueError as error:
+        raise ValueError(f"model={error}") from error

@@ -47,7 +47,7 @@ class Network:
     optimizer: the agents' own optimizer, made anew for every turn as `optimizer(params, lr=step)`,
         for instance `partial(torch.optim.SGD, momentum=0.9)`; plain gradient steps without.
     device: "cpu", "cuda", "cuda:1", "mps".
-    seed: of the initial parameters.
+    seed: the seed of the initial parameters.
 
     >>> network = Network(lambda: nn.Linear(2, 3))
     >>> network.num_params(), network.initial().shape

@@ -21,7 +21,7 @@ class Point(NamedTuple):
     round: how many rounds are done.
     loss, accuracy: on the test rows; nan without any, the accuracy also where targets are not
         classes.
-    seconds: of training so far.
+    seconds: seconds of training so far.
     megabytes: sent up and down so far.
     best: whether no evaluation before was better.
     params: (M,) the model.
@@ -89,7 +89,7 @@ class TensorBoard:
 class MLflow:
     """A run of MLflow; needs `pip install mlflow`, or mlflow-skinny.
 
-    run_name: of the run; one that is active already is used, and left open.
+    run_name: the name of the run. If a run is already active, it is used and left open.
     options: parameters to log with it.
     """
 

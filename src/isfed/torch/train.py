@@ -186,7 +186,7 @@ def train(
     test: features and targets of rows that nobody trains on.
     every: rounds between evaluations; the last round is always among them.
     target: an accuracy at which to stop.
-    seed: of all draws.
+    seed: the seed of all random draws.
     initial: the first model, (M,), e.g. from `load_model`; the network's own unless given.
     folder: where best.safetensors, last.safetensors and the checkpoint go.
     form: "safetensors", or "pt" for what torch.save writes of a state_dict.

@@ -137,7 +137,7 @@ def _stepper(
     if optimizer is not None:
         if local.momentum != 0.0:
             raise ValueError(
-                "the method has momentum of its own; give the local optimizer none, or the method"
+                "both the method and the local optimizer have momentum; use only one of them"
             )
         made = optimizer(worker.flat.params, lr=order.step)
         return _OptimizerStep(worker, order, local, made, changed)

@@ -15,7 +15,7 @@ from isfed.sampling.designs.inclusion import check_inclusion, check_scores, chec
 
 @dataclass(frozen=True)
 class Poisson:
-    """Every unit on its own: exact inclusion probabilities, but the size of the draw is random."""
+    """Every unit is drawn independently: exact probabilities, but the number drawn is random."""
 
     fixed_size: ClassVar[bool] = False
     guarantee: ClassVar[str] = (

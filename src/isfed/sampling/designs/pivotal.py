@@ -77,7 +77,7 @@ def _fight(inclusion, points, near, state):
 class LocalPivotal:
     """Units that are close to each other in space are seldom drawn together.
 
-    A random undecided unit and its nearest undecided neighbour fight until every unit is in or out
+    A random undecided unit competes with its nearest undecided neighbour until all are decided
     (the second method of Grafström, Lundström and Schelin, Biometrics 2012).
 
     points: (N, d) where the units are, one row for each. Only `Spread`, which has points of its
