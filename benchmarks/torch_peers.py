@@ -47,7 +47,7 @@ class WithLoss(nn.Module):
         self.inner = inner
 
     def loss(self, x, y):
-        return nn.functional.cross_entropy(self.inner(x), y)
+        return nn.functional.cross_entropy(self.inner(x), y.long())  # pfl makes floats of them
 
     def metrics(self, _x, _y):
         return {}
