@@ -126,7 +126,7 @@ def compare(
         console.print(comparison_table(results))
         for shown in (held_out_table(results), agreement_line(results)):
             if shown is not None:
-                console.print(shown, highlight=False, markup=False)
+                console.print(shown, highlight=False)
         for line in settling_lines(results):
             print_line(line)
         if save is not None:
