@@ -72,9 +72,9 @@ def main(grid, context):
             file.write(json.dumps({"round_index": report.round_index}) + "\n")
 
     strategy = Strategy(
-        ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=300.0,
-        checkpoint=results / "checkpoint.npz", names=[f"agent{k}" for k in range(AGENTS)],
-        on_round=on_round, fraction_evaluate=0.0,
+        ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=600.0,
+        join_limit=600.0, checkpoint=results / "checkpoint.npz",
+        names=[f"agent{k}" for k in range(AGENTS)], on_round=on_round, fraction_evaluate=0.0,
     )  # fmt: skip
     initial = ArrayRecord(NETWORK.state_dict(NETWORK.initial()))
     result = strategy.start(grid, initial, num_rounds=config["rounds"])
