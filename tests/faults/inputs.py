@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import shutil
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -239,6 +240,7 @@ def _book(tally: Tally, what: str, code: int, wrong: str | None, case: str) -> N
 def _calls() -> dict[str, tuple[Any, dict, dict]]:
     """The table of tests/test_arguments.py."""
     path = Path(__file__).parents[1] / "test_arguments.py"
+    sys.path.insert(0, str(path.parent / "support"))
     spec = importlib.util.spec_from_file_location("test_arguments", path)
     assert spec is not None
     assert spec.loader is not None

@@ -17,6 +17,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
 from isfed.base import files
+from isfed.base.arguments import checked
+from isfed.base.checks import check_whole
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
 from isfed.federation.reports import RoundReport
@@ -55,6 +57,7 @@ class Strategy(FedAvg):
     flower: arguments of Flower's FedAvg about evaluation.
     """
 
+    @checked
     def __init__(
         self,
         algorithm: ISFedAvg,
@@ -73,6 +76,9 @@ class Strategy(FedAvg):
         **flower: Any,
     ) -> None:
         check_for_network(algorithm, num_agents)
+        check_whole(seed, name="seed", least=0)
+        if not join_limit >= 0.0:
+            raise ValueError(f"join_limit={join_limit} must be a number of seconds >= 0")
         if not time_limit > 0.0:
             raise ValueError(f"time_limit={time_limit} must be a positive number of seconds")
         if not all(0 <= agent < num_agents for agent in readmit):

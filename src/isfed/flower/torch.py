@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
+from isfed.base.arguments import checked
+from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Upload
 from isfed.federation.agents import Turns
@@ -60,6 +62,7 @@ class _Alone:
         return upload, self.agents.told[0]
 
 
+@checked
 def torch_turn(
     load: Callable[[Context], tuple[Any, Any]],
     network: Network,
@@ -82,6 +85,8 @@ def torch_turn(
     score_noise, privacy, reports_per_day: what leaves the agent, see `agent_turn`.
     """
     secrecy = Secrecy(score_noise, privacy, reports_per_day)
+    check_whole(local_steps, name="local_steps", least=1)
+    check_whole(batch_size, name="batch_size", least=1)
 
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
