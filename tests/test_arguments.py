@@ -25,6 +25,7 @@ from isfed import (
     SumTree,
     Uniform,
 )
+from isfed.datasets.reading import Reading
 from isfed.federation.agent import Rules
 from isfed.flower import Absences, Privacy, Safety, ScoreRange
 from isfed.simulate.history import History
@@ -125,6 +126,8 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
         "agent": "text", "target": "text", "features": "columns?", "categorical": "columns",
         "task": "word", "missing": "filling", "standardise": "flag", "intercept": "flag",
         "least_rows": "whole?"}),
+    "Reading": (Reading, {}, {"format": "word?", "separator": "text?", "encoding": "word?",
+                              "decimal": "word", "na": "columns"}),
     "LeastSquares": (LeastSquares, {}, {"ridge": "amount"}),
     "Logistic": (isfed.Logistic, {}, {"ridge": "amount"}),
     "Huber": (isfed.Huber, {}, {"ridge": "amount", "knee": "positive"}),
