@@ -76,7 +76,7 @@ def agent_turn(
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)
         folder = private_folder(state_folder(context))
-        memory = Memory(folder, agent, order)
+        memory = Memory(folder, agent, order, own_number(context))
         told = memory.recall()
         if memory.own is None:
             upload = take_turn(agent, params, order.agent_prob, order.round_index)
@@ -134,7 +134,7 @@ class Hidden(Discretion):
 
     def __init__(self, folder: Path, context: Context, reports_per_day: int | None) -> None:
         super().__init__(folder, reports_per_day=reports_per_day)
-        self.node = context.node_config.get("partition-id")  # ours, not what the cloud says
+        self.node = own_number(context)
 
     def score(
         self, upload: Upload, order: wire.Order, last: float | None, noise: float, *, fresh: bool
@@ -156,13 +156,18 @@ class Hidden(Discretion):
         return privacy.shorten(upload.change) + privacy.disturbance(upload.change.size, rng=rng)
 
 
+def own_number(context: Context) -> Any:
+    """What the agent itself says who it is, not the cloud; None if it says nothing."""
+    return context.node_config.get("partition-id")
+
+
 def tell_agent(message: Message, context: Context) -> Message:
     """A handler for `app.query()`: which agent this node is, for nodes without registered names.
 
     message: Flower's question.
     context: of the node, whose `partition-id` is the answer.
     """
-    index = context.node_config.get("partition-id")
+    index = own_number(context)
     if not isinstance(index, int):
         raise ValueError(
             f"partition-id={index!r} in --node-config must be this agent's number, 0 to K - 1"

@@ -61,7 +61,7 @@ class KeyRing:
     def revoke(self, name: str) -> Path:
         """Remove an agent's secret; its public key, which is to be unregistered, is kept."""
         public = self.folder / f"{name}.pub"
-        if name in RESERVED or not public.exists():
+        if name in RESERVED or not NAME.fullmatch(name) or not public.exists():
             known = ", ".join(held.name for held in self.agents()) or "none"
             raise ValueError(f"there is no agent {name!r} in {self.folder}; there are: {known}")
         old = self.folder / "revoked"

@@ -18,7 +18,7 @@ from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise
 from isfed.flower import wire
 from isfed.flower.arrays import Layout
-from isfed.flower.client import Handler, Hidden, Secrecy, state_folder
+from isfed.flower.client import Handler, Hidden, Secrecy, own_number, state_folder
 from isfed.flower.memory import Memory, private_folder
 from isfed.problems import FederatedData, Problem
 from isfed.sampling.policies import Table, memory_size
@@ -108,7 +108,7 @@ def torch_turn(
         layout, names = Layout.of(arrays), _Names(network, arrays)
         alone: Any = _Alone(problem, order)
         folder = private_folder(state_folder(context))
-        memory = Memory(folder, alone, order)
+        memory = Memory(folder, alone, order, own_number(context))
         told = memory.recall()
         upload, loss = alone.work(names.params)
         hidden = Hidden(folder, context, secrecy.limit)
