@@ -73,8 +73,8 @@ def main(grid, context):
 
     strategy = flower.Strategy(
         ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=600.0,
-        checkpoint=results / "checkpoint.npz", names=[f"agent{k}" for k in range(AGENTS)],
-        on_round=on_round, fraction_evaluate=0.0,
+        join_limit=600.0, checkpoint=results / "checkpoint.npz",
+        names=[f"agent{k}" for k in range(AGENTS)], on_round=on_round, fraction_evaluate=0.0,
     )  # fmt: skip
     initial = ArrayRecord(network.state_dict(network.initial()))
     result = strategy.start(grid, initial, num_rounds=config["rounds"])

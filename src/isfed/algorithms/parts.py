@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from isfed.algorithms.algorithm import Method, ModelState
+from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
@@ -30,9 +31,9 @@ def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = Fal
 
 def check_choice(value: Any, choices: Any, *, name: str) -> None:
     """One of the words of a Literal."""
-    if value not in get_args(choices):
+    if not isinstance(value, str) or value not in get_args(choices):  # an array has no truth
         raise ValueError(
-            f"{name}={value!r} must be one of {', '.join(map(repr, get_args(choices)))}"
+            f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(choices)))}"
         )
 
 
