@@ -83,9 +83,12 @@ def recommended(cell: Cell) -> tuple[Ways, str]:
     uniform = measured(cell, "uniform")
     assert uniform is not None
     found = compare_ways(
-        make_problem(cell.problem, cell.steps), num_active=cell.active, step_size=uniform.step
-    )
+        make_problem(cell.problem, cell.steps), num_active=cell.active, step_size=uniform.step,
+        rounds=cell.rounds,
+    )  # fmt: skip
     name = found.best.name
+    if name == "drift, spread":
+        return found, "drift, importance, spread"
     if name in ("difference", "drift") and found.weighted:
         name = f"{name}, importance"
     if name == "difference" and result(cell, name) is None and cell.problem not in PRESETS:
@@ -96,9 +99,9 @@ def recommended(cell: Cell) -> tuple[Ways, str]:
 def predicted_table() -> str:
     """What `diagnose` says of every cell without absences, and whether it is right."""
     lines = [
-        "| | importance | spread | correction | size | direction | drift | noise "
+        "| | importance | spread | correction | with spread | size | direction | drift | noise "
         "| recommended | measured best | recommended over best |",
-        "|---" * 11 + "|",
+        "|---" * 12 + "|",
     ]
     right = total = 0
     for cell in cells():
@@ -111,7 +114,7 @@ def predicted_table() -> str:
         error = math.hypot(known[best][1], known.get(chosen, (0.0, 0.0))[1])
         good = chosen in known and known[chosen][0] <= known[best][0] + error
         right, total = right + good, total + 1
-        ways = ("importance", "spread", "drift")
+        ways = ("importance", "spread", "drift", "drift, spread")
         times = " | ".join(f"{found.ways[way].times_smaller:.3g}" for way in ways)
         shares = " | ".join(f"{part:.0%}" for part in found.sources.shares().values())
         mark = f"{ratio:.2f}" if good else f"**{ratio:.2f}**"
