@@ -14,6 +14,7 @@ WORDS = {
     "spread": "uniform, Spread()",
     "difference": "correction='difference'",
     "drift": "correction='drift'",
+    "drift, spread": "correction='drift', Spread()",
 }
 
 
