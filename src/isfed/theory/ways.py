@@ -33,6 +33,7 @@ SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 # dB: learned scores cost nothing under a correction where they cannot help, measured to 0.1 dB
 # (`python benchmarks/corrected_steps.py scores`), so that a small gain is worth it.
 LEAST_SCORES = 0.2
+SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
 NAMES = ("uniform", "importance", "spread", "difference", "drift")
@@ -114,7 +115,7 @@ class Ways:
             return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
         if best.name == "drift" and share["drift"] >= max(share["direction"], share["size"]):
             reason = "Local steps run towards the agents' own minimisers"
-        elif share["direction"] >= share["size"]:
+        elif share["size"] <= SMALL * share["direction"]:
             reason = "Your agents' gradients differ in direction, not in size"
         else:
             reason = "Your agents' gradients differ in size and in direction"
