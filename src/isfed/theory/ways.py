@@ -34,6 +34,7 @@ SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 # 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
 # memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
 WORTH = 10.0**0.02
+SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
 NAMES = ("uniform", "importance", "spread", "difference", "drift", "drift, spread")
@@ -118,7 +119,7 @@ class Ways:
             return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
         if best.name in STEERED and share["drift"] >= max(share["direction"], share["size"]):
             reason = "Local steps run towards the agents' own minimisers"
-        elif share["direction"] >= share["size"]:
+        elif share["size"] <= SMALL * share["direction"]:
             reason = "Your agents' gradients differ in direction, not in size"
         else:
             reason = "Your agents' gradients differ in size and in direction"
