@@ -23,14 +23,8 @@ NEVER = 10**9
 
 
 def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
-    """Rounds of FedJAX's fed_avg."""
-    fedjax, jax = import_module("fedjax"), import_module("jax")
-    numpy = jax.numpy
-    clients = {}
-    for agent in range(problem.num_agents):
-        x, y = problem.data.agent(agent)
-        clients[str(agent).encode()] = {"x": x.astype(np.float32), "y": y.astype(np.float32)}
-    data = fedjax.InMemoryFederatedData(clients)
+    """Rounds of FedJAX's fed_avg on a linear model."""
+    numpy = import_module("jax").numpy
     ridge, logistic = problem.loss.ridge, isinstance(problem.loss, Logistic)
 
     def loss(params, batch, _rng):
@@ -38,6 +32,17 @@ def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
         value = numpy.logaddexp(0.0, -y * margin) if logistic else (y - margin) ** 2
         return value.mean() + ridge * params @ params
 
+    return fedjax_rounds(problem, algorithm, loss, numpy.zeros(problem.num_params))
+
+
+def fedjax_rounds(problem: Problem, algorithm: Any, loss: Callable, params: Any) -> Case:
+    """Rounds of FedJAX's fed_avg; `loss` is that of (params, batch, rng)."""
+    fedjax, jax = import_module("fedjax"), import_module("jax")
+    clients = {}
+    for agent in range(problem.num_agents):
+        x, y = map(_narrow, problem.data.agent(agent))
+        clients[str(agent).encode()] = {"x": x, "y": y}
+    data = fedjax.InMemoryFederatedData(clients)
     peer = import_module("fedjax.algorithms.fed_avg").federated_averaging(
         jax.grad(loss),
         fedjax.optimizers.sgd(algorithm.step_size),
@@ -49,7 +54,7 @@ def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
     sampler = fedjax.client_samplers.UniformGetClientSampler(
         data, num_clients=algorithm.num_active, seed=0
     )
-    state = peer.init(numpy.zeros(problem.num_params))
+    state = peer.init(params)
 
     def advance(rounds: int) -> None:
         nonlocal state
@@ -58,6 +63,11 @@ def fedjax_case(problem: Problem, algorithm: ISFedAvg) -> Case:
         jax.block_until_ready(state.params)
 
     return advance
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Numbers in single precision, classes as they are."""
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def _torch_model(problem: Problem) -> Any:
@@ -105,13 +115,18 @@ class _Agents:
         x, y = self.problem.data.agent(agent)
         num = self.problem.local_steps[agent] * self.problem.batch_size[agent]
         rows = self.rng.integers(len(y), size=num)
-        return self.dataset([x[rows].astype(np.float32), y[rows].astype(np.float32)])
+        return self.dataset([_narrow(x[rows]), _narrow(y[rows])])
 
 
 def pfl_case(problem: Problem, algorithm: ISFedAvg) -> Case:
-    """Rounds of pfl's FederatedAveraging with PyTorch."""
+    """Rounds of pfl's FederatedAveraging on a linear model, with PyTorch."""
+    import_module("torch").set_num_threads(1)
+    return pfl_rounds(problem, algorithm, _torch_model(problem))
+
+
+def pfl_rounds(problem: Problem, algorithm: Any, module: Any) -> Case:
+    """Rounds of pfl's FederatedAveraging; `module` is an nn.Module with the loss as a method."""
     torch = import_module("torch")
-    torch.set_num_threads(1)
     model_of = import_module("pfl.model.pytorch").PyTorchModel
     base = import_module("pfl.algorithm.base")
     averaging = import_module("pfl.algorithm.federated_averaging").FederatedAveraging
@@ -121,7 +136,6 @@ def pfl_case(problem: Problem, algorithm: ISFedAvg) -> Case:
         local_batch_size=int(problem.batch_size[0]),
         local_learning_rate=algorithm.step_size,
     )
-    module = _torch_model(problem)
     model = model_of(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     agents = _Agents(problem, algorithm.num_active)
     federated = import_module("pfl.data.federated_dataset").FederatedDataset

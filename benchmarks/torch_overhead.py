@@ -36,6 +36,9 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
+MODELS = {"mlp": mlp, "cnn": cnn}
+
+
 def make_data() -> FederatedData:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((K * ROWS, 1, 28, 28), dtype=np.float32)
@@ -102,10 +105,8 @@ def contestants(make, data: FederatedData) -> dict:
     }
 
 
-def measure(make, *, rounds: int) -> dict[str, np.ndarray]:
-    """CPU seconds per round of every contestant, (rounds,)."""
-    data = make_data()
-    runs = contestants(make, data)
+def measure(runs: dict, *, rounds: int) -> dict[str, np.ndarray]:
+    """CPU seconds per round of every contestant, (rounds,), by turns."""
     for run in runs.values():
         run.round()  # compiles, allocates
     seconds = {name: np.empty(rounds) for name in runs}
@@ -117,6 +118,20 @@ def measure(make, *, rounds: int) -> dict[str, np.ndarray]:
     return seconds
 
 
+def report(title: str, seconds: dict[str, np.ndarray]) -> None:
+    """Medians, and ratios to the first contestant with their quartiles."""
+    print(title)
+    base = next(iter(seconds.values()))
+    for run, spent in seconds.items():
+        ratio = np.median(spent / base)
+        low, high = np.percentile(spent / base, [25, 75])
+        print(
+            f"  {run:14s} {1e3 * np.median(spent):8.1f} ms CPU  x {ratio:.2f} "
+            f"({low:.2f} to {high:.2f})",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
@@ -124,18 +139,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    models = {"mlp": mlp, "cnn": cnn}
-    for name in models if given.model == "both" else [given.model]:
-        seconds = measure(models[name], rounds=given.rounds)
-        bare = seconds["bare PyTorch"]
-        print(f"{name}, {given.threads} thread(s), median of {given.rounds} rounds")
-        for run, spent in seconds.items():
-            ratio = np.median(spent / bare)
-            low, high = np.percentile(spent / bare, [25, 75])
-            print(
-                f"  {run:14s} {1e3 * np.median(spent):8.1f} ms CPU  x {ratio:.2f} "
-                f"({low:.2f} to {high:.2f})"
-            )
+    for name in MODELS if given.model == "both" else [given.model]:
+        runs = contestants(MODELS[name], make_data())
+        seconds = measure(runs, rounds=given.rounds)
+        report(f"{name}, {given.threads} thread(s), median of {given.rounds} rounds", seconds)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from variance_kept import measured
 from variance_problems import PRESETS, make_problem
-from variance_study import FIRST, METHODS, Cell, cells, path_of
+from variance_study import FIRST, METHODS, Cell, cells
 
-from isfed.base.files import read_json
 from isfed.theory import Ways, compare_ways
 
 PAGE = Path(__file__).parents[1] / "docs" / "variance.md"
@@ -33,14 +33,8 @@ than one standard error above the best.
 
 def result(cell: Cell, method: str) -> tuple[float, float] | None:
     """Mean and standard error over the seeds; None if it was not run."""
-    place = path_of(cell, method)
-    if not place.exists():
-        return None
-    found = [math.inf if e is None else e for e in read_json(place)["errors"]]
-    if not np.isfinite(found).all():
-        return math.inf, 0.0
-    spread = float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
-    return float(np.mean(found)), spread
+    found = measured(cell, method)
+    return None if found is None else (found.mean, found.error)
 
 
 def shown(cell: Cell, method: str) -> str:
@@ -86,11 +80,15 @@ def table(group: list[Cell]) -> str:
 @cache
 def recommended(cell: Cell) -> tuple[Ways, str]:
     """What `diagnose` says of a cell, and the method of the study that does it."""
-    step = read_json(path_of(cell, "uniform"))["step"]
+    uniform = measured(cell, "uniform")
+    assert uniform is not None
     found = compare_ways(
-        make_problem(cell.problem, cell.steps), num_active=cell.active, step_size=step
-    )
+        make_problem(cell.problem, cell.steps), num_active=cell.active, step_size=uniform.step,
+        rounds=cell.rounds,
+    )  # fmt: skip
     name = found.best.name
+    if name == "drift, spread":
+        return found, "drift, importance, spread"
     if name in ("difference", "drift") and found.weighted:
         name = f"{name}, importance"
     if name == "difference" and result(cell, name) is None and cell.problem not in PRESETS:
@@ -101,9 +99,9 @@ def recommended(cell: Cell) -> tuple[Ways, str]:
 def predicted_table() -> str:
     """What `diagnose` says of every cell without absences, and whether it is right."""
     lines = [
-        "| | importance | spread | correction | size | direction | drift | noise "
+        "| | importance | spread | correction | with spread | size | direction | drift | noise "
         "| recommended | measured best | recommended over best |",
-        "|---" * 11 + "|",
+        "|---" * 12 + "|",
     ]
     right = total = 0
     for cell in cells():
@@ -116,7 +114,7 @@ def predicted_table() -> str:
         error = math.hypot(known[best][1], known.get(chosen, (0.0, 0.0))[1])
         good = chosen in known and known[chosen][0] <= known[best][0] + error
         right, total = right + good, total + 1
-        ways = ("importance", "spread", "drift")
+        ways = ("importance", "spread", "drift", "drift, spread")
         times = " | ".join(f"{found.ways[way].times_smaller:.3g}" for way in ways)
         shares = " | ".join(f"{part:.0%}" for part in found.sources.shares().values())
         mark = f"{ratio:.2f}" if good else f"**{ratio:.2f}**"
@@ -156,7 +154,7 @@ def page() -> str:
     _, tail = rest.split(END, 1)
     figures()
     PAGE.write_text(f"{head}{BEGIN}\n{PICTURES}\n{tables()}{END}{tail}", encoding="utf-8")
-    return f"{PAGE} has the tables of what is in {path_of(cells()[0], 'uniform').parents[1]}"
+    return f"{PAGE} has the tables"
 
 
 SHOWN = {

@@ -4,10 +4,12 @@
     python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
     python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
     python benchmarks/variance_study.py page       # both, the tables into docs/variance.md
+    python benchmarks/variance_study.py keep       # means and errors into benchmarks/variance.json
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
 over four step sizes with seeds of their own, and then run with `--seeds` others. One file for every
-cell and method in benchmarks/results/variance: what is there is not run again.
+cell and method in benchmarks/results/variance: what is there is not run again. What is not there is
+taken from benchmarks/variance.json, so that tables and page can be made without running anything.
 """
 
 from __future__ import annotations
@@ -205,7 +207,7 @@ def run(num_seeds: int, minutes: float, only: str) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("run", "tables", "page", "figures"))
+    parser.add_argument("command", choices=("run", "tables", "page", "figures", "keep"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--only", default="")
@@ -215,9 +217,12 @@ def main() -> None:
     if given.command == "run":
         run(given.seeds, given.minutes, given.only)
         return
+    import variance_kept
     import variance_page
 
-    print(getattr(variance_page, given.command)())
+    print(
+        variance_kept.keep() if given.command == "keep" else getattr(variance_page, given.command)()
+    )
 
 
 if __name__ == "__main__":

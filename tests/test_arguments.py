@@ -6,13 +6,12 @@ The table says what each argument takes; every kind of value that it does not ta
 from __future__ import annotations
 
 import inspect
-import math
-import warnings
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
+from bad_arguments import complaint, wrong_of
 
 import isfed
 from isfed import (
@@ -26,35 +25,11 @@ from isfed import (
     SumTree,
     Uniform,
 )
+from isfed.datasets.reading import Reading
 from isfed.federation.agent import Rules
+from isfed.flower import Absences, Privacy, Safety, ScoreRange
 from isfed.simulate.history import History
 
-THING = object()
-MADE = ("problem", "algorithm", "data", "rules")  # where the table has a function that makes one
-MASKED = np.ma.masked_array([0.5, 0.5], mask=[True, False])
-NEVER_NUMBERS = [None, "x", b"1", math.nan, True, [], {}, THING, 1j]
-BAD: dict[str, list[Any]] = {
-    "whole": [*NEVER_NUMBERS, -1, 1.5, math.inf, 1e300],
-    "number": [*NEVER_NUMBERS, 10**400],
-    "positive": [*NEVER_NUMBERS, 0.0, -1.0, math.inf, 10**400],
-    "limit": [*NEVER_NUMBERS, -1.0],  # a positive number, or infinity
-    "amount": [*NEVER_NUMBERS, -1.0, math.inf],
-    "share": [*NEVER_NUMBERS, -0.1, 1.1, math.inf],
-    "range": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), (2.0, 1.0), THING],
-    "flag": [None, "x", 1, math.nan, [], THING],
-    "word": [None, 1, "no such word", [], {}, THING],
-    "text": [None, 1, [], {}, THING],
-    "object": [7, "no such word", math.nan, [], {}, THING, int],
-    "function": [7, "x", [], THING],
-    "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0]],
-    "rng": [None, "x", 1.5, -1, math.nan, True, [], THING],
-    "units": ["x", THING, [0.5], MASKED],
-    "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING],
-    "path": [None, 7, [], THING],
-    "columns": [7, "x", THING],
-    "filling": [None, "x", [], {}, THING, math.nan, True],
-    "int": [*NEVER_NUMBERS, 1.5, math.inf],
-}
 NUMBERS = {"step_size": "positive", "num_active": "whole", "local_steps": "whole?"}
 METHOD = {"step_size": "positive", "full_batch": "flag", "client_weights": "word"}
 SELECTED = {**METHOD, "num_active": "whole", "local_steps": "whole?"}
@@ -151,6 +126,8 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
         "agent": "text", "target": "text", "features": "columns?", "categorical": "columns",
         "task": "word", "missing": "filling", "standardise": "flag", "intercept": "flag",
         "least_rows": "whole?"}),
+    "Reading": (Reading, {}, {"format": "word?", "separator": "text?", "encoding": "word?",
+                              "decimal": "word", "na": "columns"}),
     "LeastSquares": (LeastSquares, {}, {"ridge": "amount"}),
     "Logistic": (isfed.Logistic, {}, {"ridge": "amount"}),
     "Huber": (isfed.Huber, {}, {"ridge": "amount", "knee": "positive"}),
@@ -209,6 +186,13 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "read_table": (isfed.read_table, {"source": {"a": [1], "t": [1]},
                                       "columns": Columns(agent="a", target="t")}, {
         "columns": "object"}),
+    "Privacy": (Privacy, {"clip": 1.0}, {"clip": "positive", "noise": "amount"}),
+    "ScoreRange": (ScoreRange, {"low": 0.1, "high": 2.0}, {"low": "amount", "high": "positive"}),
+    "Safety": (Safety, {"absences": Absences.ADJUSTED}, {
+        "absences": "object", "largest_adjustment": "limit", "enough": "share",
+        "patience": "share", "scores": "object", "most_inclusion": "share?",
+        "largest_change": "limit", "largest_ratio": "limit", "most_refusals": "whole",
+        "privacy": "object?"}),
     "load_results": (isfed.load_results, {}, {"folder": "path"}),
     "diagnose": (isfed.diagnose, {"problem": small, "num_active": 2}, {
         "problem": "object", "num_active": "whole", "importance": "object?", "params": "array"}),
@@ -265,29 +249,6 @@ for public in sorted(set(isfed.__all__) - {name.split(".")[0] for name in CALLS}
 def test_the_table_has_every_public_name():
     tried = {name.split(".")[0] for name in CALLS}
     assert set(isfed.__all__) - tried <= NOT_CALLED
-
-
-def wrong_of(kind: str) -> list[Any]:
-    optional = kind.endswith("?")
-    return [v for v in BAD[kind.rstrip("?")] if not (optional and v is None)]
-
-
-def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
-    """What is wrong with how a call takes a wrong value; None if it refuses it by name."""
-    arguments = {k: v() if callable(v) and k in MADE else v
-                 for k, v in given.items()}  # fmt: skip
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            call(**arguments | {name: value})
-    except (ValueError, TypeError) as error:
-        said = str(error)
-        if name in said and len(said) < 1000 and "unexpected keyword" not in said:
-            return None
-        return f"{name}={value!r:.40}: {type(error).__name__}: {said[:160]}"
-    except Exception as error:
-        return f"{name}={value!r:.40}: {type(error).__name__} {str(error)[:160]}"
-    return f"{name}={value!r:.40} was accepted"
 
 
 @pytest.mark.parametrize("name", CALLS)

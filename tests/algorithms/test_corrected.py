@@ -39,7 +39,7 @@ class Literal:
         self.own = {}  # c_k of those heard
         self.last = {}  # agent -> (c_k before its last turn, g_k of that turn)
         self.pairs = []  # of <g' - c, g - c> and |g - c|^2, oldest first
-        self.squares, self.excess = {}, {}
+        self.squares, self.noises, self.turns = {}, {}, {}
 
     def centre(self):
         if self.kind is None or not self.own:
@@ -82,24 +82,26 @@ class Literal:
             estimate += times / L * v / (K * p)
             scores.append(upload.scores[0])
             if self.kind is not None:
-                after[k], scores[-1] = self.learn(k, g, v, scores[-1])
+                after[k], scores[-1] = self.learn(k, g, v, times / (K * p), scores[-1])
         self.own.update(after)
         self.w = self.w - mu * estimate
         return np.array(scores)
 
-    def learn(self, k, g, v, spread):
+    def learn(self, k, g, v, weight, spread):
         if k in self.last:
             c_then, g_then = self.last[k]
-            self.pairs.append(
-                ((g - c_then) @ (g_then - c_then), (g_then - c_then) @ (g_then - c_then))
+            pair = np.array(
+                [(g - c_then) @ (g_then - c_then), (g_then - c_then) @ (g_then - c_then)]
             )
+            self.pairs.append(weight**2 * pair)
         self.last[k] = (self.memory(k), g)
-        gain, rate = self.gain(), self.algorithm.agents.rate
-        for table, value in ((self.squares, v @ v), (self.excess, v @ v - g @ g)):
-            table[k] = (1 - rate) * table[k] + rate * value if k in table else value
+        self.turns[k] = self.turns.get(k, 0) + 1
+        gain, rate = self.gain(), max(self.algorithm.agents.rate, 1 / self.turns[k])
+        for table, value in ((self.squares, v @ v), (self.noises, spread + v @ v - g @ g)):
+            table[k] = (1 - rate) * table.get(k, 0.0) + rate * value
         E, B = int(self.problem.local_steps[k]), int(self.problem.batch_size[k])
         noise = (1 - B / self.problem.data.num_examples[k]) / (E * B)
-        score = np.sqrt(noise * max(spread + self.excess[k], 0) + gain * self.squares[k])
+        score = np.sqrt(noise * max(self.noises[k], 0) + gain * self.squares[k])
         if self.algorithm.agents.score == Score.SECOND_MOMENT:
             score = np.sqrt(self.squares[k])
         return self.memory(k) + gain * v, score
@@ -173,7 +175,8 @@ def test_a_frozen_memory_of_zero_is_the_plain_method():
     plain = simulate(problem, make(problem, {}), rounds=40).params
     for kind in ("difference", "drift"):
         frozen = Correction(kind, gain=0.0, unseen="zero")
-        second = (Memory(score=Score.SECOND_MOMENT), Memory())
+        # With rate=1 the last turn alone makes a score, in both.
+        second = (Memory(score=Score.SECOND_MOMENT, rate=1.0), Memory())
         found = simulate(problem, make(problem, {"correction": frozen}, second), rounds=40).params
         expected = simulate(problem, make(problem, {}, second), rounds=40).params
         np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -1,7 +1,7 @@
 """The mean update over all draws of K=4, L=2 with one full-batch step: unbiased or not.
 
 For unbiased methods it is the update of full participation to 1e-12. For biased ones the
-difference is printed (pytest -rP) and must not be zero.
+difference is printed (`pytest -rP tests/algorithms/test_enumeration.py`) and must not be zero.
 """
 
 import itertools
@@ -12,21 +12,37 @@ from small_federations import SIZES, quadratics, regression
 
 from isfed import (
     FOLB,
+    KAVG,
+    AdaptiveTau,
     AgnosticFL,
+    CooperativeSGD,
     Current,
+    DecentralisedSGD,
     Deville,
+    ElasticAveraging,
     FedAsync,
     FedAvgScheme,
     FedCS,
     FedProx,
+    FullySynchronousSGD,
+    HierFAVG,
     HybridFL,
     ISFedAvg,
+    LocalGD,
+    LocalSGD,
+    Mocha,
+    MomentumSGD,
     Oracle,
+    PeriodicAveraging,
+    PowerOfChoice,
     QFedAvg,
     QFedSGD,
+    RestartedSGD,
+    StichSGD,
     Uniform,
 )
 from isfed.algorithms import agnostic, fedcs, folb, parts
+from isfed.algorithms.catalogue import CATALOGUE
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local
 from isfed.federation.cloud import Cloud, Selection
@@ -61,6 +77,13 @@ def update(algorithm):
     return algorithm.model(algorithm.round(state, agents, 0)) - START
 
 
+def biased_by(name, mean, full):
+    """How far a mean update is from the full one, relative to it; printed, and not zero."""
+    difference = np.linalg.norm(mean - full) / np.linalg.norm(full)
+    print(f"{name}: the mean update differs from the full one by {difference:.1%}")
+    assert difference > 1e-3
+
+
 def mean_over_pairs(algorithm, monkeypatch):
     """Over the six pairs of agents, each as likely."""
     updates = []
@@ -73,43 +96,137 @@ def mean_over_pairs(algorithm, monkeypatch):
     return np.mean(updates, axis=0)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "how"),
-    [
-        (FedProx(**COMMON), "uniform"),
-        (FedAvgScheme(scheme="II", **COMMON), "uniform"),
-        (FedAvgScheme(scheme="transformed-II", **COMMON), "uniform"),
-        (FedAvgScheme(scheme="transformed-II", client_weights="size", **COMMON), "size"),
-        (FedAvgScheme(scheme="II", client_weights="size", **COMMON), "size"),
-        (FedCS(**COMMON), "uniform"),  # without a deadline
-        (QFedAvg(power=0.0, **COMMON), "uniform"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
+UNBIASED = [
+    (FedProx(**COMMON), "uniform"),
+    (FedAvgScheme(scheme="II", **COMMON), "uniform"),
+    (FedAvgScheme(scheme="transformed-II", **COMMON), "uniform"),
+    (FedAvgScheme(scheme="transformed-II", client_weights="size", **COMMON), "size"),
+    (FedAvgScheme(scheme="II", client_weights="size", **COMMON), "size"),
+    (FedCS(**COMMON), "uniform"),  # without a deadline
+    (QFedAvg(power=0.0, **COMMON), "uniform"),
+    (QFedSGD(power=0.0, step_size=0.05, num_active=2), "uniform"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "how"), UNBIASED, ids=lambda v: getattr(v, "name", v))
 def test_unbiased(algorithm, how, monkeypatch):
     mean = mean_over_pairs(algorithm, monkeypatch)
     np.testing.assert_allclose(mean, full_update(weights_of(how)), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "how"),
-    [
-        (FedProx(client_weights="size", **COMMON), "size"),  # a ratio of two random sums
-        (FedAvgScheme(scheme="original", **COMMON), "uniform"),  # a smaller step
-        (QFedAvg(power=1.0, **COMMON), "uniform"),
-        (FOLB(prox=0.0, **COMMON), "uniform"),
-        (FOLB(prox=0.0, variant="two-sets", **COMMON), "uniform"),
-        (FedCS(deadline=0.4, **COMMON), "uniform"),
-        (HybridFL(deadline=0.8, permit=0.5, **COMMON), "uniform"),
-        (QFedSGD(power=1.0, step_size=0.05, num_active=2), "uniform"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
+BIASED = [
+    (FedProx(client_weights="size", **COMMON), "size"),  # a ratio of two random sums
+    (FedAvgScheme(scheme="original", **COMMON), "uniform"),  # a smaller step
+    (QFedAvg(power=1.0, **COMMON), "uniform"),
+    (FOLB(prox=0.0, **COMMON), "uniform"),
+    (FOLB(prox=0.0, variant="two-sets", **COMMON), "uniform"),
+    (FedCS(deadline=0.4, **COMMON), "uniform"),
+    (HybridFL(deadline=0.8, permit=0.5, **COMMON), "uniform"),
+    (QFedSGD(power=1.0, step_size=0.05, num_active=2), "uniform"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "how"), BIASED, ids=lambda v: getattr(v, "name", v))
 def test_biased(algorithm, how, monkeypatch):
-    mean, full = mean_over_pairs(algorithm, monkeypatch), full_update(weights_of(how))
-    difference = np.linalg.norm(mean - full) / np.linalg.norm(full)
-    print(f"{algorithm.name}: the mean update differs from the full one by {difference:.1%}")
-    assert difference > 1e-3
+    mean = mean_over_pairs(algorithm, monkeypatch)
+    biased_by(algorithm.name, mean, full_update(weights_of(how)))
+
+
+def everybody_works(how):
+    """Methods in which all agents work, one full-batch step each."""
+    given = {"step_size": 0.05, "client_weights": how}
+    full = {**given, "full_batch": True}
+    return [
+        LocalGD(**given), LocalSGD(**full), KAVG(steps=1, **full), RestartedSGD(**full),
+        RestartedSGD(steps=1, average="pre", **full), MomentumSGD(**full),
+        AdaptiveTau(adapt=False, budget=1e9, **full), HierFAVG(edges=2, **full),
+        CooperativeSGD(**full), FullySynchronousSGD(**full), PeriodicAveraging(steps=1, **full),
+        DecentralisedSGD(**full),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_nothing_is_left_to_chance_where_everybody_works(how):
+    full = full_update(weights_of(how))
+    for method in everybody_works(how):
+        if isinstance(method, RestartedSGD) and method.average == "pre" and how == "size":
+            continue  # it puts out the plain mean of models that lie apart
+        np.testing.assert_allclose(update(method), full, rtol=1e-12, err_msg=method.name)
+    stich = StichSGD(strong=1.0, shift=80.0, client_weights=how, full_batch=True)
+    state = stich.start(agents := agents_of(stich), START)
+    moved = stich.round(state, agents, 0).params - START
+    np.testing.assert_allclose(moved, full * stich.step_at(0) / 0.05, rtol=1e-12)
+
+
+def test_the_anchor_of_elastic_averaging_makes_a_shorter_step():
+    """The mean is over five models, of which four have stepped."""
+    full = full_update(weights_of("uniform"))
+    method = ElasticAveraging(step_size=0.05, full_batch=True)
+    np.testing.assert_allclose(update(method), 0.8 * full, rtol=1e-12)
+    biased_by(method.name, update(method), full)
+
+
+def test_biased_though_everybody_works():
+    full = full_update(weights_of("uniform"))
+    unequal = RestartedSGD(step_size=0.05, steps=(1, 4, 2, 3), full_batch=True)
+    # By 2.5 steps on average: what is left is that agents with more steps count more.
+    biased_by("RestartedSGD, unequal steps", update(unequal) / 2.5, full)
+    worst = PowerOfChoice(candidates=4, **COMMON)  # nothing is random: the two largest risks
+    biased_by("PowerOfChoice", update(worst), full)
+    agnostic_fl = AgnosticFL(step_size=0.05, mixture_step=0.02)
+    agents = agents_of(agnostic_fl)
+    state = agnostic_fl.round(agnostic_fl.start(agents, START), agents, 0)
+    np.testing.assert_allclose(state.params - START, full, rtol=1e-12)  # as lambda begins
+    back = agnostic_fl.round(state._replace(params=START), agents, 1)
+    biased_by("AgnosticFL, once lambda has moved", back.params - START, full)
+    biased_by("Mocha", update(Mocha()), full)
+
+
+def test_the_near_optimal_selection_of_folb_is_biased(monkeypatch):
+    """Over both draws, by the probabilities that it hands over."""
+    method = FOLB(prox=0.0, variant="near-optimal", **COMMON)
+    mean, total = np.zeros(3), 0.0
+    for pair in itertools.product(range(4), repeat=2):
+        chances = []
+
+        def planted(mass, _, pair=pair, chances=chances):
+            prob = mass / mass.sum()
+            chances.append(prob[pair[0]] * prob[pair[1]])
+            return np.unique(pair, return_counts=True)
+
+        monkeypatch.setattr(folb, "count_draws", planted)
+        moved = update(method)
+        mean, total = mean + chances[0] * moved, total + chances[0]
+    np.testing.assert_allclose(total, 1.0, rtol=1e-12)
+    biased_by("FOLB, near-optimal", mean, full_update(weights_of("uniform")))
+
+
+def test_every_method_of_the_catalogue_is_enumerated():
+    """Here, or where the name says."""
+    elsewhere = {
+        "ISFedAvg": "below, and tests/test_unbiased.py",
+        "FedAvg": "the draws of FedProx without prox: test_equivalences.py",
+        "DynamicFedAvg": "ISFedAvg with uniform policies: test_equivalences.py",
+        "importance": "makes an ISFedAvg",
+        **dict.fromkeys(("SCAFFOLD", "FedVARP", "ClusteredSampling"), "test_variance_rivals.py"),
+    }
+    here = {type(method).__name__ for method, _ in [*UNBIASED, *BIASED]}
+    here |= {method.name for method in everybody_works("uniform")}
+    here |= {"StichSGD", "ElasticAveraging", "FedAsync", "AgnosticFL", "Mocha", "PowerOfChoice"}
+    missing = {entry.name for entry in CATALOGUE} - here - set(elsewhere)
+    assert not missing
+
+
+def test_the_uniform_draw_has_the_same_chance_for_every_pair():
+    """What the means above take for granted of `draw_uniformly`."""
+    agents, rounds = agents_of(FedProx(**COMMON)), 6000
+    counts = np.zeros((4, 4))
+    for round_index in range(rounds):
+        one, other = np.sort(parts.draw_uniformly(agents, 2, round_index))
+        counts[one, other] += 1.0
+    found = counts[np.triu_indices(4, 1)] / rounds
+    stderr = np.sqrt(1.0 / 6.0 * 5.0 / 6.0 / rounds)
+    assert (np.abs(found - 1.0 / 6.0) < 4.5 * stderr).all()
 
 
 def test_scheme_one_is_unbiased_over_draws_with_replacement(monkeypatch):
@@ -252,6 +369,6 @@ def test_fedasync_takes_a_share_of_the_full_step():
             method._mixed(START, START, np.array([agent]), 0, agents, 0, np.ones(1, int))
         )
         assert state.params is not None
-    mean = np.mean(updates, axis=0) - START
-    np.testing.assert_allclose(mean, 0.6 * full_update(np.full(4, 0.25)), rtol=1e-12)
-    print("FedAsync: the mean update differs from the full one by 40.0%")
+    mean, full = np.mean(updates, axis=0) - START, full_update(np.full(4, 0.25))
+    np.testing.assert_allclose(mean, 0.6 * full, rtol=1e-12)
+    biased_by("FedAsync", mean, full)

@@ -199,6 +199,19 @@ def test_local_sgd_with_one_step_is_minibatch_sgd_on_the_same_draws():
     )
 
 
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_local_gd_with_one_step_is_gradient_descent_by_the_letter(how: Any):
+    problem = regression()
+    sizes = problem.data.num_examples
+    weights = sizes / sizes.sum() if how == "size" else np.full(4, 0.25)
+    params = np.zeros(3)
+    for _ in range(30):
+        gradients = [h @ params - b for h, b in quadratics(problem)]
+        params = params - 0.02 * weights @ np.array(gradients)
+    found = run(LocalGD(client_weights=how, **STEP), problem, rounds=30)
+    np.testing.assert_allclose(found, params, rtol=1e-12)
+
+
 def test_momentum_with_one_step_is_central_momentum():
     for nesterov in (False, True):
         problem = regression()

@@ -1,5 +1,7 @@
 """Checks named in the specification of each method in which everybody works."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from small_federations import identical_agents, regression
@@ -34,16 +36,25 @@ def test_the_best_elastic_pull_gives_the_second_eigenvalue(workers):
 
 def test_mixing_matrices_are_checked():
     problem = regression()
-    cases = {
+    cases: dict[str, Any] = {
         "sums to": np.eye(4) * 0.9,
         "not symmetric": np.array(
             [[0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5], [0.5, 0, 0, 0.5]]
         ),
         "shape": np.eye(3),
+        r"entry \(0, 1\) of the mixing matrix is -1, and an eigenvalue has the size 3": np.kron(
+            np.eye(2), [[2.0, -1.0], [-1.0, 2.0]]
+        ),
+        "row 0 of the mixing matrix sums to nan": np.full((4, 4), np.nan),
+        "is 'ring'; it must be a matrix of numbers": "ring",
     }
     for message, matrix in cases.items():
         method = CooperativeSGD(step_size=0.01, mixing=lambda _, m=matrix: m)
         with pytest.raises(ValueError, match=message):
+            simulate(problem, method, rounds=1)
+    for pull in (0.5, 5.0):  # 1 - 5 pull is an eigenvalue
+        method = ElasticAveraging(step_size=0.01, pull=pull)
+        with pytest.raises(ValueError, match=f"eigenvalue has the size {5 * pull - 1:g}"):
             simulate(problem, method, rounds=1)
 
 

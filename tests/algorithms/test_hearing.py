@@ -1,17 +1,21 @@
 """Lost uploads, costs and spreads under ISFedAvg, with and without a correction."""
 
+from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from corrected_cases import CORRECTIONS, make, round_with, small_problem
+from corrected_cases import CORRECTIONS, POLICIES, make, round_with, small_problem
 
 from isfed import Clock, Deville, ISFedAvg, LocalPivotal, Memory, Running, Spread, Uniform, simulate
 from isfed.algorithms.corrected import CorrectedState
 from isfed.federation.absences import WINDOW
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
+from isfed.sampling.designs.outcomes import outcomes
+from isfed.sampling.designs.spread import Along
+from isfed.sampling.policies import ScorePolicy, Table
 from isfed.simulate.run import make_run
 
 AWAY = Clock(drop=0.4)
@@ -76,13 +80,16 @@ def test_a_turn_that_is_lost_moves_no_memory(choices, monkeypatch):
     state, before = copied(after), copied(after)
     after = round_with(algorithm, state, agents, np.array([3, 1]))
     assert np.array_equal(after.own, before.own)
-    np.testing.assert_allclose(after.params, before.params - 0.02 * before.centre)
+    assert np.array_equal(after.params, before.params)
 
 
 @pytest.mark.parametrize("absences", ["drop", "adjusted"])
 @pytest.mark.parametrize("choices", KINDS)
 def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
-    """c + 1/K sum_k a_k (grad P_k - c_k), a_k = r_k when dropped and 1 when adjusted."""
+    """a c + 1/K sum_k a_k (grad P_k - c_k), a_k = r_k when dropped and 1 when adjusted.
+
+    a is the share of the turns that are taken, sum_k p_k r_k, or 1.
+    """
     problem = small_problem(full=True, steps=1)
     algorithm = make(problem, KINDS[choices], absences=absences, design=Deville())
     agents, state = at_rest(algorithm, problem)
@@ -91,9 +98,6 @@ def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
     if absences == "adjusted":  # a history in which the estimate of 1 / r_k is just right
         state.responses[:, 0], state.responses[:, 1] = 500, WINDOW
         state.responses[:, 2:] = (500 - WINDOW / rates).astype(int)[:, None]
-    from isfed.sampling.designs.outcomes import outcomes
-    from isfed.sampling.policies import Table
-
     table = Table.over(state.agent_nodes, 5, algorithm.agents, algorithm.agent_design)
     mean = np.zeros(3)
     for units, chance in outcomes(Deville(), table.inclusion(2)):
@@ -112,8 +116,30 @@ def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
         own = state.own if choices == "fixed gain, from zero" else own
         centre = state.centre
     weights = rates if absences == "drop" else np.ones(5)
-    expected = centre + weights @ (gradients - own) / 5
+    expected = table.inclusion(2) @ weights / 2 * centre + weights @ (gradients - own) / 5
     np.testing.assert_allclose(mean, state.params - 0.02 * expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("policies", ["uniform", "memory", "running"])
+@pytest.mark.parametrize("choices", KINDS)
+def test_a_spread_is_unbiased_along_whatever_order_it_has(choices, policies, monkeypatch):
+    """Given the past, over every set of agents that can be drawn along the order."""
+    problem = small_problem(full=True, steps=1)
+    algorithm = make(problem, KINDS[choices], POLICIES[policies], design=Spread(every=4))
+    agents, state = at_rest(algorithm, problem)
+    assert sorted(state.order) == list(range(5))
+    assert state.order.tolist() != list(range(5))
+    policy = algorithm.agents
+    if not policy.equal:  # the share of uniform probability that the cloud has chosen
+        policy = replace(cast(ScorePolicy, policy), floor=float(state.share[0]))
+    chances = Table.over(state.agent_nodes, 5, policy, Deville()).inclusion(2)[state.order]
+    mean = np.zeros(3)
+    for units, chance in outcomes(Deville(), chances):
+        drawn = state.order[list(units)]
+        monkeypatch.setattr(Along, "draw", lambda *_, drawn=drawn: drawn)
+        mean += chance * algorithm.round(copied(state), agents, 99).params
+    gradient = agents.gradients(np.arange(5), state.params).mean(axis=0)
+    np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
 
 
 def test_drift_finds_the_optimum_although_agents_are_away():

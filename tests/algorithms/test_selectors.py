@@ -68,6 +68,18 @@ def test_more_time_never_means_fewer_agents_if_uploads_are_equal():
 def test_nobody_in_time_leaves_the_model_and_a_hopeless_deadline_is_an_error():
     times = random_times(0)
     assert greedy_schedule(times, deadline=0.01).chosen.size == 0
+    # One agent is asked; the deadline is between the fastest and the slowest of all.
+    method = FedCS(step_size=0.02, num_active=1, deadline=0.3)
+    agents, start = agents_of(method), np.array([0.3, -0.2, 0.5])
+    state = method.start(agents, start)
+    someone = set()
+    for i in range(20):
+        asked, schedule = method.schedule(agents, i)
+        params = method.round(state, agents, i).params
+        assert asked.size == 1
+        assert np.array_equal(params, start) == (schedule.chosen.size == 0)
+        someone.add(bool(schedule.chosen.size))
+    assert someone == {True, False}
     with pytest.raises(ValueError, match="no agent meets it"):
         simulate(regression(), FedCS(deadline=1e-3, **SOME), rounds=1)
 

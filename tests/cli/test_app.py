@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import typer
+from rich.table import Table
+from rich.text import Text
 
 import isfed
 from isfed.cli.app import app
+from isfed.cli.common import console, one_line_errors
 from isfed.sampling.designs import ALL_DESIGNS
 
 
@@ -41,6 +45,39 @@ def test_every_argument_and_option_is_explained():
         return found
 
     assert unexplained(typer.main.get_command(app), "isfed") == []
+
+
+def test_brackets_in_help_are_printed(run):
+    def plain(text: str | None) -> str:
+        return Text.from_markup(text or "").plain
+
+    def lost(command: Any, path: str) -> list[str]:
+        below = getattr(command, "commands", {})
+        said = command.help if below else inspect.getdoc(command.callback)
+        found = [] if plain(command.help) == (said or "") else [path]
+        for parameter in command.params:
+            text = getattr(parameter, "help", None) or ""
+            found += [] if plain(text) == text else [f"{path} {parameter.name}"]
+        return found + [place for name, sub in below.items() for place in lost(sub, name)]
+
+    assert lost(typer.main.get_command(app), "isfed") == []
+    assert "pip install 'isfed[torch]'" in run("reproduce", "networks", "--help")[1]
+
+
+@pytest.mark.parametrize("name", ["a [bold] one", "no [/end]"])
+def test_brackets_in_names_are_printed(name, capsys):
+    table = Table()
+    table.add_column("name", no_wrap=True)
+    table.add_row(name)
+    console.print(table)
+    assert name in capsys.readouterr().out
+
+
+def test_a_missing_extra_is_no_fault_of_ours(capsys):
+    with pytest.raises(typer.Exit) as ended, one_line_errors():
+        raise ImportError("this needs PyTorch: pip install 'isfed[torch]'")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "error: this needs PyTorch: pip install 'isfed[torch]'\n"
 
 
 def test_designs_lists_every_design(run):

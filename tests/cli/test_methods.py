@@ -1,9 +1,14 @@
 """`isfed methods` as a user meets it."""
 
+import io
 import json
+import re
+
+import pytest
+from rich.console import Console
 
 from isfed.algorithms.catalogue import CATALOGUE
-from isfed.report.methods import as_json, as_table, entries
+from isfed.report.methods import HEADINGS, WIDE, as_json, as_table, entries, for_terminal
 
 
 def test_the_command(run):
@@ -15,3 +20,26 @@ def test_the_command(run):
     assert code == 0
     assert all(entry.name in text for entry in CATALOGUE)
     assert as_table().row_count == len(entries())
+
+
+def printed(width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(for_terminal(width))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, WIDE - 1, WIDE, 240])
+def test_nothing_is_cut_in_a_terminal_of_any_width(width):
+    text = printed(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    words = " ".join(re.findall(r"[^\s│┃]+", text))
+    for heading in list(HEADINGS.values())[2:]:
+        assert set(heading.split()) <= set(words.split())
+    found = set(words.split())
+    for entry in CATALOGUE:
+        for key in HEADINGS:
+            said = getattr(entry, key)
+            assert width < WIDE or set(said.split()) <= found
+            if width < WIDE:  # one cell in a row of its own lines: whole but for line breaks
+                assert said in words

@@ -183,7 +183,7 @@ def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
 def test_diagnose_answers_for_a_named_problem(run, tmp_path):
     code, text = run("diagnose", "breast-cancer")
     assert code == 0, text
-    assert "importance sampling of both" in text
+    assert "importance sampling of: predicted at w^o" in text
     assert "by importance" in text or "would not help" in text
     content = json.loads((tmp_path / "runs/diagnose-breast-cancer/summary.json").read_text())
     assert content["setting"]["num_agents"] == 20
@@ -211,7 +211,7 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
         (["table.csv"], "give --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
         (["equal", "--ridge", "5"], "equal is not a table, so it takes no --ridge"),
-        (["equal", "--active", "301"], "--active 301 exceeds num_agents=300"),
+        (["equal", "--active", "301"], "--active 301 exceeds the number of agents, 300"),
         (["equal", "--active", "0"], "--active 0 must be a whole number >= 1"),
         (["equal", "--batch-size", "0"], "--batch-size 0"),
         (["equal", "--local-steps", "0"], "--local-steps 0"),

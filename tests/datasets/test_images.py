@@ -4,6 +4,7 @@ import gzip
 import struct
 import sys
 import types
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -86,11 +87,50 @@ def test_partitioners_of_flwr_datasets_are_accepted(datasets):
     assert labels[partition.rows].tolist() == [0, 0, 1, 1, 2, 2, 2]
 
 
-def test_partitioners_that_lose_rows_are_refused(datasets):
+def test_rows_that_a_partitioner_leaves_out_are_not_used(datasets):
+    labels = np.array([0, 7, 1, 2, 7])
+    with pytest.warns(UserWarning, match="Dealer leaves out 2 of 5 rows"):
+        partition = from_flwr(Dealer(lambda label: label), label=labels)
+    data = partition.federate(np.arange(10.0).reshape(5, 2), labels)
+    assert data.targets.tolist() == [0, 1, 2]
+    assert data.features[:, 0].tolist() == [0.0, 4.0, 6.0]
+    with pytest.raises(ValueError, match="the partition is of 5 rows, but there are 3"):
+        partition.federate(np.zeros((3, 2)), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "lost"),
+    [
+        ("DirichletPartitioner", {"partition_by": "label", "alpha": 0.5}, False),
+        ("IidPartitioner", {}, False),
+        (
+            "PathologicalPartitioner",
+            {"partition_by": "label", "num_classes_per_partition": 1},
+            True,
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Classes")
+def test_the_real_flwr_datasets(name, options, lost):
+    real = pytest.importorskip("flwr_datasets.partitioner")
+    labels = np.repeat(np.arange(5), 40)
+    partitioner = getattr(real, name)(num_partitions=4, **options)
+    warned = pytest.warns(UserWarning, match="leaves out 80 of 200") if lost else nullcontext()
+    with warned:
+        partition = from_flwr(partitioner, label=labels)
+    expected = [partitioner.load_partition(k)["label"] for k in range(4)]
+    data = partition.federate(labels[:, None], labels)
+    for k, theirs in enumerate(expected):
+        assert data.agent(k)[1].tolist() == list(theirs)
+
+
+def test_partitioners_that_give_a_row_twice_are_refused(datasets):
     with pytest.raises(ValueError, match="leaves agent 2 without examples"):
         from_flwr(Dealer(lambda label: min(label, 1)), label=np.array([0, 1, 2]))
-    with pytest.raises(ValueError, match="deals 3 rows of 4"):
-        from_flwr(Dealer(lambda label: label), label=np.array([0, 1, 2, 7]))
+    twice = Dealer(lambda label: label)
+    twice.load_partition = lambda k: {"isfed-row": [0, k]}
+    with pytest.raises(ValueError, match="deals 6 rows of which only 3 are different"):
+        from_flwr(twice, label=[0, 1, 2])
     with pytest.raises(ValueError, match="one length"):
         from_flwr(Dealer(lambda label: label), label=[0, 1], other=[1])
 

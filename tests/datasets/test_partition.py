@@ -55,6 +55,8 @@ def test_a_partition_that_loses_or_duplicates_a_row_cannot_be_made():
     for rows in ([0, 0, 2], [0, 1, 3]):
         with pytest.raises(ValueError, match="each exactly once"):
             Partition(np.array(rows), np.array([0, 3]), np.array(["a"]))
+    with pytest.raises(ValueError, match="rows must be 0 to 3, each at most once"):
+        Partition(np.array([0, 0, 3]), np.array([0, 3]), np.array(["a"]), num_rows=4)
     with pytest.raises(ValueError, match="offsets must lead to 3"):
         Partition(np.arange(3), np.array([0, 2]), np.array(["a"]))
 

@@ -82,6 +82,8 @@ def test_the_digest_sees_every_change(small):
         ({"name": "a/b"}, ["a/b"]),
         ({"algorithm": []}, ["[[algorithm]]"]),
         ({"problem": {"preset": "papr"}}, ["papr", "'paper'"]),
+        ({"problem": {"preset": {"x": 1}}}, ["preset={'x': 1}"]),
+        ({"problem": {"preset": ["paper"]}}, ["preset=['paper']"]),
         ({"problem": {"num_agent": 3}}, ["'num_agent'", "num_agents"]),
         ({"problem": {"num_agents": 0}}, ["num_agents=0"]),
         ({"problem": {"num_agents": 2}}, ["num_active=3", "num_agents=2"]),

@@ -1,6 +1,7 @@
 """`isfed reproduce systems` on small problems: every method, what it costs, and where it rests."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,6 +83,30 @@ def test_rest_is_the_solution_of_the_linear_system(name):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_stragglers_rest_where_their_mean_round_does():
+    """Two of four are slow, each with one half: 1 to E_k - 1 steps, all as likely."""
+    problem = regression(local_steps=np.array([1, 4, 2, 3]))
+    maps = []
+    for (h, b), steps in zip(quadratics(problem), (1, 4, 2, 3), strict=True):
+        ends = [after_steps(h, b, step_size=STEP, steps=n, prox=0.7) for n in range(1, 5)]
+        slow = ends[: max(1, steps - 1)]
+        maps.append(
+            tuple(
+                0.5 * ends[steps - 1][part] + 0.5 * np.mean([end[part] for end in slow], axis=0)
+                for part in (0, 1)
+            )
+        )
+    expected = fixed_point(maps, np.full(4, 0.25))
+    method = FedProx(prox=0.7, step_size=STEP, num_active=4, stragglers=0.5)
+    found = resting.rest(problem, without_chance(method, problem))
+    assert found is not None
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    without = resting.rest(problem, without_chance(replace(method, stragglers=0.0), problem))
+    assert np.linalg.norm(found - without) > 1e-3
+    dropped = replace(method, keep_stragglers=False)
+    np.testing.assert_array_equal(resting.rest(problem, without_chance(dropped, problem)), without)
+
+
 def test_other_objectives_rest_where_theirs_is_least():
     """q-FedAvg with one full-batch step: the gradient of sum P_k^2 / 2 vanishes there."""
     problem = regression(local_steps=1)
@@ -103,10 +128,11 @@ def test_every_method_of_table_1_and_every_selector_takes_part():
     problem = part.source.make()
     kinds = {METHODS.name_of(m) or type(m).__name__ for m in methods_of(part, problem).values()}
     same = {"KAVG": "LocalSGD", "PeriodicAveraging": "LocalSGD", "CooperativeSGD": "CooperativeSGD",
-            "DecentralisedSGD": "CooperativeSGD", "FedAvg": "ISFedAvg"}  # fmt: skip
+            "DecentralisedSGD": "CooperativeSGD", "FedAvg": "ISFedAvg",
+            "DynamicFedAvg": "ISFedAvg"}  # fmt: skip
     for row in TABLE_1:
         for name in row[0].replace(" and its special cases", "").split(", "):
-            assert name in kinds or same.get(name, "ISFedAvg") in kinds
+            assert name in kinds or same[name] in kinds
     assert {"FedCS", "HybridFL", "FOLB", "AgnosticFL", "QFedAvg", "QFedSGD"} <= kinds
     names = [*itertools.chain(*FAMILIES.values()), *REFERENCES]
     assert sorted(names) == sorted(methods_of(part, problem))

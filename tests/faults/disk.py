@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from common import (
+    LONGEST,
     Tally,
     call,
     command,
@@ -103,7 +104,7 @@ def two(place: Path, tally: Tally, *, pairs: int) -> None:
                 )
             )
             time.sleep(rng.random() * rng.choice([0.1, 1.0]) * known[name][1])
-        ends = [(p.communicate(timeout=300)[1], p.returncode) for p in started]
+        ends = [(p.communicate(timeout=LONGEST)[1], p.returncode) for p in started]
         for errors, code in ends:
             wrong = judged(code, errors, allowed=[0, 1])
             if wrong or (code == 1 and "another run is writing" not in errors):

@@ -30,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be repeated")
     parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run to kill")
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--damage", type=float, default=1.0, help="share of the damages")
@@ -52,7 +53,7 @@ def main() -> int:
         elif part == "two":
             disk.two(place, tally, pairs=given.pairs)
         else:
-            kills.run(place, tally, kills=given.kills)
+            kills.run(place, tally, kills=given.kills, first=given.first)
         tally.save()
         wrong += len(tally.wrong)
         _report(part, tally)

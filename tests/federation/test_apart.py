@@ -10,6 +10,7 @@ from corrected_cases import CORRECTIONS, POLICIES, make, small_problem
 from isfed import ISFedAvg, Memory, Spread, Upload
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.in_process import Federation
+from isfed.federation.absences import Absences
 from isfed.federation.apart import MeanMemory, OwnMemory, Terms, corrected_turn, noise_share
 from isfed.federation.coordinator import Coordinator
 from isfed.federation.correction import make_rule
@@ -179,14 +180,17 @@ def test_an_agent_asked_in_a_round_that_was_lost_and_not_again_forgets_that_turn
     np.testing.assert_allclose(apart.memories().mean(axis=0), apart.centre, rtol=0, atol=1e-13)
 
 
-def test_a_round_without_answers_still_follows_c():
+@pytest.mark.parametrize("absences", Absences)
+def test_a_round_without_answers_follows_c_only_if_absences_are_adjusted(absences):
     problem = small_problem()
-    apart = Apart(problem, make(problem, {"correction": "drift"}))
+    safety = replace(ANYONE, absences=absences)
+    apart = Apart(problem, make(problem, {"correction": "drift"}), safety=safety)
     for _ in range(5):
         apart.step()
     before, centre = apart.coordinator.params, apart.centre.copy()
     apart.step(lambda agent, work: None)
-    np.testing.assert_allclose(apart.coordinator.params, before - 0.02 * centre)
+    part = 1.0 if absences is Absences.ADJUSTED else 0.0
+    np.testing.assert_allclose(apart.coordinator.params, before - part * 0.02 * centre)
     np.testing.assert_array_equal(apart.centre, centre)
 
 

@@ -1,12 +1,16 @@
 """The agent's file, and what it does not believe of the cloud."""
 
 # pyright: reportMissingImports=false
+import os
+from datetime import datetime
+from errno import ENOSPC
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from isfed import PAPER, ISFedAvg
-from isfed.base.files import load_arrays
+from isfed.base.files import load_arrays, save_arrays
 from isfed.federation.trust import ScoreRange
 from isfed.flower import agent_turn, tell_agent, wire
 from isfed.flower.arrays import Layout
@@ -58,7 +62,7 @@ def test_a_turn_that_was_overtaken_does_not_write_over_a_later_one(tmp_path):
         lambda _: ask(tmp_path, round_index=5) and PROBLEM.data.agent(0), loss=PROBLEM.loss
     )
     ask(tmp_path, round_index=4, handler=overtaken)
-    (path,) = tmp_path.glob("agent-0-*.npz")
+    (path,) = tmp_path.glob("agent-own-*.npz")
     assert load_arrays(path)["round_index"] == 5
 
 
@@ -150,7 +154,13 @@ def test_two_jobs_do_not_reset_each_other(tmp_path):
 def test_a_cloud_that_begins_job_after_job_does_not_fill_the_disk(tmp_path):
     for i in range(20):
         ask(tmp_path, job=f"job {i}")
-    assert len(list(tmp_path.glob("agent-0-*.npz"))) == 16
+    assert len(list(tmp_path.glob("agent-own-*.npz"))) == 16
+
+
+def test_nor_one_that_calls_the_agent_by_number_after_number(tmp_path):
+    for i in range(20):
+        ask(tmp_path, agent=i, num_agents=100)
+    assert len(list(tmp_path.glob("agent-own-*.npz"))) == 16
 
 
 def test_after_its_budget_an_agent_tells_nothing_new(tmp_path):
@@ -171,6 +181,84 @@ def test_the_budget_begins_anew_every_day(tmp_path, monkeypatch):
     (tmp_path / "reports.json").write_text(content.replace("20", "19", 1))  # a century ago
     told.append(ask(tmp_path, round_index=2, handler=turn).score)
     assert told[0] == told[1] != told[2]
+
+
+class Day(datetime):
+    """A clock that shows another day."""
+
+    today_is = 1
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime(2030, 1, cls.today_is, tzinfo=tz)
+
+
+def test_a_clock_that_goes_back_gives_no_second_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr("isfed.flower.memory.datetime", Day)
+    turn = noisy(reports_per_day=1)
+    told = []
+    for number, day in enumerate([1, 2, 1, 2, 1, 3]):
+        monkeypatch.setattr(Day, "today_is", day)
+        told.append(ask(tmp_path, round_index=number, handler=turn).score)
+    assert told[1] == told[2] == told[3] == told[4]
+    assert len(set(told)) == 3  # one report on each of three days
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"2030-01-01": "x"}', '{"2030-01-01": -5}', "\0"])
+def test_a_damaged_count_of_reports_is_named_and_renews_nothing(tmp_path, content):
+    (tmp_path / "reports.json").write_text(content)
+    with pytest.raises(ValueError, match=r"reports\.json is damaged"):
+        ask(tmp_path, handler=noisy(reports_per_day=1))
+    assert (tmp_path / "reports.json").read_text() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"short", bytes(65)])
+def test_a_damaged_secret_is_not_used(tmp_path, content):
+    """The noise of an empty secret could be computed by anybody."""
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(ValueError, match=f"secret is damaged: it has {len(content)} bytes"):
+        ask(tmp_path, handler=noisy())
+
+
+def test_a_full_disk_costs_a_turn_and_no_memory(tmp_path, monkeypatch):
+    first, second = ask(tmp_path, round_index=0), None
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            ask(tmp_path, round_index=1)
+    second = ask(tmp_path, round_index=1)
+    assert [p.suffix for p in tmp_path.glob("*agent-*")] == [".npz"]  # nothing half written
+    ask(tmp_path / "spared", round_index=0)
+    spared = ask(tmp_path / "spared", round_index=1)
+    assert (second.change == spared.change).all()
+    assert not (first.change == second.change).all()
+
+
+def test_a_file_that_lacks_an_array_is_named(tmp_path):
+    ask(tmp_path)
+    (path,) = tmp_path.glob("agent-own-*.npz")
+    arrays = load_arrays(path)
+    del arrays["nodes_after"]
+    save_arrays(path, arrays)
+    with pytest.raises(ValueError, match=f"{path.name} lacks nodes_after; remove it"):
+        ask(tmp_path, round_index=1)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_folder_of_another_user_is_not_used(tmp_path, linked):
+    """Somebody made it first, where everybody may: he would read the secret, as its owner."""
+    folder = tmp_path / "state"
+    if linked:
+        (tmp_path / "mine").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "mine")
+    else:
+        folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(ValueError, match="belongs to another user"):
+        ask(folder, handler=noisy())
+    os.chown(folder, os.getuid(), os.getgid(), follow_symlinks=False)
+    ask(folder, handler=noisy())
 
 
 def test_what_an_agent_keeps_only_its_owner_can_read(tmp_path):

@@ -4,7 +4,8 @@
 import math
 
 import pytest
-from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from small_flower import initial, make_grid, make_strategy
 
 from isfed import ISFedAvg
 from isfed.flower import Strategy
@@ -45,6 +46,12 @@ BAD = {
     "infinite": lambda: reply(MetricRecord({"loss": [math.inf], "num-examples": 10})),
     "other names": lambda: reply(MetricRecord({"accuracy": 1.0, "num-examples": 10})),
     "a list for a number": lambda: reply(MetricRecord({"loss": [1.0, 2.0], "num-examples": 10})),
+    "a million numbers": lambda: reply(
+        MetricRecord({"loss": [0.5] * 1_000_000, "num-examples": 10})
+    ),
+    "twenty thousand names": lambda: reply(
+        MetricRecord({**{f"m{i}": 1.0 for i in range(20_000)}, "num-examples": 10})
+    ),
     "an error": lambda: reply(error="x" * 10**6),
     "nothing": nothing,
 }
@@ -83,3 +90,37 @@ def test_a_function_of_ones_own_gets_the_good_replies_and_may_fail(caplog):
 def test_no_good_reply_means_no_evaluation():
     strategy = Strategy(ISFedAvg(step_size=0.1, num_active=1), num_agents=3)
     assert strategy.aggregate_evaluate(1, [BAD["no record"]()]) is None
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nround 9: all well", "x" * 101])
+def test_names_that_would_spoil_a_log_are_left_out_even_if_all_agents_use_them(name):
+    strategy = Strategy(ISFedAvg(step_size=0.1, num_active=1), num_agents=3)
+    assert (
+        strategy.aggregate_evaluate(1, [reply(MetricRecord({name: 1.0, "num-examples": 1}))])
+        is None
+    )
+
+
+def messages(tmp_path, **options):
+    """What is sent for an evaluation by a strategy with names, and its grid."""
+    grid = make_grid(tmp_path)
+    strategy = make_strategy(**{"fraction_evaluate": 1.0, **options})
+    return strategy, grid, lambda: strategy.configure_evaluate(1, initial(), ConfigRecord(), grid)
+
+
+def test_more_nodes_asked_for_than_there_are_means_no_evaluation_and_no_waiting(tmp_path):
+    _, grid, ask = messages(tmp_path, min_evaluate_nodes=4, fraction_evaluate=0.1)
+    assert len(ask()) == 4
+    grid.offline.update([1001, 1002])
+    assert ask() == []  # Flower would wait for ever
+
+
+def test_strangers_and_agents_that_were_left_out_are_not_asked(tmp_path):
+    strategy, grid, ask = messages(tmp_path)
+    grid.contexts[1777] = grid.contexts[1000]  # online, and none of the names
+    assert sorted(m.metadata.dst_node_id for m in ask()) == [1000, 1001, 1002, 1003, 1004]
+    assert strategy.coordinator is not None
+    strategy.coordinator.standing.excluded[3] = True
+    sent = ask()
+    assert sorted(m.metadata.dst_node_id for m in sent) == [1000, 1001, 1002, 1004]
+    assert {m.metadata.ttl for m in sent} == {strategy.time_limit}

@@ -168,3 +168,34 @@ def test_a_folder_without_keys_is_no_ring(tmp_path):
     result = run(app, ["keys", "list", "--folder", str(tmp_path)])
     assert result.exit_code == 1
     assert "holds no ca.crt" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["revoke", "renew"])
+def test_a_path_is_no_agent_that_could_be_revoked(ring, verb):
+    outside = [ring.parent / "other", ring.parent / "other.pub"]
+    for path in outside:
+        path.write_text("of somebody else")
+    result = run(app, ["keys", verb, "../other", "--folder", str(ring)])
+    assert result.exit_code == 1
+    assert "there is no agent '../other'" in result.stderr
+    assert all(path.exists() for path in outside)
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("ca.crt", ["list"]),
+        ("server.pem", ["list"]),
+        ("server.pem", ["renew", "server"]),
+        ("ca.key", ["renew", "server"]),
+        ("ca.key", ["renew", "ca"]),
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\n", b"\xff\x00"])
+def test_a_damaged_file_is_named_and_nothing_is_written(ring, file, arguments, content):
+    (ring / file).write_bytes(content)
+    before = {path.name: path.read_bytes() for path in ring.iterdir()}
+    result = run(app, ["keys", *arguments, "--folder", str(ring)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {ring / file} is ")
+    assert {path.name: path.read_bytes() for path in ring.iterdir()} == before

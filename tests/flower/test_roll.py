@@ -62,9 +62,25 @@ def test_a_node_that_fails_at_first_is_asked_again():
     assert len(grid.questions[1001]) == 3
 
 
-def test_the_start_waits_as_long_as_the_join_limit_and_says_who_is_missing(caplog):
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_start_waits_as_long_as_the_join_limit_and_says_who_is_missing(caplog, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("isfed.flower.roll.time", clock)
     grid, roll = SlowGrid({1002: 10**9, 1003: 20}), Roll(4)
     roll.wait(grid, seconds=1.0)
+    assert clock.now == pytest.approx(1001.0, abs=0.02)
     assert sorted(roll.online(grid)) == [0, 1, 3]
     assert "3 of 4 agents are online; missing: 2. Is their SuperNode running" in caplog.text
     assert "5 seconds ahead or 5 minutes behind" in caplog.text

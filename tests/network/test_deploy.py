@@ -94,13 +94,15 @@ def test_agents_work_through_the_proxy_and_operators_do_not(federation, make_job
 
 
 # Two hosts that are network namespaces: the cloud's, with the rules, and another with two
-# addresses, of which the rules know one. What cannot be connected to within a second is dropped.
+# addresses, of which the rules know one. Nothing is waited for by the clock: the namespace, its
+# addresses and the servers are looked for until they are there. What the rules drop never answers,
+# so that the seconds before it is given up decide nothing on a busy machine.
 HOSTS = """
 set -e
 ip link set lo up
-unshare --net sleep 120 & agents=$!
+unshare --net sleep 600 & agents=$!
 trap 'kill $agents $servers' EXIT
-sleep 0.5
+until [ "$(readlink /proc/$agents/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
 ip link add cloud type veth peer name agents netns $agents
 ip address add 192.0.2.1/24 dev cloud
 ip link set cloud up
@@ -111,19 +113,21 @@ $there ip link set agents up
 nft -f rules
 python3 -m http.server 8443 > /dev/null 2>&1 & servers=$!
 python3 -m http.server 8000 > /dev/null 2>&1 & servers="$servers $!"
-sleep 1
+for port in 8443 8000; do
+    until (exec 3<> /dev/tcp/127.0.0.1/$port) 2> /dev/null; do sleep 0.1; done
+done
 for source in 192.0.2.10 192.0.2.99; do for port in 8443 8000; do
     $there python3 -c "
 import socket
 try:
-    socket.create_connection(('192.0.2.1', $port), 1.0, ('$source', 0))
+    socket.create_connection(('192.0.2.1', $port), 8.0, ('$source', 0))
     print('$source', $port, 'open')
 except TimeoutError:
     print('$source', $port, 'dropped')"
 done; done
 python3 -c "
 import socket
-socket.create_connection(('127.0.0.1', 8000), 5.0)
+socket.create_connection(('127.0.0.1', 8000), 60.0)
 print('own host', 8000, 'open')"
 """
 

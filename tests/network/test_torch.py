@@ -1,4 +1,4 @@
-"""A network over TLS with three agents: killed and continued, it is that of the process."""
+"""examples/flower-torch over TLS, three agents, killed and continued: the model of `simulate`."""
 
 # pyright: reportMissingImports=false
 import os
@@ -39,7 +39,7 @@ def test_killed_and_continued_it_is_the_model_of_the_process(federation, tmp_pat
     (results / "server.pid").unlink()
     federation.submit(tmp_path / "app", config)
     assert [line["round_index"] for line in watch.follow()] == [0, 1, 2, 3]
-    network = torch_app.NETWORK
+    network = torch_app.network
     problem = Problem(torch_app.data(), network, torch_app.STEPS, torch_app.BATCH)
     expected = simulate(problem, torch_app.ALGORITHM, rounds=4, seed=7).params[0]
     found = network.params(torch.load(results / "model.pt", weights_only=True))

@@ -157,8 +157,25 @@ ELSEWHERE = {
         "tests/flower/test_hostile.py",
     ),
     "a change as long as the others', in any direction": (
-        "**moves the model** by up to its weight: poisoning is not prevented",
-        "docs/deploy.md",
+        "**moves the model** by its length over L: poisoning is not prevented",
+        "tests/flower/test_replies.py",
+    ),
+    "a huge change before three agents have been heard": (
+        "**accepted** up to `largest_change`: there is no median yet to compare it with",
+        "tests/federation/test_standing.py",
+    ),
+    "two replies to one message": ("nothing: it counts once", "tests/flower/test_replies.py"),
+    "the reply of an earlier round again": (
+        "nothing: counts as an absence",
+        "tests/flower/test_replies.py",
+    ),
+    "training metrics named like the cloud's own counts": (
+        "nothing: the cloud's counts stay",
+        "tests/flower/test_replies.py",
+    ),
+    "any bytes, labels and records that Hypothesis thinks of": (
+        "nothing: read as they were sent, or refused",
+        "tests/flower/test_any_bytes.py",
     ),
     "a huge score in every round": (
         "more turns, up to the cap; no more weight",
@@ -169,6 +186,14 @@ ELSEWHERE = {
         "tests/flower/test_evaluation.py",
     ),
     "a malformed evaluation": ("nothing: left out", "tests/flower/test_evaluation.py"),
+    "a million metrics, or metrics whose names are log lines": (
+        "nothing: left out",
+        "tests/flower/test_evaluation.py",
+    ),
+    "an evaluation by a stranger, or by an agent that was left out": (
+        "nothing: not asked",
+        "tests/flower/test_evaluation.py",
+    ),
     "asking again under 400 job names to average the score's noise away": (
         "the same noise every time",
         "tests/flower/test_client.py",
@@ -181,7 +206,22 @@ ELSEWHERE = {
         "old files are removed",
         "tests/flower/test_client.py",
     ),
-    "a job named like a path": ("nothing: refused", "tests/flower/test_client.py"),
+    "a cloud that calls the agent by number after number, with the same aim": (
+        "old files are removed",
+        "tests/flower/test_client.py",
+    ),
+    "a job named like a path": (
+        "nothing: no file outside the agent's folder",
+        "tests/flower/test_client.py",
+    ),
+    "setting the agent's clock back for another day's budget of reports": (
+        "nothing: every day's reports are counted once",
+        "tests/flower/test_client.py",
+    ),
+    "another user of the agent's host who made its folder first": (
+        "nothing: the folder is not used",
+        "tests/flower/test_client.py",
+    ),
     "a second node that claims the number of another": (
         "not believed while the first is there",
         "tests/flower/test_strategy.py",

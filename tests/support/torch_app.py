@@ -1,10 +1,11 @@
-"""A Flower app whose agents train a small network by isfed's loop; one of them may be held up."""
+"""examples/flower-torch with isfed's local steps, as its README says; a turn may be held up."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -15,41 +16,40 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from torch import nn
 
-from isfed.algorithms.importance import importance
-from isfed.datasets.named import digits
-from isfed.datasets.partition import shards
-from isfed.flower import Strategy, torch_turn
-from isfed.torch import Network
+from isfed import FederatedData, flower
+from isfed.torch import Network, importance
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "flower-torch" / "after"))
+from torchapp.task import Net, load
 
 client, server = ClientApp(), ServerApp()
 DEFAULTS = {"rounds": 4, "seed": 7, "results": "", "hold": ""}
-STEPS, BATCH, AGENTS = 5, 16, 3
+STEPS, BATCH, AGENTS = 20, 32, 3
 torch.set_num_threads(1)
 
 
-def module():
-    """Batch norm and dropout: buffers, a counter without dimensions, and draws."""
-    return nn.Sequential(
-        nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10)
-    )
+network = Network(Net, nn.CrossEntropyLoss(reduction="none"))
+ALGORITHM = importance(step_size=0.05, num_active=2, weighting="step")
 
 
-NETWORK = Network(module)
-ALGORITHM = importance(step_size=0.1, num_active=2, weighting="step")
+def load_arrays(context):
+    """The images of this agent."""
+    return tuple(part.numpy() for part in load(context.node_config["partition-id"]))
 
 
 def data():
-    """The digits of three agents."""
-    rows = digits()
-    x, y = rows.features[:600].astype(np.float32), rows.targets[:600].astype(np.int64)
-    return shards(y, num_agents=AGENTS, per_agent=4).federate(x, y)
+    """Those of all agents, for the run in process."""
+    parts = [load(agent) for agent in range(AGENTS)]
+    x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    return FederatedData(x, y, np.cumsum([0, *(len(part[1]) for part in parts)]))
+
+
+turn = flower.torch_turn(load_arrays, network, local_steps=STEPS, batch_size=BATCH)
 
 
 @client.train()
 def train(message, context):
     """A turn; then it waits as long as the file says so."""
-    agent = context.node_config["partition-id"]
-    turn = torch_turn(lambda _: data().agent(agent), NETWORK, local_steps=STEPS, batch_size=BATCH)
     reply = turn(message, context)
     here = f"{message.content['isfed']['round']}"
     hold = Path(context.run_config["hold"])
@@ -71,12 +71,12 @@ def main(grid, context):
         with open(results / "rounds.jsonl", "a") as file:
             file.write(json.dumps({"round_index": report.round_index}) + "\n")
 
-    strategy = Strategy(
-        ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=300.0,
-        checkpoint=results / "checkpoint.npz", names=[f"agent{k}" for k in range(AGENTS)],
-        on_round=on_round, fraction_evaluate=0.0,
+    strategy = flower.Strategy(
+        ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=600.0,
+        join_limit=600.0, checkpoint=results / "checkpoint.npz",
+        names=[f"agent{k}" for k in range(AGENTS)], on_round=on_round, fraction_evaluate=0.0,
     )  # fmt: skip
-    initial = ArrayRecord(NETWORK.state_dict(NETWORK.initial()))
+    initial = ArrayRecord(network.state_dict(network.initial()))
     result = strategy.start(grid, initial, num_rounds=config["rounds"])
     torch.save(result.arrays.to_torch_state_dict(), results / "model.pt")
     (results / "done").write_text("")

@@ -1,5 +1,7 @@
 """Predicted errors against finite differences, closed forms and runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,20 @@ def test_the_expected_excess_is_that_of_the_recursion():
     for _ in range(30):
         square = (1 - 0.01 * found.curvature) ** 2 * square + 0.01**2 * found.noise
     assert found.excess(30, start) == pytest.approx(0.5 * found.curvature @ square)
+
+
+def test_the_excess_is_that_of_the_risk_whether_or_not_steps_are_divided():
+    """FedAvg at mu / E is the same algorithm with the 1/E at mu, and so is its excess."""
+    problem = EQUAL.replace(num_agents=4, num_examples=10).make()
+    problem = replace(problem, local_steps=5)
+    fedavg = FedAvg(step_size=0.002, num_active=2)
+    divided = replace(fedavg, step_size=0.01, divide_by_steps=True)
+    start = np.ones(problem.num_params)
+    one, other = (predict(problem, algorithm) for algorithm in (fedavg, divided))
+    assert one.excess(30, start) == pytest.approx(other.excess(30, start), rel=1e-9)
+    assert one.steady == pytest.approx(other.steady, rel=1e-9)
+    uneven = replace(problem, local_steps=np.array([1, 2, 5, 1]))
+    found = predict(uneven, fedavg)  # converges elsewhere: the excess there does not vanish
+    gap = uneven.risk(found.target) - uneven.risk(uneven.optimum)
+    quiet = replace(found, noise=np.zeros_like(found.noise))
+    assert quiet.excess(10**6, start) == pytest.approx(gap, rel=1e-6)

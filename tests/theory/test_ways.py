@@ -15,7 +15,9 @@ from isfed import (
     simulate,
     stable_step_size,
 )
+from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways, gradient_variance
+from isfed.theory.remembering import Memories
 from isfed.theory.stability import explain_divergence, memory_limit
 
 KINDS = 4
@@ -109,6 +111,55 @@ def test_a_correction_draws_by_scores_where_the_noise_of_agents_differs():
     assert unequal.weighted
     assert "with agents=Memory()" in unequal.recommendation()
     assert unequal.as_dict()["weighted"]
+
+
+def test_memories_that_few_rounds_have_taught_are_worth_less():
+    problem = federation("direction")
+    ways = [
+        compare_ways(problem, num_active=4, rounds=rounds).ways["drift"].variance
+        for rounds in (1, 10, 100, 10_000, None)
+    ]
+    assert ways == sorted(ways, reverse=True)
+    assert ways[0] > 2.0 * ways[2]
+    assert ways[3] == pytest.approx(ways[4], rel=0.01)
+    with pytest.raises(ValueError, match="rounds=0"):
+        compare_ways(problem, num_active=4, rounds=0)
+
+
+def test_the_variance_of_a_correction_is_that_of_its_draws():
+    """By drawing agents and noise many times, in the agents' order and along a spread."""
+    rng = np.random.default_rng(3)
+    known = Memories(
+        noise=rng.uniform(0.1, 1.0, size=6),
+        wandered=rng.standard_normal((2, 6, 3)),
+        unlearned=rng.uniform(0.0, 1.0, size=6),
+    )
+    chances = known.inclusion(2, 0.1)
+    assert chances.sum() == pytest.approx(2.0)
+    for spread in (False, True):
+        orders = known._orders(chances) if spread else [np.arange(6)] * 2
+        total = 0.0
+        for wandered, order in zip(known.wandered, orders, strict=True):
+            for units, chance in outcomes(Deville(), chances[order]):
+                drawn = order[list(units)]
+                off = (wandered[drawn] / chances[drawn, None]).sum(axis=0) - wandered.sum(axis=0)
+                # Noise of every turn, and of every memory, drawn or not: independent, in one line.
+                turns = (known.noise[drawn] / chances[drawn] ** 2).sum()
+                factors = np.bincount(drawn, 1.0 / chances[drawn], minlength=6) - 1.0
+                total += chance * (off @ off + turns + known.unlearned @ factors**2) / 36 / 2
+        assert known.variance(chances, spread=spread) == pytest.approx(total, rel=1e-9)
+
+
+def test_what_gradients_wander_is_alike_for_agents_that_are_alike():
+    """Kinds of agents that see different features: a spread of the news pays."""
+    rng = np.random.default_rng(0)
+    kinds = np.eye(4)[np.arange(40) % 4]
+    wandered = rng.standard_normal((4, 1, 4)) * kinds  # H_k d with H_k of the agent's kind
+    known = Memories(np.full(40, 1e-4), wandered, np.zeros(40))
+    equal = np.full(40, 0.2)
+    mixed = rng.permutation(40)
+    known = Memories(known.noise, known.wandered[:, mixed], known.unlearned)
+    assert known.variance(equal, spread=True) < 0.5 * known.variance(equal)
 
 
 def test_size_alone_is_named_as_the_cause():

@@ -325,6 +325,13 @@ def test_what_networks_cannot_do_is_said():
         huge.make_agents(broad, ALGORITHMS["memory"].rules(4), seed=0, repetition=0)
 
 
+def test_a_turn_that_cannot_be_done_is_named():
+    make = lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))  # noqa: E731
+    problem = make_problem(make, batch_size=1)
+    with pytest.raises(ValueError, match=r"agent \d cannot do its turn of round 0: Expected more"):
+        simulate(problem, FedAvg(step_size=0.1, num_active=1), rounds=1)
+
+
 def test_a_network_needs_no_optimum_and_starts_from_its_own_parameters(recwarn):
     problem = make_problem()
     history = simulate(problem, ALGORITHMS["uniform"], rounds=2)

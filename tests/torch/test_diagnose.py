@@ -7,8 +7,9 @@ import pytest
 from torch import nn
 
 import isfed
-from isfed import PAPER, FedAvg, FederatedData, Problem
+from isfed import PAPER, FedAvg, FederatedData, HartleyRao, Problem
 from isfed.torch import Network, diagnose
+from isfed.torch.diagnose import _round_variance, _spread
 
 RNG = np.random.default_rng(1)
 
@@ -40,6 +41,19 @@ def test_the_variance_is_that_of_rounds():
     # The noise of the batches is from one pair per agent: a third of it may be chance.
     assert found.variance["uniform"] == pytest.approx(measured, rel=0.35, abs=5 * error)
     assert found.drift == pytest.approx(0.0, abs=0.05)  # one local step
+
+
+def test_uniform_draws_do_not_gain_by_the_order_of_the_agents_and_a_spread_does():
+    kinds = np.repeat(np.eye(4), 5, axis=0)  # class by class, as partitions deal them
+    vectors = kinds + 0.1 * RNG.standard_normal(kinds.shape)
+    count, num, draws = len(vectors), 4, 3000
+    common = (np.ones(count), vectors, np.zeros(count), num, draws, np.random.default_rng(1))
+    found, error = _round_variance(HartleyRao(), *common)
+    apart = ((vectors - vectors.mean(axis=0)) ** 2).sum() / (count - 1)
+    assert found == pytest.approx((1.0 - num / count) / num * apart, abs=4 * error)
+    mixed = np.random.default_rng(2).permutation(count)  # a spread finds the kinds in any order
+    spread, _ = _round_variance(_spread(vectors[mixed]), common[0], vectors[mixed], *common[2:])
+    assert spread < 0.2 * found
 
 
 def test_it_says_where_each_way_helps():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from isfed import FedAvg, Problem, simulate
+from isfed import FedAvg, FederatedData, Problem, simulate
 from isfed.datasets.named import digits
 from isfed.datasets.partition import shards
 from isfed.torch import Evaluate, Network, evaluate, evaluate_agents, load_model, save_model
@@ -36,6 +36,17 @@ def test_a_network_learns_digits_and_is_measured_on_the_way():
     assert agents.shape == (20, 2)
     literal = [network.values(history.params[0], *data.agent(k)).mean() for k in range(20)]
     np.testing.assert_allclose(agents[:, 0], literal, rtol=1e-6)
+
+
+def test_rows_that_cannot_be_evaluated_are_refused_at_once():
+    network = Network(lambda: nn.Linear(4, 3))
+    x, y = np.zeros((5, 4), np.float32), np.arange(5) % 3
+    with pytest.raises(ValueError, match=r"the test rows: targets\[4\]=9 but the module has 3"):
+        Evaluate(network, x, np.array([0, 1, 2, 0, 9]))
+    with pytest.raises(ValueError, match=r"evaluate on: Linear cannot take features of .*\(3, 2\)"):
+        evaluate(network, network.initial(), x[:, :2], y)
+    with pytest.raises(ValueError, match=r"rows of the agents: targets\[0\]=3 but the module"):
+        evaluate_agents(network, network.initial(), FederatedData(x, y + 3, np.array([0, 2, 5])))
 
 
 def test_an_accuracy_needs_classes():

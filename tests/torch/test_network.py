@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,10 @@ def linear():
             r"targets\[2\]=3 but the module has 3 outputs.*\(4 such\)",
         ),
         (lambda: trial(linear, y=Y - 1), r"targets\[0\]=-1 but the module has 3 outputs"),
+        (
+            lambda: trial(linear, partial(nn.functional.cross_entropy, reduction="none"), y=Y + 1),
+            r"targets\[2\]=3 but the module's outputs have shape \(3,\)",
+        ),
         (lambda: trial(linear, y=Y + 0.5), r"targets\[0\]=0.5 but CrossEntropyLoss needs whole"),
         (lambda: trial(linear, x=X[:, :3]), r"Linear cannot take features of shape \(3, 3\)"),
         (

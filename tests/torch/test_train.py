@@ -202,15 +202,34 @@ def test_lines_and_mlflow_are_told_every_evaluation(capsys, monkeypatch):
     fake.start_run = lambda run_name: log.append(("start", run_name))
     fake.log_params = lambda options: log.append(("params", options))
     fake.log_metrics = lambda numbers, step: log.append((step, sorted(numbers)))
-    fake.end_run = lambda: log.append(("end",))
+    fake.end_run = lambda status: log.append(("end", status))
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     trackers = [Lines(), MLflow("digits", step=0.2)]
     train(make_problem(), FEDAVG, rounds=4, test=TEST, every=2, callbacks=trackers)
     names = ["accuracy", "loss", "megabytes", "seconds"]
-    assert log == [("start", "digits"), ("params", {"step": 0.2}), (2, names), (4, names), ("end",)]
+    begun = [("start", "digits"), ("params", {"step": 0.2})]
+    assert log == [*begun, (2, names), (4, names), ("end", "FINISHED")]
     printed = capsys.readouterr().err.splitlines()
     assert printed[1].startswith("round 4, loss ")
     assert "accuracy" in printed[1]
+
+
+def test_the_real_mlflow(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    train(make_problem(), FEDAVG, rounds=4, test=TEST, every=2, callbacks=[MLflow("good", step=1)])
+    with pytest.raises(DivergenceError):
+        train(make_problem(Fragile), FEDAVG, rounds=400, every=50, callbacks=[MLflow("fragile")])
+    assert mlflow.active_run() is None
+    client = mlflow.MlflowClient()
+    found = {run.info.run_name: run for run in client.search_runs(["0"])}
+    assert {name: run.info.status for name, run in found.items()} == {
+        "good": "FINISHED", "fragile": "FAILED",
+    }  # fmt: skip
+    assert found["good"].data.params == {"step": "1"}
+    steps = client.get_metric_history(found["good"].info.run_id, "accuracy")
+    assert [metric.step for metric in steps] == [2, 4]
 
 
 def test_tensorboard_reads_the_event_files(tmp_path):

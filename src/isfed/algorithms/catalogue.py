@@ -44,16 +44,19 @@ MEAN = "weighted mean of the models"
 RISK = "P = sum_k c_k P_k"
 PULLED = "not w^o: a fixed point that leans to agents with more steps and flatter risks"
 ALL_AGENTS = "yes: all agents take part"
+SHORTER = "; with v auxiliary models the step is K / (K + v) of it"
+RATIO = "uniform c_k: yes; by size: a ratio of two sums, slightly biased"
 STICH = "Stich 2019, arXiv 1805.09767"
 PERIODIC = (
     "epfml/LocalSGD-Code distributed_code/pcode/optim/local_sgd.py (mean of the "
     "changes every H steps)"
 )
+ISFEDAVG = "Rizk, Vlaski, Sayed 2022, arXiv 2012.07383 (this library's paper)"
 COOPERATIVE = "Wang and Joshi 2018, arXiv 1808.07576"
 
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
-        name="ISFedAvg", paper="Rizk, Vlaski, Sayed 2022, arXiv 2012.07383 (this library's paper)",
+        name="ISFedAvg", paper=ISFEDAVG,
         selects="L of K by inclusion probabilities that are learned, without replacement",
         steps="E_k steps over importance-sampled batches, divided by E_k K p_k",
         combines="mean over L, weights of Horvitz and Thompson",
@@ -65,13 +68,14 @@ CATALOGUE: tuple[Entry, ...] = (
         name="FedAvg", paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2017, "
         "arXiv 1602.05629, as in this library's paper",
         selects=UNIFORM, steps=SGD, combines="plain mean, or by size", minimises=PULLED,
-        unbiased="yes, uniform c_k; by size a ratio of two sums, slightly biased",
+        unbiased=RATIO,
         confirmed="google/fedjax fedjax/algorithms/fed_avg.py (mean of the changes by size)",
     ),
     Entry(
         name="DynamicFedAvg", paper="Rizk, Vlaski, Sayed 2020, arXiv 2002.08782",
         selects=UNIFORM, steps="E_k steps without replacement, divided by E_k",
-        combines="plain mean over L", minimises=RISK + "; follows an optimum that drifts",
+        combines="plain mean over L, or by size", unbiased=RATIO,
+        minimises=RISK + "; follows an optimum that drifts",
     ),
     Entry(
         name="LocalGD", paper="Khaled, Mishchenko, Richtarik 2019, arXiv 1909.04715",
@@ -128,7 +132,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="CooperativeSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="tau mini-batch steps",
         combines="models times a doubly stochastic W", minimises="as LocalGD, with noise",
-        told="W, auxiliary models", unbiased=ALL_AGENTS,
+        told="W, auxiliary models", unbiased=ALL_AGENTS + SHORTER,
         confirmed="through its special cases below",
     ),
     Entry(
@@ -153,7 +157,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="tau steps",
         combines="an anchor pulls the agents and is pulled by them",
         minimises="near w^o: agents stay apart by their gradients", told="the pull alpha",
-        unbiased=ALL_AGENTS,
+        unbiased=ALL_AGENTS + SHORTER,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (the matrix W, by algebra)",
     ),
     Entry(
@@ -169,7 +173,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="L of K, uniform or by c_k",
         steps="E_k steps on P_k(x) + prox/2 |x - w|^2; slow agents do fewer",
         combines="mean over those that answer", minimises=PULLED + ", less for a larger prox",
-        told="prox", unbiased="uniform c_k: yes; by size: a ratio of two sums, slightly biased",
+        told="prox", unbiased=RATIO,
         confirmed="litian96/FedProx flearn/trainers/fedprox.py, flearn/optimizer/pgd.py (step, "
         "selection, stragglers)",
     ),
@@ -206,7 +210,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="of those asked, greedily, as many as finish before a deadline", steps=SGD,
         combines="mean over those selected", minimises="not w^o: slow agents are never selected",
         told="a deadline; speed and bandwidth of those asked",
-        unbiased="only without a deadline",
+        unbiased="only without a deadline, and then as FedAvg",
         confirmed="jsincn/SelecEval seleceval/selection/fedcs.py (the greedy schedule)",
     ),
     Entry(
@@ -244,7 +248,7 @@ CATALOGUE: tuple[Entry, ...] = (
         combines="changes weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
         told="q; a risk from every agent that answers",
-        unbiased="q = 0: yes; else another objective",
+        unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedavg.py (Delta_k, h_k, the step)",
     ),
     Entry(
@@ -253,7 +257,7 @@ CATALOGUE: tuple[Entry, ...] = (
         combines="gradients weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
         told="q; a risk from every agent that answers",
-        unbiased="q = 0: yes; else another objective",
+        unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedsgd.py (the same with a gradient)",
     ),
     Entry(
@@ -276,5 +280,19 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="one agent from each of L groups, by size or by similar changes", steps=SGD,
         combines="plain mean over L draws", minimises=PULLED,
         confirmed="see tests/algorithms/test_variance_rivals.py",
+    ),
+    Entry(
+        name="PowerOfChoice", paper="Cho, Wang, Joshi 2022, arXiv 2010.01243",
+        selects="of d candidates, drawn by size, the L with the largest risks", steps=SGD,
+        combines="mean over those that answer",
+        minimises="not w^o: tilted to agents with large risks",
+        told="d; a risk from every candidate", unbiased="no",
+        confirmed="see tests/algorithms/test_power_of_choice.py",
+    ),
+    Entry(
+        name="importance", paper=ISFEDAVG, selects="as ISFedAvg, by a number that agents report",
+        steps=SGD + ", as in plain training", combines="the weight c_k / p_k is on the change",
+        minimises="as FedAvg; ISFedAvg with the choices that suit networks",
+        told="a score from every agent that answers", confirmed="as ISFedAvg",
     ),
 )  # fmt: skip

@@ -132,8 +132,10 @@ def clusters(changes: np.ndarray, weights: np.ndarray, num: int, linkage_input: 
     if weights.size == 1:
         return np.zeros(1, np.int64)
     lengths = np.linalg.norm(changes, axis=1)
-    both = np.outer(lengths, lengths)
-    cosine = np.divide(changes @ changes.T, both, out=np.ones_like(both), where=both > 0.0)
+    heard = np.flatnonzero(lengths)  # few of many agents, in the first rounds
+    moved = changes[heard] / lengths[heard, None]
+    cosine = np.ones((weights.size, weights.size))
+    cosine[np.ix_(heard, heard)] = moved @ moved.T
     angles = np.arccos(np.clip(cosine, -1.0, 1.0))
     np.fill_diagonal(angles, 0.0)
     rows = linkage_input == "rows"

@@ -27,6 +27,7 @@ from isfed.algorithms.parts import (
     check_number,
     sum_of_rows,
 )
+from isfed.base.arguments import shown
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
@@ -59,8 +60,17 @@ def elastic_matrix(num_workers: int, *, pull: float | None = None) -> np.ndarray
 
 
 def check_mixing(matrix: np.ndarray, size: int) -> np.ndarray:
-    """A symmetric matrix of that size whose rows sum to one, or an error that says what is not."""
-    matrix = np.array(matrix, np.float64)
+    """A symmetric matrix of that size whose rows sum to one, or an error that says what is not.
+
+    Entries below zero are allowed where W still brings models together: the best pull of elastic
+    averaging has one.
+    """
+    try:
+        matrix = np.array(matrix, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the mixing matrix is {shown(matrix)}; it must be a matrix of numbers"
+        ) from None
     if matrix.shape != (size, size):
         raise ValueError(
             f"the mixing matrix has shape {matrix.shape}; agents and auxiliary models are {size}"
@@ -78,6 +88,15 @@ def check_mixing(matrix: np.ndarray, size: int) -> np.ndarray:
             f"the mixing matrix is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g} and "
             f"({j}, {i}) is {matrix[j, i]:g}"
         )
+    if matrix.min() < 0.0:
+        spread = np.abs(np.linalg.eigvalsh(matrix)).max()
+        if spread > 1.0 + 1e-9:
+            i, j = np.unravel_index(np.argmin(matrix), matrix.shape)
+            raise ValueError(
+                f"entry ({i}, {j}) of the mixing matrix is {matrix[i, j]:g}, and an eigenvalue has "
+                f"the size {spread:g}: models would be driven apart; use entries >= 0 (doubly "
+                "stochastic)"
+            )
     return matrix
 
 
@@ -145,16 +164,14 @@ def links_of(matrix: np.ndarray) -> Links:
 
 
 @compiled
-def mixed(weights, columns, offsets, models, absent):
-    """W X; whoever is absent talks to nobody: what it would give or get stays where it is."""
-    out = np.zeros(models.shape)
+def mix(weights, columns, offsets, models, absent, out):
+    """Add W X; whoever is absent talks to nobody: what it would give or get stays where it is."""
     for row in range(models.shape[0]):
         for entry in range(offsets[row], offsets[row + 1]):
             other = columns[entry]
             source = row if absent[row] or absent[other] else other
             for j in range(models.shape[1]):
                 out[row, j] += weights[entry] * models[source, j]
-    return out
 
 
 @compiled
@@ -223,7 +240,9 @@ class CooperativeSGD(Everybody):
         if agents.clock.drop > 0.0:
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
         if state.offsets.size:
-            models = mixed(state.weights, state.columns, state.offsets, models, absent)
+            found = np.zeros(models.shape)  # to return it from compiled code would be slow
+            mix(state.weights, state.columns, state.offsets, models, absent, found)
+            models = found
         elif agents.clock.drop == 0.0:
             _fill_rows(models, sum_of_rows(models) / len(models))
         elif not absent.all():

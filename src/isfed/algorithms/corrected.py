@@ -112,8 +112,11 @@ def step(
     take_news(rule, reference, active, reach, news)
     share = noise_share(algorithm, agents, active)
     cloud.params = cloud.params.copy()
+    # Adjusted, what arrives stands for all, and so c counts; dropped, an absence counts as zero.
+    adjusted = algorithm.absences == "adjusted"
+    part = 1.0 if adjusted else float(selection.times.sum()) / algorithm.num_active
     absorb(
-        rule, reference, step_size, algorithm.num_active, cloud.params, active,
+        rule, reference, step_size, algorithm.num_active, part, cloud.params, active,
         selection.times * weight * inverse, news, (scores, share),
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])

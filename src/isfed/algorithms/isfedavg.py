@@ -36,6 +36,8 @@ from isfed.sampling.policies import (
 )
 from isfed.sampling.telemetry import uniform_rows, watch_round
 
+Lost = Literal["drop", "adjusted"]  # what becomes of an upload that does not arrive
+
 
 class ISFedAvgState(NamedTuple):
     """What the next round needs of the cloud; what the agents remember is theirs."""
@@ -97,7 +99,7 @@ class ISFedAvg:
     drift: float = 0.0
     correction: Correction | Literal["difference", "drift"] | None = None
     weighting: Literal["step", "change"] | None = None
-    absences: Literal["drop", "adjusted"] = "drop"
+    absences: Lost = "drop"
     costs: Sequence[float] = ()
     client_weights: ClientWeights = "uniform"
     label: str = ""
@@ -141,8 +143,7 @@ class ISFedAvg:
             )
 
     def _check_hearing(self) -> None:
-        if self.absences not in ("drop", "adjusted"):
-            raise ValueError(f"absences={self.absences!r} must be 'drop' or 'adjusted'")
+        check_choice(self.absences, Lost, name="absences")
         if isinstance(self.example_design, Spread | LocalPivotal):
             raise ValueError(
                 f"example_design={type(self.example_design).__name__}() would need a sketch of "

@@ -153,8 +153,12 @@ class Mocha(Method):
                 f"MOCHA has no conjugate step for {type(loss).__name__}; it knows hinge, squared "
                 "and logistic: use LeastSquares or Logistic, or loss='hinge' for targets of -1, +1"
             )
-        if name != "squared" and not (np.abs(targets) == 1.0).all():
-            raise ValueError(f"loss={name!r} needs targets of -1 or +1")
+        wrong = np.flatnonzero(np.abs(targets) != 1.0)
+        if name != "squared" and wrong.size:
+            raise ValueError(
+                f"loss={name!r} needs targets of -1 or +1; that of example {wrong[0]} is "
+                f"{targets[wrong[0]]:g}"
+            )
         return KINDS[name]
 
     def start(self, agents: Any, params: np.ndarray) -> MochaState:

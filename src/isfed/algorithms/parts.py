@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -9,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from isfed.algorithms.algorithm import Method, ModelState
+from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
@@ -30,9 +32,9 @@ def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = Fal
 
 def check_choice(value: Any, choices: Any, *, name: str) -> None:
     """One of the words of a Literal."""
-    if value not in get_args(choices):
+    if not isinstance(value, str) or value not in get_args(choices):  # an array has no truth
         raise ValueError(
-            f"{name}={value!r} must be one of {', '.join(map(repr, get_args(choices)))}"
+            f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(choices)))}"
         )
 
 
@@ -111,6 +113,16 @@ def equal_numbers(value: float, count: int) -> np.ndarray:
     return out
 
 
+@functools.lru_cache(maxsize=8)  # to make them anew would take as long as the mixing of a ring
+def whole_turns(
+    count: int, steps: int | tuple[int, ...], full_batch: bool, silent: bool
+) -> tuple[np.ndarray, Local]:
+    """The numbers of all agents and how they step in plain turns; nobody writes to either."""
+    return np.arange(count), Local(
+        steps=np.full(count, steps, np.int64), full_batch=full_batch, silent=silent
+    )
+
+
 def normalised(weights: np.ndarray) -> np.ndarray:
     """The same weights with sum one."""
     return weights / weights.sum()
@@ -159,6 +171,7 @@ class Everybody(Method):
         time: int | None = None,
         steps: Any = None,
         step_size: float | np.ndarray | None = None,
+        silent: bool = False,
         **local: Any,
     ) -> Uploads:
         """One turn of every agent, from a model for all, (M,), or one for each, (K, M).
@@ -166,14 +179,17 @@ class Everybody(Method):
         The step size may be one for each, (K,). The draws have the address `time`; the changes of
         those that do not answer are zero.
         """
-        everybody = np.arange(agents.num_agents)
-        wanted, steps = self.steps if steps is None else steps, np.empty(everybody.size, np.int64)
-        steps[:] = wanted
+        count = agents.num_agents
+        steps = self.steps if steps is None else steps
         step_size = self.step_size if step_size is None else step_size
         if not isinstance(step_size, np.ndarray):
-            step_size = equal_numbers(step_size, everybody.size)
-        local["full_batch"] = self.full_batch
+            step_size = equal_numbers(step_size, count)
         time = round_index if time is None else time
+        if not local and isinstance(steps, int | tuple) and agents.clock.drop == 0.0:
+            everybody, how = whole_turns(count, steps, self.full_batch, silent)
+            return agents.work(Turns(everybody, params, step_size), time, how)
+        everybody, steps = np.arange(count), np.full(count, steps, np.int64)
+        local["full_batch"], local["silent"] = self.full_batch, silent
         here = answering(agents, everybody, round_index)
         if isinstance(here, slice):
             turns = Turns(everybody, params, step_size)

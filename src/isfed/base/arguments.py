@@ -43,6 +43,8 @@ def matches(value: Any, hint: Any) -> bool:
     (True, False, False, True)
     """
     origin = get_origin(hint)
+    if hint is Any:
+        return True
     if origin in (Union, types.UnionType):
         return any(matches(value, part) for part in get_args(hint))
     if origin is Literal:

@@ -1,4 +1,4 @@
-"""Numbers as sentences show them."""
+"""Numbers and names as sentences show them."""
 
 from __future__ import annotations
 
@@ -11,3 +11,21 @@ def plain_number(value: float, digits: int) -> str:
     """
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:.{digits}g}" if abs(rounded) < 10.0 ** (digits - 1) else f"{rounded:,.0f}"
+
+
+def typed(name: str) -> str:
+    """The name of a column as it is typed; that of a column without a name can be seen then.
+
+    >>> typed("age"), typed("")
+    ('age', "''")
+    """
+    return name or "''"
+
+
+def counted(number: int, thing: str) -> str:
+    """So many things.
+
+    >>> counted(1, "agent"), counted(1200, "row")
+    ('1 agent', '1200 rows')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

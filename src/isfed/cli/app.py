@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperArgument
 
 from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
@@ -36,6 +38,18 @@ app.command()(run.run)
 app.command()(report.report)
 app.command()(designs.designs)
 app.command()(methods.methods)
+
+
+def _keep_brackets(group: typer.Typer) -> None:
+    """Let Rich print the help of every command as it is: it takes [torch] for one of its tags."""
+    for command in group.registered_commands:
+        command.help = escape(inspect.getdoc(command.callback) or "")
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            _keep_brackets(below.typer_instance)
+
+
+_keep_brackets(app)
 
 
 def _version(value: bool) -> None:

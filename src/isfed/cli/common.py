@@ -28,7 +28,7 @@ TRACEBACK = "ISFED_TRACEBACK"  # set it to see where an error comes from
 
 # A pipe has no width of its own; tables then take what they need instead of being cut at 80.
 WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
-console = Console(width=WIDTH)
+console = Console(width=WIDTH, markup=False)  # names of users' own may have [brackets]
 errors = Console(stderr=True)
 
 Out = Annotated[
@@ -162,6 +162,8 @@ def _explained(error: Exception, ours: tuple[type[Exception], ...]) -> tuple[str
         return str(error), BAD_USAGE if isinstance(error, ValueError) else RUN_FAILED
     if isinstance(error, FileNotFoundError):
         return str(error), RUN_FAILED
+    if isinstance(error, ImportError) and "pip install" in str(error):  # an extra is not installed
+        return str(error), RUN_FAILED
     if isinstance(error, MemoryError):
         return f"not enough memory ({error or 'for so many rounds and repetitions'})", RUN_FAILED
     if isinstance(error, ValueError):
@@ -210,5 +212,5 @@ def fail(message: str, code: int) -> None:
 
 
 def print_line(text: str) -> None:
-    """One line as it is: no colours, no markup."""
-    console.print(text, highlight=False, markup=False)
+    """One line as it is, without colours."""
+    console.print(text, highlight=False)

@@ -19,12 +19,12 @@ def methods(
 
     The name is the value of `kind` in an experiment's file, and the name to import from isfed.
     """
-    from isfed.report.methods import as_json, as_markdown, as_table
+    from isfed.report.methods import as_json, as_markdown, for_terminal
 
     if json:
         typer.echo(as_json())
     elif markdown:
         typer.echo(as_markdown(), nl=False)
     else:
-        console.print(as_table())
+        console.print(for_terminal(console.width))
         print_line("isfed run FILE.toml runs any of them; docs/methods.md says more.")

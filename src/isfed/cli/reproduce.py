@@ -146,7 +146,7 @@ def networks(
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Neural networks: ten methods on six federations, each at its own best step size.
+    """Neural networks: eleven methods on six federations, each at its own best step size.
 
     Needs PyTorch: pip install 'isfed[torch]'.
     """

@@ -28,7 +28,7 @@ def spelled(message: str) -> str:
     """An error of the library with the options as the command line spells them.
 
     >>> spelled("num_active=9 exceeds num_agents=4; or set missing='mean'")
-    '--active 9 exceeds num_agents=4; or set --missing mean'
+    '--active 9 exceeds the number of agents, 4; or set --missing mean'
     """
     value = r"('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:.)])"
 
@@ -37,6 +37,7 @@ def spelled(message: str) -> str:
         bare = word[1:-1] if word[0] in "'\"" and len(word) > 1 else word
         return f"{SPELLING[found[1]]} {shlex.quote(bare)}"
 
+    message = re.sub(r"\bnum_agents=(\d+)", r"the number of agents, \1", message)
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
 
 

@@ -83,6 +83,7 @@ def compare(
     Trains FedAvg and ISFedAvg on your table, each at its own best step size, and reports how many
     rounds, uploads and gradient evaluations each needs to reach the loss with which FedAvg ends.
     """
+    from isfed.datasets.packing import inner_name, stem
     from isfed.experiments import Budget, Workers
     from isfed.experiments.cells import problem_of
     from isfed.experiments.contest import Rivalry, run_comparison
@@ -98,7 +99,7 @@ def compare(
     from isfed.report.tables import settling_lines
 
     with one_line_errors(spell=spelled), _only_json(as_json):
-        folder = out or Path("runs") / f"compare-{file.stem}"
+        folder = out or Path("runs") / f"compare-{stem(file)}"
         workers = Workers(backend=backend, jobs=jobs, threads=threads)
         with telling():
             source = table.source(
@@ -110,7 +111,7 @@ def compare(
             num_active=max(1, problem.num_agents // 10) if active is None else active,
             rounds=rounds, repetitions=repetitions, seed=seed,
         )  # fmt: skip
-        rivalry = Rivalry(file.stem, source, budget)
+        rivalry = Rivalry(stem(file), source, budget)
         Folder(folder, rivalry).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
         expected = _forecast(rivalry, problem, workers)
@@ -126,13 +127,14 @@ def compare(
         console.print(comparison_table(results))
         for shown in (held_out_table(results), agreement_line(results)):
             if shown is not None:
-                console.print(shown, highlight=False, markup=False)
+                console.print(shown, highlight=False)
         for line in settling_lines(results):
             print_line(line)
         if save is not None:
             model = save_best(results, source, save)
             name = model.trained["algorithm"]
-            print_line(f"The model of {name} is in {save}: isfed predict {save} NEW{file.suffix}")
+            suffix = Path(inner_name(file)).suffix
+            print_line(f"The model of {name} is in {save}: isfed predict {save} NEW{suffix}")
         finish(results)
     if as_json:
         _print_json(results)
@@ -201,6 +203,7 @@ def diagnose(
     name: paper, equal, outliers (the paper's regression), ijcnn1, ijcnn1-natural, parkinsons,
     digits, breast-cancer.
     """
+    from isfed.datasets.packing import stem
     from isfed.experiments import ConfigError
     from isfed.experiments.diagnosing import check_folder, write_diagnosis
     from isfed.report.diagnosis import (
@@ -210,11 +213,11 @@ def diagnose(
         inclusion_figure,
         setting_line,
     )
-    from isfed.report.ways import ways_table
+    from isfed.report.ways import ways_line, ways_table
     from isfed.theory import diagnose as find
 
     with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
-        folder = out or Path("runs") / f"diagnose-{Path(what).stem}"
+        folder = out or Path("runs") / f"diagnose-{stem(Path(what))}"
         if theory and table.weights == "rows":
             raise ConfigError(
                 "--theory needs agents of equal weight: leave out --theory or --weights rows"
@@ -232,8 +235,9 @@ def diagnose(
             print_line(line)
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
-        console.print(ways_table(results))
-        print_line(f"Sampling of agents: {results.summary['ways']['recommendation']}")
+        if not found.degenerate:
+            console.print(ways_table(results))
+            print_line(ways_line(results))
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from scipy import linalg
 
 from isfed.base.gram import one_thread
+from isfed.base.words import counted, typed
 from isfed.datasets.encoding import is_time, plain
 from isfed.datasets.sources import Source
 
@@ -75,12 +76,11 @@ class Account:
             )
         if self.few_agents:
             found.append(
-                f"Left out: {self.few_agents} agents with fewer than {self.least_rows} rows "
-                f"({self.few_rows} rows)."
+                f"Left out: {counted(self.few_agents, 'agent')} with fewer than {self.least_rows} "
+                f"rows ({counted(self.few_rows, 'row')})."
             )
-        measured = [role.name for role in self.roles if role.role == MEASURED]
         for title, names in (
-            ("Measured", measured),
+            ("Measured", self._of(MEASURED)),
             ("True or false, as 1 and 0", self._of(TRUTH)),
         ):
             if names:
@@ -91,20 +91,21 @@ class Account:
             (TIME, "Dates and times taken as numbers"),
             (CONSTANT, "Constant and left out"),
         ):
-            notes = [f"{r.name} ({r.note})" for r in self.roles if r.role == role]
+            notes = [f"{typed(r.name)} ({r.note})" for r in self.roles if r.role == role]
             if notes:
                 found.append(f"{title}: {_listed(notes)}")
-        filled = [f"{role.name} {role.filled}" for role in self.roles if role.filled]
+        filled = [f"{typed(role.name)} {role.filled}" for role in self.roles if role.filled]
         if filled:
             found.append(f"Missing values filled with {self.filling}: {_listed(filled)}")
-        found += [f"{role.name}: {role.hint}" for role in self.roles if role.hint]
+        found += [f"{typed(role.name)}: {role.hint}" for role in self.roles if role.hint]
         if self.sums:
-            found.append(f"Sums of other columns, which add nothing: {_listed(self.sums)}")
+            sums = [typed(name) for name in self.sums]
+            found.append(f"Sums of other columns, which add nothing: {_listed(sums)}")
         found.append(self._target_line())
         return found
 
     def _of(self, role: str) -> list[str]:
-        return [each.name for each in self.roles if each.role == role]
+        return [typed(each.name) for each in self.roles if each.role == role]
 
     def _rows_line(self) -> str:
         if self.weights == "rows":
@@ -112,8 +113,8 @@ class Account:
         else:
             weighing = "every agent counts the same, whatever its rows (--weights rows: every row)"
         return (
-            f"{self.rows} rows of {self.agents} agents (smallest {self.smallest}, median "
-            f"{self.median:g}, largest {self.largest} rows); {weighing}."
+            f"{self.rows} rows of {counted(self.agents, 'agent')} (smallest {self.smallest}, "
+            f"median {self.median:g}, largest {self.largest} rows); {weighing}."
         )
 
     def _target_line(self) -> str:
@@ -138,8 +139,8 @@ def role_of(source: Source, name: str, values: np.ndarray, *, filled: int) -> Ro
     """The role of a column that was taken as numbers, from its values in the file's order."""
     kind = plain(source.column(name)).type
     if is_time(kind):
-        unit = "days since 1970" if kind in (pa.date32(), pa.date64()) else "days"
-        unit = unit if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else "seconds"
+        dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        unit = "days since 1970" if dated else "seconds"
         return Role(name, TIME, unit, filled)
     if pa.types.is_boolean(kind):
         return Role(name, TRUTH, "", filled)

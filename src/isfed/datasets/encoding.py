@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from isfed.datasets.dates import looks_like_date
 from isfed.datasets.numerals import number, unknown
 from isfed.datasets.sources import Source
 
@@ -203,14 +204,23 @@ def _shown(values: Sequence) -> str:
     return ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
 
 
+def unclear_dates(source: Source, name: str) -> str:
+    """What to do about words that look like dates but could not be read as such."""
+    column = source.column(name)
+    words = _as_words(column).unique().to_pylist() if is_text(column) else []
+    if not any(word is not None and looks_like_date(word) for word in words):
+        return ""
+    return "; if these are dates, write them all like 2024-12-31 (year, month, day)"
+
+
 def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
     """`codes` of a column of categories; too many of them are an error."""
     places, values = codes(source, name, known)
     if len(values) > MOST_CATEGORIES or (known is None and 2 * len(values) > places.size > 20):
         raise ValueError(
             f"{source.name}: column {name!r} has {len(values)} different values in {places.size} "
-            f"rows, too many to be categories (at most {MOST_CATEGORIES}, and half of the rows); "
-            f"leave it out (--drop {name!r})"
+            f"rows, too many to be categories (at most {MOST_CATEGORIES}, and half of the rows)"
+            f"{unclear_dates(source, name)}; leave it out (--drop {name!r})"
         )
     return places, values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ def from_flwr(partitioner: Any, **columns: Any) -> Partition:
     partitioner: e.g. DirichletPartitioner(num_partitions=20, partition_by="label", alpha=0.1).
     columns: what it deals by, e.g. label=targets; all of one length.
 
-    Rows that it gives to nobody, or to several, are an error: every row goes to one agent.
+    Rows that it gives to nobody are left out, with a warning (ShardPartitioner and
+    PathologicalPartitioner may do so); a row that it gives to several agents is an error.
     """
     try:
         from datasets import Dataset  # type: ignore[import-not-found]
@@ -35,10 +37,16 @@ def from_flwr(partitioner: Any, **columns: Any) -> Partition:
     if empty:
         raise ValueError(f"{type(partitioner).__name__} leaves agent {empty[0]} without examples")
     rows = np.concatenate(parts)
-    if np.unique(rows).size != rows.size or rows.size != count:
+    name, different = type(partitioner).__name__, np.unique(rows).size
+    if different != rows.size:
         raise ValueError(
-            f"{type(partitioner).__name__} deals {rows.size} rows of {count}, "
-            f"{np.unique(rows).size} different ones; every row must go to exactly one agent"
+            f"{name} deals {rows.size} rows of which only {different} are different; a row may go "
+            "to one agent only"
+        )
+    if different < count:
+        warnings.warn(
+            f"{name} leaves out {count - different} of {count} rows; they are not used",
+            stacklevel=2,
         )
     offsets = np.cumsum([0, *(part.size for part in parts)])
-    return Partition(rows, offsets, np.arange(len(parts)))
+    return Partition(rows, offsets, np.arange(len(parts)), count)

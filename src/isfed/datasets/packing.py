@@ -76,3 +76,13 @@ def inner_name(path: Path) -> str:
             return inside  # reading it will say what is wrong
         return Path(names[0]).name if len(names) == 1 else inside
     return inside
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its suffixes.
+
+    >>> stem(Path("data/visits.csv.gz")), stem(Path("visits.2024.csv"))
+    ('visits', 'visits.2024')
+    """
+    packed = path.suffix.lower() in PACKED
+    return path.with_suffix("").stem if packed else path.stem

@@ -20,6 +20,7 @@ class Partition:
     rows: (N,) the row numbers 0 to N - 1, each once, agent by agent.
     offsets: (K + 1,) where every agent's rows begin, and the end.
     names: (K,) what the agents are called.
+    num_rows: of the data, if some rows belong to nobody; N unless given.
 
     >>> partition = by_column(np.array(["b", "a", "b"]))
     >>> partition.names.tolist(), partition.rows.tolist(), partition.sizes.tolist()
@@ -29,11 +30,14 @@ class Partition:
     rows: np.ndarray
     offsets: np.ndarray
     names: np.ndarray
+    num_rows: int | None = None
 
     def __post_init__(self) -> None:
-        seen = np.bincount(self.rows, minlength=self.rows.size)
-        if seen.size > self.rows.size or not (seen == 1).all():
-            raise ValueError(f"rows must be 0 to {self.rows.size - 1}, each exactly once")
+        count = self.rows.size if self.num_rows is None else self.num_rows
+        seen = np.bincount(self.rows, minlength=count)
+        if seen.size > count or not (seen <= 1).all():
+            times = "exactly" if self.num_rows is None else "at most"
+            raise ValueError(f"rows must be 0 to {count - 1}, each {times} once")
         if self.offsets.size != len(self.names) + 1 or self.offsets[-1] != self.rows.size:
             raise ValueError(
                 f"offsets must lead to {self.rows.size}, the number of rows, in {len(self.names)} "
@@ -47,9 +51,10 @@ class Partition:
 
     def federate(self, features: np.ndarray, targets: np.ndarray) -> FederatedData:
         """The data of all agents."""
-        if len(features) != self.rows.size or len(targets) != self.rows.size:
+        count = self.rows.size if self.num_rows is None else self.num_rows
+        if len(features) != count or len(targets) != count:
             raise ValueError(
-                f"the partition is of {self.rows.size} rows, but there are {len(features)} rows of "
+                f"the partition is of {count} rows, but there are {len(features)} rows of "
                 f"features and {len(targets)} targets"
             )
         features = np.asarray(features)[self.rows]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from isfed.base.arguments import check_fields
 
 SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 BLANKS = "blanks"  # any number of spaces and tabs
@@ -33,6 +34,7 @@ class Reading:
     na: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.format is not None and self.format not in FORMATS:
             raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
         if self.decimal not in ("point", "comma"):
@@ -41,8 +43,8 @@ class Reading:
             raise ValueError(f"na={self.na!r} must be a list of values")
         if self.encoding is not None:
             try:
-                codecs.lookup(self.encoding)
-            except LookupError:
+                "".encode(self.encoding)  # not only known, but made for texts: base64 is not
+            except (LookupError, ValueError):
                 raise ValueError(
                     f"encoding={self.encoding!r} is not known; common ones are utf-8, latin-1, "
                     "cp1252 and utf-16"

@@ -17,6 +17,8 @@ import pyarrow.compute as arrow_compute
 import pyarrow.feather as arrow_feather
 import pyarrow.parquet as arrow_parquet
 
+from isfed.base.words import typed
+from isfed.datasets.dates import as_dates
 from isfed.datasets.excel import read_excel
 from isfed.datasets.libsvm import read_libsvm
 from isfed.datasets.packing import PACKED, inner_name, unpacked
@@ -61,7 +63,8 @@ class Source:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+            shown = ", ".join(typed(name) for name in names[:20])
+            shown += ", ..." if len(names) > 20 else ""
             raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
         return self.table.column(name)
 
@@ -73,6 +76,14 @@ class Source:
     def release(self, name: str) -> None:
         """Forget a column, whose memory is then free if nobody else holds it."""
         object.__setattr__(self, "table", self.table.drop_columns([name]))
+
+    def read_dates(self, name: str) -> None:
+        """Take a column of text for dates from now on, if that is what its words are."""
+        column = self.column(name)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            at, dates = self.table.column_names.index(name), as_dates(column)
+            if dates is not column:
+                object.__setattr__(self, "table", self.table.set_column(at, name, dates))
 
     def place(self, row: int, column: str = "") -> str:
         """Where a row is, for an error."""

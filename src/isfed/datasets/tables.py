@@ -259,15 +259,20 @@ class _Encoder:
         source, like = self.source, self.like
         if like is None:
             encoding.check_filled(source, name)
-            if name not in self.columns.categorical and encoding.holds_numbers(source, name):
+            if name in self.columns.categorical:
+                return encoding.categories(source, name, None)
+            source.read_dates(name)
+            if encoding.holds_numbers(source, name):
                 return None
             return encoding.categories(source, name, None)
         if name in like.categories:
             return encoding.categories(source, name, like.categories[name])
+        source.read_dates(name)
         known = name in like.constant or encoding.says_nothing(source, name)
         if not known and not encoding.holds_numbers(source, name):
             raise ValueError(
                 f"{source.name}: column {name!r} is text, but it was numbers in training"
+                f"{encoding.unclear_dates(source, name)}"
             )
         return None
 

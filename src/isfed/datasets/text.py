@@ -171,7 +171,7 @@ class TextFile:
             if len(fields) != len(header):
                 return (
                     f"{self.path}, line {line}: {len(fields)} fields, but the header has "
-                    f"{len(header)}"
+                    f"{len(header)}; mend the line, or name the sign between fields (--separator)"
                 )
         return None
 
@@ -217,7 +217,7 @@ def _encoding(path: Path, head: bytes) -> str:
     try:
         first.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(_undecodable(path, first)) from error
+        raise ValueError(_undecodable(path, head)) from error
     return "utf-8"
 
 

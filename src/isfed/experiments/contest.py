@@ -27,11 +27,13 @@ from isfed.problems.losses import LinearLoss
 from isfed.sampling.policies import Uniform
 from isfed.simulate.run import check_run
 from isfed.theory.bound import TheoryError
-from isfed.theory.prediction import predict
+from isfed.theory.findings import nothing_to_learn
+from isfed.theory.prediction import Prediction, predict
 
 FIRST_POWERS = range(-6, 1)  # of 2, times one over the mean curvature: the first step sizes
 MOST_WIDER = 10  # more step sizes at each end, if the best is there
 MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
+FLAT = 1e-12  # of the largest curvature: below, rounding
 TUNING_SEED = 1_000_003  # added to the seed: the step size is not chosen on the runs that count
 
 
@@ -141,9 +143,12 @@ def run_comparison(rivalry: Rivalry, folder: Path, **options: Any) -> Results:
                 **more, "settled": found.settled, "change_db": found.change_db,
                 "change_stderr_db": found.stderr_db,
             }  # fmt: skip
+        flat = nothing_to_learn(problem_of(rivalry.source)[0].data.targets)
         summary |= {
-            "verdict": comparison.verdict(),
-            "buys": comparison.buys,
+            "verdict": f"Importance sampling buys nothing here: {flat}"
+            if flat
+            else comparison.verdict(),
+            "buys": comparison.buys and not flat,
             "optimum_risk": comparison.optimum_risk,
             "level": comparison.level,
             "step_sizes": {c.name: StepSearch(c.step_size, c.tried).as_dict() for c in curves},
@@ -168,6 +173,17 @@ def account_of(source: ProblemSource) -> dict[str, Any]:
         return {}
     account = source.table().account
     return {"data": account.lines(), "account": account.as_dict()}
+
+
+def _per_move(found: Prediction) -> tuple[float, float]:
+    """What remains at a small step size, in the distance and in the loss, over how far it moves.
+
+    Without 1/E_k a model moves E_k times as far at the same step size, along all directions.
+    """
+    curved = found.curvature > FLAT * found.curvature[-1]
+    each = np.divide(found.noise, found.curvature, out=np.zeros_like(found.noise), where=curved)
+    move = found.curvature.sum() / np.trace(found.risk)
+    return float(each.sum() / move), float(np.diag(found.risk) @ each / move)
 
 
 def _number(value: float) -> float | None:
@@ -235,14 +251,10 @@ class _Contest:
             return None  # a loss or a method of the user's own
         rounds = self.rivalry.budget.rounds
         excess = [prediction.excess(rounds, start) for prediction in found[:2]]
-        weight = np.divide(
-            1.0, found[0].curvature, out=np.zeros_like(start), where=found[0].curvature > 1e-12
-        )
-        distance = [float(weight @ prediction.noise) for prediction in found]
-        loss = [float(prediction.noise.sum()) for prediction in found[:2]]
+        distance, loss = zip(*(_per_move(prediction) for prediction in found), strict=True)
         pairs = {
             "diagnosed_db": [distance[2], distance[1]],
-            "distance_db": distance[:2], "loss_db": loss, "these_steps_db": excess,
+            "distance_db": distance[:2], "loss_db": loss[:2], "these_steps_db": excess,
         }  # fmt: skip
         if not all(np.isfinite(pair).all() and min(pair) > 0.0 for pair in pairs.values()):
             return None

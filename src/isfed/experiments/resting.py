@@ -8,7 +8,7 @@ goes, because the mean of a mini-batch step is the full step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
+from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.fedasync import FedAsync
 from isfed.algorithms.fedavg import WeightedFedAvg
 from isfed.algorithms.fedavg_schemes import FedAvgScheme
@@ -27,6 +28,7 @@ from isfed.algorithms.local_sgd import StichSGD
 from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.parts import Everybody, Sampled
 from isfed.experiments.cells import Shelf
+from isfed.federation.agents import Agents
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.problems import Problem
 from isfed.simulate.history import decibels
@@ -38,6 +40,37 @@ IN_TIME, BY_TAU = "depends on who is in time", "moves with tau"
 AT_OPTIMUM = "w^o"
 ENOUGH, NEARLY = 1e-9, 1e-5  # a round that moves so much less than the first is at rest
 LONG_ROUNDS = 6000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StragglersOnAverage(FedProx):
+    """FedProx with everybody, and the mean over who is slow and how few steps it then takes."""
+
+    @classmethod
+    def of(cls, method: FedProx, *, num_agents: int) -> StragglersOnAverage:
+        """Of a method in which so many of L are slow."""
+        given = {f.name: getattr(method, f.name) for f in fields(method)}
+        slow = method.num_active - round((1.0 - method.stragglers) * method.num_active)
+        given |= {"num_active": num_agents, "stragglers": slow / method.num_active}
+        return cls(**given | {"full_batch": True})
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+        """The mean of the rounds that there may be."""
+        everybody = np.arange(agents.num_agents)
+        steps = self.steps_of(agents, everybody)
+        most = np.maximum(steps - 1, 1)  # of a slow agent; it takes 1 to so many
+        fewer = np.zeros((everybody.size, agents.num_params))
+        for count in range(1, int(most.max()) + 1):
+            able = everybody[most >= count]
+            fewer[able] += self._changes(agents, able, state.params, np.full(able.size, count))
+        fewer /= most[:, None]
+        whole = self._changes(agents, everybody, state.params, steps)
+        changes = (1.0 - self.stragglers) * whole + self.stragglers * fewer
+        return ModelState(state.params + self.mean(agents, everybody, changes))
+
+    def _changes(self, agents: Agents, which: Any, params: Any, steps: Any) -> np.ndarray:
+        work = self.work(agents, which, params, 0, steps=steps, prox=float(self.prox))
+        return work.changes
 
 
 def without_chance(algorithm: Any, problem: Problem) -> Any:
@@ -55,7 +88,9 @@ def without_chance(algorithm: Any, problem: Problem) -> Any:
         return FedProx(prox=algorithm.prox, step_size=step, num_active=count, full_batch=True)
     if isinstance(algorithm, FedCS):
         return None
-    if isinstance(algorithm, FedProx):
+    if isinstance(algorithm, FedProx) and algorithm.stragglers > 0.0 and algorithm.keep_stragglers:
+        return StragglersOnAverage.of(algorithm, num_agents=count)
+    if isinstance(algorithm, FedProx):  # whoever is dropped is dropped as often as anybody
         return replace(algorithm, num_active=count, full_batch=True, stragglers=0.0)
     if isinstance(algorithm, FedAvgScheme) and algorithm.scheme == "I":
         return replace(algorithm, num_active=count, full_batch=True, scheme="II")

@@ -78,7 +78,7 @@ RECIPE_KEYS = arguments(Regression, without=("name",))
 def _read_preset(given: Mapping[str, Any]) -> RegressionSource:
     check_keys(given, ("preset", "seed", *RECIPE_KEYS), where="[problem]")
     name = given.get("preset", "paper")
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"[problem]: preset={name!r} is not known{nearest(name, PRESETS)}")
     changes = {
         key: read_value(value, RECIPE_KEYS[key].hint, where=f"[problem]: {key}", readers={})

@@ -20,11 +20,12 @@ from isfed.federation.correction import (
     DIFFERENCE,
     DRIFT,
     GAIN,
-    MEAN_EXCESS,
-    SEEN,
+    MEAN_NOISE,
     SQUARE,
+    TURNS,
     CorrectionRule,
     Reference,
+    average_rate,
     corrections_of,
     make_reference,
     score_of_news,
@@ -66,9 +67,9 @@ class OwnMemory:
         self.rule = rule
         self.reference = make_reference(rule, 1, num_params)  # its `news` are the last accepted
         self.news = np.zeros(num_params)  # of the turn that nothing is known of yet
-        # The last turn accepted, the turn that nothing is known of, and its MEAN_EXCESS.
+        # The last turn accepted, the turn that nothing is known of, and its MEAN_NOISE.
         self.turns = np.array([NEVER, NEVER])
-        self.excess = np.zeros(1)
+        self.noise = np.zeros(1)
         self.reach = np.zeros(1)  # the step size of all turns of a job; 0 before the first
 
     def settle(self, terms: Terms) -> None:
@@ -85,7 +86,8 @@ class OwnMemory:
             reference.own[0] += terms.gain * self.news
             if reference.news.size:
                 reference.news[0] = self.news
-            reference.book[0, SEEN], reference.book[0, MEAN_EXCESS] = 1.0, self.excess[0]
+            reference.book[0, TURNS] += 1.0
+            reference.book[0, MEAN_NOISE] = self.noise[0]
             self.turns[0] = waiting
         self.turns[1] = NEVER
         reference.centre[:] = terms.centre
@@ -100,7 +102,7 @@ class OwnMemory:
     def base(self) -> np.ndarray:
         """(M,) c_k: that of an agent never heard is c, if the rule says so."""
         reference = self.reference
-        at_mean = self.rule.from_mean and reference.book[0, SEEN] == 0.0
+        at_mean = self.rule.from_mean and reference.book[0, TURNS] == 0.0
         return reference.centre if at_mean else reference.own[0]
 
     def shown(self, change: np.ndarray, reach: float) -> np.ndarray:
@@ -124,22 +126,22 @@ class OwnMemory:
         self.reach[0] = reach
         news = told_news(rule, upload.change, reach, reference.centre)
         gradient = news + self.base
-        rate = rule.rate if book[SEEN] > 0.0 else 1.0
-        beyond = float(news @ news) - float(gradient @ gradient)
-        self.excess[0] = book[MEAN_EXCESS] + rate * (beyond - book[MEAN_EXCESS])
+        shown = upload.score + float(news @ news) - float(gradient @ gradient)
+        rate = average_rate(rule, book[TURNS])
+        self.noise[0] = book[MEAN_NOISE] + rate * (shown - book[MEAN_NOISE])
         self.news[:] = news
         reference.own[0] = self.base  # where c_k will start from if the turn is accepted
         self.turns[1] = round_index
         agreement = float(news @ reference.news[0]) if reference.news.size else 0.0
         silent = not rule.scored or rule.second_moment
-        noise = 0.0 if silent else share * max(upload.score + self.excess[0], 0.0)
+        noise = 0.0 if silent else share * max(self.noise[0], 0.0)
         return replace(upload, score=math.sqrt(noise), agreement=agreement)
 
     def state(self) -> dict[str, np.ndarray]:
         """What the next turn needs."""
         found = self.reference._asdict()
         return {
-            **found, "waiting": self.news, "turns": self.turns, "excess": self.excess,
+            **found, "waiting": self.news, "turns": self.turns, "noise": self.noise,
             "reach": self.reach,
         }  # fmt: skip
 
@@ -152,7 +154,7 @@ class OwnMemory:
             )
         self.reference = Reference(*(state[name].copy() for name in Reference._fields))
         self.news, self.turns = state["waiting"].copy(), state["turns"].copy()
-        self.excess, self.reach = state["excess"].copy(), state["reach"].copy()
+        self.noise, self.reach = state["noise"].copy(), state["reach"].copy()
 
 
 def corrected_turn(
@@ -174,7 +176,7 @@ def noise_share(agent: Agent) -> float:
 
 
 @compiled
-def _absorb(rule, reference, step_size, num_active, params, agents, weight, news, reports):
+def _absorb(rule, reference, step_size, num_active, heard, params, agents, weight, news, reports):
     """As `correction.absorb`, with the c_k out of reach; `reports` are (scores, agreements)."""
     scores, agreements = reports
     total, move = np.zeros(params.size), np.zeros(params.size)
@@ -186,11 +188,13 @@ def _absorb(rule, reference, step_size, num_active, params, agents, weight, news
         # Nobody's news can agree more than this with its news before, whatever it says.
         most = math.sqrt(square * reference.book[agents[i], SQUARE])
         agreement = min(max(agreements[i], -most), most)
-        gain = take_gain(rule, reference.book, reference.pool, agents[i], square, agreement)
+        gain = take_gain(
+            rule, reference.book, reference.pool, agents[i], square, agreement, weight[i]
+        )
         for j in range(params.size):
             move[j] += gain * news[i, j]
         scores[i] = score_of_news(rule, reference.book, agents[i], scores[i] * scores[i])
-    step_and_move(rule, reference, step_size, num_active, params, total, move)
+    step_and_move(rule, reference, step_size, num_active, heard, params, total, move)
 
 
 class MeanMemory:
@@ -211,16 +215,16 @@ class MeanMemory:
 
     def absorb(
         self, params: np.ndarray, step_size: float, num_active: int, round_index: int,
-        agents: np.ndarray, weights: np.ndarray, uploads: Sequence[Upload],
+        agents: np.ndarray, weights: np.ndarray, uploads: Sequence[Upload], heard: float = 1.0,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """The model after a round, and the scores of the agents heard."""
+        """The model after a round, and the scores of the agents heard; `heard` of c counts."""
         centre = self.reference.centre
         news = [told_news(self.rule, upload.change, step_size, centre) for upload in uploads]
         scores = np.array([np.nan_to_num(u.score, posinf=0.0) for u in uploads])
         agreements = np.nan_to_num(np.array([u.agreement for u in uploads]))
         moved = params.copy()
         _absorb(
-            self.rule, self.reference, step_size, num_active, moved, agents, weights,
+            self.rule, self.reference, step_size, num_active, heard, moved, agents, weights,
             np.array(news).reshape(-1, params.size), (scores, agreements),
         )  # fmt: skip
         self.accepted[agents] = round_index

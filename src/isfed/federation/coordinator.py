@@ -219,10 +219,14 @@ class Coordinator:
     ) -> tuple[int, np.ndarray]:
         """Move the model; how many changes were clipped, and the scores of the agents heard."""
         scores = np.array([u.score for u in kept])
-        if self.memory is not None:  # also if nobody answered: the model then moves by -mu c
+        if self.memory is not None:
+            heard = 1.0  # adjusted, what arrives stands for all: c counts also if nobody answered
+            if self.safety.absences is Absences.DROP:
+                drawn = weights * (self.num_agents * here.agent_prob)
+                heard = float(drawn.sum()) / self.algorithm.num_active
             self.cloud.params, scores = self.memory.absorb(
                 self.params, float(self.algorithm.step_size), self.algorithm.num_active,
-                self.round_index, here.active, weights, kept,
+                self.round_index, here.active, weights, kept, heard,
             )  # fmt: skip
             return 0, scores
         if not kept:

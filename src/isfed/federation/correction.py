@@ -28,11 +28,11 @@ ADAPTIVE = -1.0
 # The adaptive gain is a ratio over about the last hundred pairs of turns, and starts as if five
 # pairs had shown 1/2. Forgetting 3 times slower or 10 times faster changes no result of the study.
 FORGET, PRIOR_PAIRS, PRIOR_GAIN = 0.01, 5.0, 0.5
-# What is known of an agent: whether it was heard, then of its last turn the gain and |v|^2, then
-# the averages of |v|^2 and of |v|^2 - |g|^2.
-SEEN, GAIN, SQUARE, MEAN_SQUARE, MEAN_EXCESS, BOOK = 0, 1, 2, 3, 4, 5
-# Of all agents: sums over pairs of consecutive turns of <g' - c, g - c> and of |g - c|^2, how many
-# pairs, and how many agents were heard.
+# What is known of an agent: how many turns were heard, then of its last turn the gain and |v|^2,
+# then the averages of |v|^2 and of S + |v|^2 - |g|^2.
+TURNS, GAIN, SQUARE, MEAN_SQUARE, MEAN_NOISE, BOOK = 0, 1, 2, 3, 4, 5
+# Of all agents: sums over pairs of consecutive turns of <g' - c, g - c> and of |g - c|^2, both over
+# (K p_k)^2, how many pairs, and how many agents were heard.
 AGREEMENT, LENGTH, PAIRS, HEARD, POOL = 0, 1, 2, 3, 4
 
 
@@ -124,7 +124,7 @@ def make_reference(rule: CorrectionRule, num_agents: int, num_params: int) -> Re
 @inlined
 def _starts_at_mean(rule, reference, agent):
     """Whether c_k is still the mean of the others."""
-    return rule.from_mean and reference.book[agent, SEEN] == 0.0
+    return rule.from_mean and reference.book[agent, TURNS] == 0.0
 
 
 @inlined
@@ -157,19 +157,32 @@ def pooled_gain(pool):
 
 
 @inlined
-def take_gain(rule, book, pool, agent, square, agreement):
-    """The gain with which c_k moves, from |v|^2 of a turn and its <v, v of the turn before>."""
-    seen = book[agent, SEEN] > 0.0
-    if seen and rule.gain < 0.0:  # from the c_k of the turn before, both of them
+def average_rate(rule, turns):
+    """Of the averages in a score after some turns: their mean at first, then a moving average.
+
+    A moving average from the first turn on would remember the gradients far from w^o for long.
+    """
+    return max(rule.rate, 1.0 / (turns + 1.0))
+
+
+@inlined
+def take_gain(rule, book, pool, agent, square, agreement, weight):
+    """The gain with which c_k moves, from |v|^2 of a turn and its <v, v of the turn before>.
+
+    `weight` is 1 / (K p_k): sums over those heard with weights 1 / (K p_k)^2 estimate the sum over
+    all agents of |v_k|^2 / p_k, the variance that the gain is to make small.
+    """
+    turns = book[agent, TURNS]
+    if turns > 0.0 and rule.gain < 0.0:  # from the c_k of the turn before, both of them
         agreement += book[agent, GAIN] * book[agent, SQUARE]
-        pool[AGREEMENT] = (1.0 - FORGET) * pool[AGREEMENT] + agreement
-        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + book[agent, SQUARE]
+        counts = weight * weight
+        pool[AGREEMENT] = (1.0 - FORGET) * pool[AGREEMENT] + counts * agreement
+        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + counts * book[agent, SQUARE]
         pool[PAIRS] = (1.0 - FORGET) * pool[PAIRS] + 1.0
     gain = rule.gain if rule.gain >= 0.0 else pooled_gain(pool)
-    pool[HEARD] += 0.0 if seen else 1.0
-    rate = rule.rate if seen else 1.0
-    book[agent, SEEN], book[agent, GAIN], book[agent, SQUARE] = 1.0, gain, square
-    book[agent, MEAN_SQUARE] += rate * (square - book[agent, MEAN_SQUARE])
+    pool[HEARD] += 0.0 if turns > 0.0 else 1.0
+    book[agent, TURNS], book[agent, GAIN], book[agent, SQUARE] = turns + 1.0, gain, square
+    book[agent, MEAN_SQUARE] += average_rate(rule, turns) * (square - book[agent, MEAN_SQUARE])
     return gain
 
 
@@ -184,15 +197,16 @@ def score_of_news(rule, book, agent, noise):
 
 
 @inlined
-def learn(rule, reference, agent, news, spread, noise_share, move):
+def learn(rule, reference, agent, news, weight, spread, noise_share, move):
     """Move c_k by the news of a turn, add that to `move`, and return the agent's score.
 
-    `spread` is the agent's 1/N^2 sum_n |grad_n|^2 / p_n, and `noise_share` what a turn leaves of
-    the variance of a single example: (1 - B_k / N_k) / (E_k B_k).
+    `weight` is that of the news in the cloud's step, `spread` the agent's S_k = 1/N^2 sum_n
+    |grad_n|^2 / p_n in this turn, and `noise_share` what a turn leaves of the variance of a single
+    example: (1 - B_k / N_k) / (E_k B_k).
     """
     at_mean = _starts_at_mean(rule, reference, agent)
     book, own = reference.book, reference.own
-    rate = rule.rate if book[agent, SEEN] > 0.0 else 1.0
+    rate = average_rate(rule, book[agent, TURNS])
     square, length, agreement = 0.0, 0.0, 0.0
     for j in range(news.size):
         gradient = news[j] + (reference.centre[j] if at_mean else own[agent, j])
@@ -201,25 +215,29 @@ def learn(rule, reference, agent, news, spread, noise_share, move):
         if rule.gain < 0.0:
             agreement += news[j] * reference.news[agent, j]
             reference.news[agent, j] = news[j]
-    gain = take_gain(rule, book, reference.pool, agent, square, agreement)
+    gain = take_gain(rule, book, reference.pool, agent, square, agreement, weight)
     for j in range(news.size):
         before = reference.centre[j] if at_mean else own[agent, j]
         own[agent, j] = before + gain * news[j]
         move[j] += gain * news[j]
-    book[agent, MEAN_EXCESS] += rate * (square - length - book[agent, MEAN_EXCESS])
-    noise = noise_share * max(spread + book[agent, MEAN_EXCESS], 0.0)
+    book[agent, MEAN_NOISE] += rate * (spread + square - length - book[agent, MEAN_NOISE])
+    noise = noise_share * max(book[agent, MEAN_NOISE], 0.0)
     return score_of_news(rule, book, agent, noise)
 
 
 @inlined
-def step_and_move(rule, reference, step_size, num_active, params, total, move):
-    """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of the news."""
+def step_and_move(rule, reference, step_size, num_active, heard, params, total, move):
+    """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of the news.
+
+    `heard` is how much of c counts: 1, or the share of the L that answered if nothing makes up for
+    the others. All of c beside a part of the news would leave in the step what c remembers wrongly.
+    """
     agents = reference.book.shape[0]
     if rule.from_mean:
         agents = reference.pool[HEARD]
     for j in range(params.size):
         # Divided by L, never by the sum of the weights: that would bias the mean.
-        params[j] -= step_size * (reference.centre[j] + total[j] / num_active)
+        params[j] -= step_size * (heard * reference.centre[j] + total[j] / num_active)
         if agents > 0:
             reference.centre[j] += move[j] / agents
 
@@ -241,11 +259,11 @@ def take_news(rule, reference, agents, reach, changes):
 
 
 @compiled
-def absorb(rule, reference, step_size, num_active, params, agents, weight, news, reports):
+def absorb(rule, reference, step_size, num_active, heard, params, agents, weight, news, reports):
     """The cloud's step from the news of a round, and what is learned from it.
 
-    `weight` is times / (K p_k), `reports` are (scores, noise_share): spreads come in and scores go
-    out. Writes into the model and into the reference.
+    `heard` is how much of c counts, `weight` is times / (K p_k), `reports` are (scores,
+    noise_share): spreads come in and scores go out. Writes into the model and into the reference.
     """
     scores, noise_share = reports
     total, move = np.zeros(params.size), np.zeros(params.size)
@@ -253,5 +271,7 @@ def absorb(rule, reference, step_size, num_active, params, agents, weight, news,
         for j in range(params.size):
             total[j] += weight[i] * news[i, j]
         if rule.kind != NONE:
-            scores[i] = learn(rule, reference, agents[i], news[i], scores[i], noise_share[i], move)
-    step_and_move(rule, reference, step_size, num_active, params, total, move)
+            scores[i] = learn(
+                rule, reference, agents[i], news[i], weight[i], scores[i], noise_share[i], move
+            )
+    step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
+
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
@@ -31,6 +33,7 @@ class Privacy:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (math.isfinite(self.clip) and self.clip > 0.0):
             raise ValueError(f"clip={self.clip} must be a length greater than 0")
         if not (math.isfinite(self.noise) and self.noise >= 0.0):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
 from isfed.federation.absences import Absences
 from isfed.federation.privacy import Privacy
 from isfed.federation.trust import ScoreRange
@@ -42,6 +43,7 @@ class Safety:
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, low, high in (
             ("largest_adjustment", 1.0, np.inf),
             ("largest_ratio", 1.0, np.inf),
@@ -51,6 +53,7 @@ class Safety:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name}={value} must be a number of at least {low:g}")
-        for name in ("enough", "patience"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0 and at most 1")
+        for name in ("enough", "patience", "most_inclusion"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value <= 1.0:
+                raise ValueError(f"{name}={value} must be above 0 and at most 1")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isfed.base.arguments import check_fields
 from isfed.sampling import score_table as tables
 from isfed.sampling.policies import Table
 
@@ -31,6 +32,7 @@ class ScoreRange:
     high: float = 1e9
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (math.isfinite(self.high) and 0.0 <= self.low < self.high):
             raise ValueError(f"score range {self.low} to {self.high} must have 0 <= low < high")
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from isfed.base.arguments import checked, shown
+from isfed.base.checks import check_whole
 from isfed.federation.agent import Agent, Upload
 from isfed.federation.apart import OwnMemory, corrected_turn, noise_share
 from isfed.federation.coordinator import take_turn
@@ -27,6 +29,7 @@ REPORTS_PER_DAY = 1000  # where noise is asked for and nothing is said
 Handler = Callable[[Message, Context], Message]
 
 
+@checked
 def agent_turn(
     load: Callable[[Context], tuple[np.ndarray, np.ndarray]],
     *,
@@ -50,6 +53,10 @@ def agent_turn(
         refuses to work; None means no limit, or 1000 where there is noise.
     """
     secrecy = Secrecy(score_noise, privacy, reports_per_day)
+    check_whole(local_steps, name="local_steps", least=1)
+    check_whole(batch_size, name="batch_size", least=1)
+    if not hasattr(loss, "gradient") or isinstance(loss, type):
+        raise TypeError(f"loss={shown(loss)} must be a loss, e.g. LeastSquares()")
 
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
@@ -63,16 +70,13 @@ def agent_turn(
         layout = Layout.of(model)
         params = layout.flatten(model)
         features, targets = load(context)
-        if not 1 <= batch_size <= len(targets) or local_steps < 1:
-            raise ValueError(
-                f"batch_size={batch_size} must be 1 to num_examples={len(targets)}, and "
-                f"local_steps={local_steps} at least 1"
-            )
+        if batch_size > len(targets):
+            raise ValueError(f"batch_size={batch_size} must be 1 to num_examples={len(targets)}")
         work = (local_steps, batch_size)
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)
         folder = private_folder(state_folder(context))
-        memory = Memory(folder, agent, order)
+        memory = Memory(folder, agent, order, own_number(context))
         told = memory.recall()
         if memory.own is None:
             upload = take_turn(agent, params, order.agent_prob, order.round_index)
@@ -102,8 +106,10 @@ class Secrecy:
     def __init__(
         self, score_noise: float, privacy: Privacy | None, reports_per_day: int | None
     ) -> None:
-        if reports_per_day is not None and reports_per_day < 1:
-            raise ValueError(f"reports_per_day={reports_per_day} must be at least 1")
+        if not (math.isfinite(score_noise) and score_noise >= 0.0):
+            raise ValueError(f"score_noise={score_noise} must be a number >= 0")
+        if reports_per_day is not None:
+            check_whole(reports_per_day, name="reports_per_day", least=1)
         self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
         if reports_per_day is None and (score_noise > 0.0 or privacy is not None):
             self.limit = REPORTS_PER_DAY
@@ -128,7 +134,7 @@ class Hidden(Discretion):
 
     def __init__(self, folder: Path, context: Context, reports_per_day: int | None) -> None:
         super().__init__(folder, reports_per_day=reports_per_day)
-        self.node = context.node_config.get("partition-id")  # ours, not what the cloud says
+        self.node = own_number(context)
 
     def score(
         self, upload: Upload, order: wire.Order, last: float | None, noise: float, *, fresh: bool
@@ -150,13 +156,18 @@ class Hidden(Discretion):
         return privacy.shorten(upload.change) + privacy.disturbance(upload.change.size, rng=rng)
 
 
+def own_number(context: Context) -> Any:
+    """What the agent itself says who it is, not the cloud; None if it says nothing."""
+    return context.node_config.get("partition-id")
+
+
 def tell_agent(message: Message, context: Context) -> Message:
     """A handler for `app.query()`: which agent this node is, for nodes without registered names.
 
     message: Flower's question.
     context: the node's context, whose `partition-id` is the answer.
     """
-    index = context.node_config.get("partition-id")
+    index = own_number(context)
     if not isinstance(index, int):
         raise ValueError(
             f"partition-id={index!r} in --node-config must be this agent's number, 0 to K - 1"

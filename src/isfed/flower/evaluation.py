@@ -17,6 +17,8 @@ from isfed.flower.arrays import WireError, shown
 from isfed.flower.wire import METRICS
 
 MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
+MOST_NUMBERS = 10_000  # in the metrics of one agent; results keep them for every round
+LONGEST_NAME = 100
 
 
 def readable(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
@@ -52,6 +54,11 @@ def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
     if len(records) != 1:
         raise WireError(f"expected one record of metrics, got {len(records)}")
     metrics = dict(records[0])
+    if len(metrics) > MOST_NUMBERS or sum(map(np.size, metrics.values())) > MOST_NUMBERS:
+        raise WireError(f"more than {MOST_NUMBERS} numbers")
+    for name in metrics:  # they end in logs and tables
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise WireError(f"the name {shown(name, 40)!r} is too long, or not of printable signs")
     count = metrics.get(weight)
     if not isinstance(count, int | float) or not (math.isfinite(count) and count > 0.0):
         raise WireError(f"{weight}={shown(count, 40)} must be a number above 0")

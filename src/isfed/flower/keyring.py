@@ -61,7 +61,7 @@ class KeyRing:
     def revoke(self, name: str) -> Path:
         """Remove an agent's secret; its public key, which is to be unregistered, is kept."""
         public = self.folder / f"{name}.pub"
-        if name in RESERVED or not public.exists():
+        if name in RESERVED or not NAME.fullmatch(name) or not public.exists():
             known = ", ".join(held.name for held in self.agents()) or "none"
             raise ValueError(f"there is no agent {name!r} in {self.folder}; there are: {known}")
         old = self.folder / "revoked"
@@ -81,31 +81,31 @@ class KeyRing:
 
     def list(self) -> list[Held]:
         """Everything: certificates, then agents."""
-        from cryptography import x509
-
         found = []
         for name, file, what in (
             ("ca", "ca.crt", "authority"),
             ("server", "server.pem", "the cloud's"),
         ):
             if (self.folder / file).exists():
-                held = x509.load_pem_x509_certificate((self.folder / file).read_bytes())
+                held = _certificate(self.folder / file)
                 since, until = held.not_valid_before_utc, held.not_valid_after_utc
                 found.append(Held(name, what, since, until))
         return found + self.agents()
 
     def _authority(self) -> tuple[Any, Any]:
         """The certificate and the key that sign."""
-        from cryptography import x509
         from cryptography.hazmat.primitives import serialization
 
         if not (self.folder / "ca.key").exists():
             raise ValueError(
                 f"{self.folder} holds no ca.key, which signs: run this where it is kept"
             )
-        certificate = x509.load_pem_x509_certificate((self.folder / "ca.crt").read_bytes())
-        key = serialization.load_pem_private_key((self.folder / "ca.key").read_bytes(), None)
-        return certificate, key
+        path = self.folder / "ca.key"
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), None)
+        except (ValueError, TypeError) as error:  # a type error if it has a password
+            raise ValueError(f"{path} is not the key that `keys make` wrote: {error}") from error
+        return _certificate(self.folder / "ca.crt"), key
 
     def renew_authority(self) -> Path:
         """The same key for another while: what it has signed stays valid."""
@@ -121,7 +121,7 @@ class KeyRing:
 
         authority = self._authority()
         path = self.folder / "server.pem"
-        old = x509.load_pem_x509_certificate(path.read_bytes())
+        old = _certificate(path)
         names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [str(name.value) for name in names]
         key = ec.generate_private_key(ec.SECP384R1())
@@ -130,3 +130,13 @@ class KeyRing:
         files.write_whole(self.folder / "server.key", private_pem(key), mode=files.OWNER_ONLY)
         files.write_whole(path, public_pem(certificate))
         return path
+
+
+def _certificate(path: Path) -> Any:
+    """What a file of `keys make` holds; a ValueError names one that was damaged since."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no certificate: {error}") from error

@@ -14,6 +14,7 @@ import secrets
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,9 @@ from isfed.federation.apart import OwnMemory
 from isfed.flower import wire
 
 MOST_JOBS = 16  # files of jobs that are kept per agent; the oldest go first
+DAYS_KEPT = 31  # of counted reports
 LOCK_SECONDS = 30.0
+SECRET_BYTES = 32
 
 
 def private_folder(path: Path) -> Path:
@@ -35,10 +38,18 @@ def private_folder(path: Path) -> Path:
         pass
     if not hasattr(os, "getuid"):  # Windows: rights come from the parent folder, not from a mode
         return path
+    owners = {path.stat().st_uid}
+    if path.is_symlink():  # as systemd makes for a user of its own choice; that is root's
+        owners.add(path.lstat().st_uid or os.getuid())
+    if owners != {os.getuid()}:
+        raise ValueError(
+            f"{path} belongs to another user, who could read what this agent keeps; give "
+            "isfed-state a folder of its own, or: chown"
+        )
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
-        if others or path.stat().st_uid != os.getuid():
+        if others:
             raise ValueError(
                 f"{path} can be entered by others (mode {mode:o}) and holds more than an agent's "
                 "files; give isfed-state a folder of its own, or: chmod 700"
@@ -51,12 +62,21 @@ def _is_ours(name: str) -> bool:
     return name.startswith(("agent-", ".agent-", "secret", ".secret", "reports", ".reports"))
 
 
-class Memory:
-    """The file of one agent in one job: what it knew before and after the last turn it took."""
+_MOMENTS = [f"{what}_{moment}" for what in ("nodes", "memory") for moment in ("before", "after")]
 
-    def __init__(self, folder: Path, agent: Agent, order: wire.Order) -> None:
-        job = hashlib.blake2b(order.job.encode(), digest_size=8).hexdigest()  # the cloud's text
-        self.path = folder / f"agent-{order.agent}-{job}.npz"
+
+class Memory:
+    """The file of one agent in one job: what it knew before and after the last turn it took.
+
+    `node` is the agent's own number, or None: files of one node are counted together, whatever the
+    cloud calls the job and the agent.
+    """
+
+    def __init__(self, folder: Path, agent: Agent, order: wire.Order, node: Any) -> None:
+        called = repr((order.job, order.agent)).encode()  # the cloud's words
+        self.kin = f"agent-{node if isinstance(node, int) else 'own'}-*.npz"
+        job = hashlib.blake2b(called, digest_size=8).hexdigest()
+        self.path = folder / self.kin.replace("*", job)
         self.agent, self.order = agent, order
         self.own = (
             None if order.terms is None else OwnMemory(order.terms.rule, order.terms.centre.size)
@@ -75,6 +95,8 @@ class Memory:
         stored = self._stored()
         told = None
         if stored is not None:
+            if lacking := {"round_index", "told", *_MOMENTS} - set(stored):
+                raise ValueError(f"{self.path} lacks {min(lacking)}; remove it to start again")
             again = int(stored["round_index"]) == self.order.round_index
             moment = "before" if again else "after"
             nodes, memory = stored[f"nodes_{moment}"], stored[f"memory_{moment}"]
@@ -132,7 +154,7 @@ class Memory:
 
     def _forget_old_jobs(self) -> None:
         """A cloud that begins job after job must not fill the disk."""
-        jobs = self.path.parent.glob(f"agent-{self.order.agent}-*.npz")
+        jobs = self.path.parent.glob(self.kin)
         for old in sorted(jobs, key=lambda p: p.stat().st_mtime)[:-MOST_JOBS]:
             old.unlink(missing_ok=True)
 
@@ -152,14 +174,20 @@ class Discretion:
         path = self.folder / "secret"
         if not path.exists():
             draft = self.folder / f".secret.{secrets.token_hex(8)}"
-            files.write_whole(draft, secrets.token_bytes(32), mode=files.OWNER_ONLY)
+            files.write_whole(draft, secrets.token_bytes(SECRET_BYTES), mode=files.OWNER_ONLY)
             try:
                 os.link(draft, path)  # whole from the first moment, and only if nobody was faster
             except FileExistsError:
                 pass
             finally:
                 draft.unlink()
-        return path.read_bytes()
+        secret = path.read_bytes()
+        if len(secret) != SECRET_BYTES:  # an empty one would make noise that anybody can compute
+            raise ValueError(
+                f"{path} is damaged: it has {len(secret)} bytes instead of {SECRET_BYTES}; remove "
+                "it, and the next start makes another"
+            )
+        return secret
 
     def rng(self, *about: object) -> np.random.Generator:
         """The generator of the noise for one question; the same question gives the same noise."""
@@ -173,13 +201,22 @@ class Discretion:
         path = self.folder / "reports.json"
         with _held(self.folder / "reports.lock"):
             today = datetime.now(UTC).date().isoformat()
-            found = json.loads(path.read_bytes()) if path.exists() else {}
-            count = found.get(today, 0)
-            if count >= self.reports_per_day:
+            counts = _counts(path)
+            if counts.get(today, 0) >= self.reports_per_day:
                 return False
-            content = json.dumps({today: count + 1}).encode()
+            # Other days are kept: a clock that goes back must not give a day's budget again.
+            recent = {day: counts[day] for day in sorted(counts)[-DAYS_KEPT:]}
+            content = json.dumps({**recent, today: counts.get(today, 0) + 1}).encode()
             files.write_whole(path, content, mode=files.OWNER_ONLY)
         return True
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """The reports of each day so far; a damaged file is an error, or it would renew the budget."""
+    found = files.read_json(path) if path.exists() else {}
+    if not all(type(count) is int and count >= 0 for count in found.values()):
+        raise ValueError(f"{path} is damaged (a count that is no number)")
+    return found
 
 
 def _held(path: Path):

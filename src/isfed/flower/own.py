@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 
+from isfed.base.arguments import checked
 from isfed.federation.agent import Upload
 from isfed.flower import wire
 from isfed.flower.arrays import Layout, shown
 from isfed.flower.client import Handler
 
 
+@checked
 def own_turn(fit: Handler) -> Handler:
     """A handler for `app.train()` around the one that an app has already.
 

@@ -136,4 +136,4 @@ def _claimed(reply: Message) -> int | None:
         agent = record.get("agent")
     except (KeyError, ValueError, AttributeError):
         return None
-    return agent if isinstance(agent, int) else None
+    return agent if type(agent) is int else None  # true is no number

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
@@ -17,6 +18,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
 from isfed.base import files
+from isfed.base.arguments import checked
+from isfed.base.checks import check_whole
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
 from isfed.federation.reports import RoundReport
@@ -55,6 +58,7 @@ class Strategy(FedAvg):
     flower: arguments of Flower's FedAvg about evaluation.
     """
 
+    @checked
     def __init__(
         self,
         algorithm: ISFedAvg,
@@ -73,6 +77,9 @@ class Strategy(FedAvg):
         **flower: Any,
     ) -> None:
         check_for_network(algorithm, num_agents)
+        check_whole(seed, name="seed", least=0)
+        if not join_limit >= 0.0:
+            raise ValueError(f"join_limit={join_limit} must be a number of seconds >= 0")
         if not time_limit > 0.0:
             raise ValueError(f"time_limit={time_limit} must be a positive number of seconds")
         if not all(0 <= agent < num_agents for agent in readmit):
@@ -164,8 +171,8 @@ class Strategy(FedAvg):
                              "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
             self.on_round(report, self.coordinator.params)
-        metrics = {name: value for name, value in vars(report).items() if name != "round_index"}
-        metrics.update(self._train_metrics(server_round))
+        ours = {name: value for name, value in vars(report).items() if name != "round_index"}
+        metrics = {**self._train_metrics(server_round), **ours}  # agents do not overwrite it
         arrays = self._layout.model(self.coordinator.params)
         self._returned = wire.digest(arrays)
         return arrays, MetricRecord(metrics)
@@ -186,12 +193,22 @@ class Strategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """FedAvg's evaluation; its way of waiting for ever for missing nodes is not taken over."""
+        """FedAvg's sample, of agents that are there and were not left out; it waits for nobody."""
         if self.fraction_evaluate == 0.0:
             return []
-        if len(self.roll.online(grid)) < self.min_available_nodes:
+        excluded = self._prepared(arrays)[0].standing.excluded
+        nodes = [n for agent, n in self.roll.online(grid).items() if not excluded[agent]]
+        count = max(int(len(nodes) * self.fraction_evaluate), self.min_evaluate_nodes)
+        if len(nodes) < max(count, self.min_available_nodes):
             return []
-        return list(super().configure_evaluate(server_round, arrays, config, grid))
+        config["server-round"] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return [
+            Message(
+                content, dst_node_id=node, message_type=MessageType.EVALUATE, ttl=self.time_limit
+            )
+            for node in random.sample(nodes, count)
+        ]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

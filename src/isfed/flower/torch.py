@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
+from isfed.base.arguments import checked
+from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Upload
 from isfed.federation.agents import Turns
@@ -16,7 +18,7 @@ from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise
 from isfed.flower import wire
 from isfed.flower.arrays import Layout
-from isfed.flower.client import Handler, Hidden, Secrecy, state_folder
+from isfed.flower.client import Handler, Hidden, Secrecy, own_number, state_folder
 from isfed.flower.memory import Memory, private_folder
 from isfed.problems import FederatedData, Problem
 from isfed.sampling.policies import Table, memory_size
@@ -60,6 +62,7 @@ class _Alone:
         return upload, self.agents.told[0]
 
 
+@checked
 def torch_turn(
     load: Callable[[Context], tuple[Any, Any]],
     network: Network,
@@ -82,6 +85,8 @@ def torch_turn(
     score_noise, privacy, reports_per_day: what leaves the agent, see `agent_turn`.
     """
     secrecy = Secrecy(score_noise, privacy, reports_per_day)
+    check_whole(local_steps, name="local_steps", least=1)
+    check_whole(batch_size, name="batch_size", least=1)
 
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
@@ -103,7 +108,7 @@ def torch_turn(
         layout, names = Layout.of(arrays), _Names(network, arrays)
         alone: Any = _Alone(problem, order)
         folder = private_folder(state_folder(context))
-        memory = Memory(folder, alone, order)
+        memory = Memory(folder, alone, order, own_number(context))
         told = memory.recall()
         upload, loss = alone.work(names.params)
         hidden = Hidden(folder, context, secrecy.limit)

@@ -135,6 +135,8 @@ def unpack_order(content: RecordDict) -> Order:
     chance = 1.0 if order.agent_prob is None else order.agent_prob
     if not (0.0 < chance <= 1.0 and 0 <= order.agent < rules.num_agents):
         raise WireError(f"agent {order.agent} with p_k={order.agent_prob} is no agent and chance")
+    if not (0 <= order.key < 2**64 and order.round_index < 2**63):
+        raise WireError(f"key={order.key:x}, round={order.round_index} are too large or too small")
     if not (math.isfinite(rules.step_size) and rules.step_size > 0.0 and order.round_index >= 0):
         raise WireError(f"step_size={rules.step_size}, round={order.round_index} make no sense")
     return order

@@ -13,6 +13,7 @@ from isfed.problems.data import FederatedData
 from isfed.problems.losses import LeastSquares
 from isfed.problems.problem import Problem
 
+MOST_NUMBERS = 2**50  # nine petabytes
 MOST = 2**31  # steps and examples: more is a slip of the hand
 
 
@@ -53,6 +54,11 @@ class Regression:
         check_fields(self)
         for name in ("num_agents", "num_examples", "num_features"):
             check_whole(getattr(self, name), name=name, least=1)
+        if self.num_agents * self.num_examples * self.num_features > MOST_NUMBERS:
+            raise ValueError(
+                f"num_agents={self.num_agents}, num_examples={self.num_examples} and "
+                f"num_features={self.num_features} make more numbers than any memory holds"
+            )
         for name in ("feature_variance", "noise_variance", "local_steps", "batch_size"):
             value = getattr(self, name)
             if not (isinstance(value, tuple) and len(value) == 2):

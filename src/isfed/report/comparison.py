@@ -11,31 +11,32 @@ from rich.table import Table
 from isfed.base.words import plain_number
 from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
-from isfed.report.tables import MOVING
+from isfed.report.page_tables import HELD_OUT
+from isfed.report.tables import MOVING, side_by_side
 
 
 def comparison_table(results: Results) -> Table:
     """What each needs to reach FedAvg's final loss."""
-    table = Table(title="what each needs to reach FedAvg's final loss", title_justify="left")
-    table.add_column("algorithm")
-    for heading in (
-        "best step", "final loss over the optimum", "relative", "below FedAvg", "rounds",
-        "uploads", "gradients",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for algorithm in results.algorithms:
-        row = algorithm.summary
-        spent = [row["rounds"], row["uploads"], row["gradients"]]
-        mark = MOVING if algorithm.settled is False else ""
-        table.add_row(
-            algorithm.name,
-            f"{algorithm.step_size:.3g}",
-            f"{_with_error(row['final_excess'], row['final_stderr'], 3)}{mark}",
-            _percent(row["final_relative"]),
-            _below(results) if algorithm is results.algorithms[1] else "",
-            *("never" if value is None else f"{value:,.0f}" for value in spent),
-        )
-    return table
+    algorithms, rows = results.algorithms, [a.summary for a in results.algorithms]
+    marks = [MOVING if algorithm.settled is False else "" for algorithm in algorithms]
+
+    def spent(key: str) -> list[str]:
+        return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in rows]
+
+    finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in rows]
+    return side_by_side(
+        "What each needs to reach FedAvg's final loss",
+        [algorithm.name for algorithm in algorithms],
+        (
+            ("best step size", [f"{algorithm.step_size:.3g}" for algorithm in algorithms]),
+            ("final loss over the optimum", [f + m for f, m in zip(finals, marks, strict=True)]),
+            ("  the same, of the optimum", [_percent(row["final_relative"]) for row in rows]),
+            ("  below FedAvg's", ["", _below(results)]),
+            ("rounds", spent("rounds")),
+            ("uploads", spent("uploads")),
+            ("gradients", spent("gradients")),
+        ),
+    )
 
 
 def _with_error(value: float, error: float, digits: int) -> str:
@@ -57,23 +58,18 @@ def held_out_table(results: Results) -> Table | None:
     if not found:
         return None
     measured = results.summary.get("account", {}).get("span") is not None
-    table = Table(title="trained again without some rows and agents", title_justify="left")
-    table.add_column("algorithm")
-    kinds = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
-    there = [kind for kind in kinds if any(kind in parts for parts in found.values())]
-    for kind in there:
-        count = next(parts[kind]["examples"] for parts in found.values() if kind in parts)
-        table.add_column(f"loss, {kinds[kind]} ({count:,})", justify="right")
-        table.add_column("RMSE" if measured else "wrong", justify="right")
-    for name, parts in found.items():
-        cells = []
-        for kind in there:
-            part = parts[kind]
-            scale, unit = (1.0, "") if measured else (100.0, "%")
-            cells.append(_with_error(part["loss"], part["loss_stderr"], 4))
-            cells.append(f"{scale * part['error']:.3g}{unit}")
-        table.add_row(name, *cells)
-    return table
+    rows = []
+    for kind, words in HELD_OUT.items():
+        parts = [of_kind[kind] for of_kind in found.values() if kind in of_kind]
+        if len(parts) < len(found):
+            continue
+        losses = [_with_error(part["loss"], part["loss_stderr"], 4) for part in parts]
+        rows.append((f"loss, {words} ({parts[0]['examples']:,})", losses))
+        if measured:
+            rows.append(("  RMSE", [plain_number(part["error"], 3) for part in parts]))
+        else:
+            rows.append(("  wrong", [f"{100.0 * part['error']:.3g}%" for part in parts]))
+    return side_by_side("Trained again without some rows and agents", list(found), rows)
 
 
 def agreement_line(results: Results) -> str | None:
@@ -95,9 +91,10 @@ def agreement_line(results: Results) -> str | None:
     return (
         f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
         "sampling that never takes an example twice, at one small step size, for a run that has "
-        f"settled. Compared with FedAvg, which may take an example twice, that is {small} and "
-        f"{found['loss_db']:.1f} dB in the loss. At the best step sizes ({steps}) after "
-        f"{results.summary['rounds']} rounds it is {found['these_steps_db']:.1f} dB. Measured: "
+        "settled. Compared with FedAvg, which may take an example twice, and for steps that move "
+        f"the model as far, that is {small} and {found['loss_db']:.1f} dB in the loss. At the best "
+        f"step sizes ({steps}) after {results.summary['rounds']} rounds it is "
+        f"{found['these_steps_db']:.1f} dB. Measured: "
         f"{gain:.1f}{spread} dB.{why}"
     )
 

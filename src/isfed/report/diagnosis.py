@@ -3,49 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 from rich.table import Table
 
-from isfed.base.words import plain_number
+from isfed.base.words import counted, plain_number
 from isfed.experiments.results import Results
 from isfed.report.figures import save_figure
-from isfed.report.page_tables import SAMPLING
+from isfed.report.tables import side_by_side
+
+COLUMNS = {"uniform": "none", "agents": "agents", "examples": "examples", "both": "both"}
 
 
 def diagnosis_table(results: Results) -> Table:
     """The four ways to sample, side by side."""
     found = results.summary
-    table = Table(title=f"{found['problem']}: predicted at {found['at']}", title_justify="left")
-    table.add_column("")
-    for heading in (
-        "variance", "from agents", "ratio", "gain, dB", "stable step", "careful step",
-        "settled after", "agents", "examples",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    num_active = found["setting"]["num_active"]
-    batch = found["options"][0]["examples_size"]  # equal chances: the batch itself
-    for option in found["options"]:
-        table.add_row(
-            SAMPLING[option["sampling"]],
-            f"{_finite(option['variance']):.3g}",
-            f"{100 * option['agents_share']:.0f}%",
-            f"{_finite(option['variance_ratio']):.3g}",
-            f"{_finite(option['gain_db']):.2f}",
-            *(_known(option[key]) for key in ("step_limit", "careful_limit", "settled_after")),
-            f"{option['agents_size'] / num_active:.0%}",
-            f"{option['examples_size'] / batch:.0%}",
-        )
-    weighted = found["weighted_by_curvature"]
-    kind = "the mean squared distance to w^o" if weighted else "the gradient's variance"
+    options, num_active = found["options"], found["setting"]["num_active"]
+    batch = options[0]["examples_size"]  # equal chances: the batch itself
+    error = "distance to w^o" if found["weighted_by_curvature"] else "variance"
+    shown: dict[str, Callable[[dict[str, Any]], str]] = {
+        "variance of a round's gradient": lambda o: f"{_finite(o['variance']):.3g}",
+        "times smaller": lambda o: f"{_finite(o['variance_ratio']):.3g}",
+        "part that comes from agents": lambda o: f"{o['agents_share']:.0%}",
+        f"gain in the {error} (dB)": lambda o: f"{_finite(o['gain_db']):.2f}",
+        "largest stable step size (1)": lambda o: _known(o["step_limit"]),
+        "careful step size (2)": lambda o: _known(o["careful_limit"]),
+        "rounds to settle (3)": lambda o: _known(o["settled_after"]),
+        "effective agents (4)": lambda o: f"{o['agents_size'] / num_active:.0%}",
+        "effective examples (4)": lambda o: f"{o['examples_size'] / batch:.0%}",
+    }
+    table = side_by_side(
+        f"{found['problem']}, importance sampling of: predicted at {found['at']}",
+        [COLUMNS[option["sampling"]] for option in options],
+        [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
+    )
     table.caption = (
-        "variance: of a round's gradient estimate; ratio: how many times smaller than for uniform "
-        f"sampling; gain: of {kind} that remains; stable step: the largest stable step size of "
-        "ISFedAvg (that of FedAvg is smaller, because it does not divide by E_k), and the careful "
-        "one; settled after: rounds at a quarter of the stable step; agents, examples: the "
-        "effective size of a draw"
+        "(1) of ISFedAvg so sampled; FedAvg, without 1/E_k, has a smaller one. (2) With every "
+        "example at its largest curvature anywhere. (3) At a quarter of the largest stable step "
+        "size. (4) Of a draw, against uniform sampling."
     )
     table.caption_justify = "left"
     return table
@@ -67,23 +65,22 @@ def setting_line(results: Results) -> str:
         for value in (said["batch_size"], said["local_steps"])
     ]
     return (
-        f"{said['num_agents']} agents, {said['num_active']} per round (L); {said['rows']} rows, "
-        f"{spans[0]} per step (B), {spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn "
-        f"(E); {said['num_params']} parameters, "
-        f"{said['loss']}; probabilities of {said['policy']}, floor {said['floor']:g}"
+        f"{counted(said['num_agents'], 'agent')}, {said['num_active']} per round (L); "
+        f"{counted(said['rows'], 'row')}, "
+        f"{spans[0]} per step (B), "
+        f"{spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn (E); "
+        f"{counted(said['num_params'], 'parameter')}, {said['loss']}; probabilities of "
+        f"{said['policy']}, floor {said['floor']:g}"
     )
 
 
 def answer_lines(results: Results) -> list[str]:
     """The answer in plain words: what to do, what it gains, how sure that is, who is drawn most."""
     found = results.summary
-    return [
-        found["recommendation"],
-        *found["remarks"],
-        sure_line(results),
-        *step_lines(results),
-        *dominant_lines(results),
-    ]
+    answer = [found["recommendation"], *found["remarks"]]
+    if found.get("degenerate"):
+        return answer  # there is no gain to be sure of, and nobody worth drawing more often
+    return [*answer, sure_line(results), *step_lines(results), *dominant_lines(results)]
 
 
 def sure_line(results: Results) -> str:

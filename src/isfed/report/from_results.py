@@ -23,6 +23,7 @@ from isfed.report.quantities import (
     series_of,
     units_of,
 )
+from isfed.report.ways import ways_line
 
 MEANING = {
     "experiment": "An experiment",
@@ -145,12 +146,12 @@ def verdict(results: Results) -> str:
 
 def advice(results: Results) -> Iterator[str]:
     """Of a diagnosis: how sure it is, the step size to begin with, the other ways to sample."""
-    if "settling_rounds" not in results.summary:
+    if "settling_rounds" not in results.summary or results.summary.get("degenerate"):
         return
     yield sure_line(results)
     yield from step_lines(results)
     if "ways" in results.summary:
-        yield f"Of the ways to sample agents: {results.summary['ways']['recommendation']}"
+        yield ways_line(results)
 
 
 def warnings(results: Results) -> Iterator[str]:

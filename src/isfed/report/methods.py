@@ -6,6 +6,7 @@ import inspect
 import json
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -65,17 +66,38 @@ def as_json() -> str:
     return json.dumps([entry.as_dict() for entry in entries()], indent=1)
 
 
+WIDE = 160  # columns of a terminal; in fewer, the words of a table would be cut
+
+
+def for_terminal(width: int) -> RenderableType:
+    """A table, or in a terminal that is too narrow for it the same as a list."""
+    return as_table() if width >= WIDE else as_list()
+
+
+def as_list() -> Group:
+    """One method after the other, a line for each column of the table."""
+    parts: list[RenderableType] = []
+    for entry in entries():
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column()
+        for key in list(HEADINGS)[1:]:
+            grid.add_row(f"  {HEADINGS[key]}", Text(getattr(entry, key)))
+        parts += [Text(entry.name, style="bold"), grid, Text()]
+    return Group(*parts)
+
+
 def as_table() -> Table:
-    """For the terminal, with the paper below the name."""
+    """For a wide terminal, with the paper below the name."""
     table = Table(show_lines=True)
     keys = [key for key in HEADINGS if key not in ("name", "paper")]
-    table.add_column("method and paper", min_width=22)
+    table.add_column("method and paper")
     for key in keys:
         table.add_column(HEADINGS[key])
     for entry in entries():
         name = Text(f"{entry.name}\n{entry.paper}")
         name.stylize("bold", 0, len(entry.name))
-        table.add_row(name, *(getattr(entry, key) for key in keys))
+        table.add_row(name, *(Text(getattr(entry, key)) for key in keys))
     return table
 
 

@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from rich.table import Table
 
-from isfed.experiments.results import Results
+from isfed.experiments.networks import first_round
+from isfed.experiments.results import Measurements, Results
 from isfed.report.figures import save_figure
 
-LOOKS: dict[str, tuple[str, Any]] = {
-    "FedAvg": ("tab:blue", "-"),
-    "importance": ("black", (0, (1, 1.2))),
-    "spread": ("tab:pink", "-"),
-    "difference": ("tab:green", (0, (6, 2))),
-    "drift": ("tab:red", "-"),
-    "drift, importance": ("tab:red", (0, (3, 1, 1, 1))),
-    "FedProx": ("tab:cyan", (0, (6, 2))),
-    "SCAFFOLD": ("tab:orange", "-"),
-    "FedVARP": ("tab:olive", (0, (6, 2))),
-    "clustered": ("tab:purple", (0, (3, 1, 1, 1))),
-    "Power-of-Choice": ("tab:brown", (0, (1, 1.2))),
+# Colour, dashes and marker: the markers tell the lines apart in grey.
+LOOKS: dict[str, tuple[str, Any, str]] = {
+    "FedAvg": ("black", "-", ""),
+    "importance": ("tab:blue", (0, (1, 1.2)), "o"),
+    "spread": ("tab:pink", (0, (6, 2)), "s"),
+    "difference": ("tab:green", "-", "^"),
+    "drift": ("tab:red", "-", "v"),
+    "drift, importance": ("tab:orange", (0, (3, 1, 1, 1)), "D"),
+    "FedProx": ("tab:cyan", (0, (6, 2)), "o"),
+    "SCAFFOLD": ("tab:brown", "-", "s"),
+    "FedVARP": ("tab:olive", "-", "^"),
+    "clustered": ("tab:purple", (0, (3, 1, 1, 1)), "v"),
+    "Power-of-Choice": ("tab:gray", (0, (1, 1.2)), "D"),
 }
+
+
+def accuracy_curves(results: Results) -> dict[str, Measurements]:
+    """The accuracy along the run of every method that has one."""
+    found = {a.name: a.measures.get("accuracy") for a in results.algorithms}
+    return {name: curve for name, curve in found.items() if curve is not None}
+
+
+def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterable[str]) -> None:
+    """The curves of some methods, in percent, with two standard errors."""
+    for place, name in enumerate(names):
+        curve = curves[name]
+        colour, dashes, marker = LOOKS.get(name, ("tab:grey", ":", ""))
+        gap = max(len(curve.rounds) // 7, 1)
+        axes.plot(
+            curve.rounds, 100 * curve.mean, color=colour, linestyle=dashes, linewidth=1.4,
+            marker=marker, markersize=4.5, markerfacecolor="white",
+            markevery=(place * gap // 6, gap), label=name,
+        )  # fmt: skip
+        low, high = curve.mean - 2 * curve.stderr, curve.mean + 2 * curve.stderr
+        axes.fill_between(curve.rounds, 100 * low, 100 * high, color=colour, alpha=0.1, linewidth=0)
+    axes.grid(alpha=0.3)
 
 
 def networks_figure(results: Results) -> list[Path]:
     """The accuracy on the test rows against the round, with two standard errors."""
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
-    for algorithm in results.algorithms:
-        found = algorithm.measures.get("accuracy")
-        if found is None:
-            continue
-        colour, dashes = LOOKS.get(algorithm.name, ("tab:grey", ":"))
-        axes.plot(
-            found.rounds, 100 * found.mean, color=colour, linestyle=dashes, linewidth=1.6,
-            label=algorithm.name,
-        )  # fmt: skip
-        low, high = found.mean - 2 * found.stderr, found.mean + 2 * found.stderr
-        axes.fill_between(found.rounds, 100 * low, 100 * high, color=colour, alpha=0.1, linewidth=0)
+    curves = accuracy_curves(results)
+    draw_accuracy(axes, curves, curves)
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy on test rows (%)")
     axes.set_title(results.summary["title"], fontsize=10)
-    axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return save_figure(figure, results.path, "accuracy")
 
@@ -83,24 +99,38 @@ def _reached(target: dict[str, Any]) -> str:
 
 def networks_verdict(results: Results) -> list[str]:
     """Who reaches FedAvg's final accuracy first, and in how many rounds."""
-    known = {row["name"]: row for row in results.summary["networks"]}
-    fedavg = known.get("FedAvg")
+    rows = results.summary["networks"]
+    return verdict_lines(rows, accuracy_curves(results), results.summary["rounds"])
+
+
+def rounds_to_fedavg(
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements]
+) -> dict[str, int]:
+    """The rounds until the mean accuracy is FedAvg's final one, by method, fastest first."""
+    level = next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
+    if level is None:
+        return {}
+    found = {
+        name: first_round(curve.rounds, curve.mean, level)
+        for name, curve in curves.items()
+        if name != "FedAvg"
+    }
+    reached = {name: rounds for name, rounds in found.items() if rounds is not None}
+    return dict(sorted(reached.items(), key=lambda pair: pair[1]))
+
+
+def verdict_lines(
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements], rounds: int
+) -> list[str]:
+    """The same as sentences."""
+    fedavg = next((r for r in rows if r["name"] == "FedAvg"), None)
     if fedavg is None or fedavg["diverged"]:
         return []
-    level, rounds = fedavg["accuracy"], results.summary["rounds"]
-    first: dict[str, int] = {}
-    for algorithm in results.algorithms:
-        found = algorithm.measures.get("accuracy")
-        if algorithm.name == "FedAvg" or found is None:
-            continue
-        reached = [r for r, a in zip(found.rounds, found.mean, strict=True) if a >= level]
-        if reached:
-            first[algorithm.name] = int(reached[0])
+    level, first = fedavg["accuracy"], rounds_to_fedavg(rows, curves)
     if not first:
-        return [f"No method reaches FedAvg's final accuracy, {100 * level:.1f}%, but FedAvg."]
-    order = sorted(first, key=lambda name: first[name])
-    told = ", ".join(f"{name} {first[name]}" for name in order)
-    best = order[0]
+        return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
+    told = ", ".join(f"{name} {count}" for name, count in first.items())
+    best = next(iter(first))
     return [
         f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {told}.",
         f"The first is {best}, after {100 * first[best] / rounds:.0f}% of the rounds.",

@@ -31,7 +31,7 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar = Progress(
-            TextColumn("{task.description:28s}"),
+            TextColumn("{task.description:28s}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:3.0f}%"),
             _Speed(),

@@ -16,6 +16,7 @@ from rich.table import Table
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.experiments.systems import FAMILIES, REFERENCES
 from isfed.report.figures import save_figure
+from isfed.report.tables import MOVING
 
 AXES = {
     "round": "rounds",
@@ -125,40 +126,61 @@ def _mark_rest(axes: Any, algorithm: AlgorithmResult, colour: str, x: np.ndarray
         mark.set_in_layout(False)
 
 
+STILL_MOVING = f"{MOVING} still moving: the level of the last quarter is not yet where it settles."
+HEADINGS = (
+    "method",
+    "|w - w^o|^2 (dB)",
+    "its own fixed point (dB)",
+    "MB up",
+    "gradients (10^3)",
+    "virtual seconds",
+)
+
+
+def systems_rows(results: Results, problem: str) -> list[tuple[str, ...]]:
+    """Where every method ended, where it rests, and what it cost: the cells below `HEADINGS`."""
+    rows = []
+    for algorithm in results.algorithms:
+        if algorithm.summary["problem"] != problem:
+            continue
+        name = algorithm.summary["method"]
+        if algorithm.diverged_round is not None:
+            rows.append((name, f"diverged in round {algorithm.diverged_round}"))
+            continue
+        number, costs = algorithm.number, algorithm.summary["costs"]
+        mark = MOVING if algorithm.settled is False else ""
+        rows.append(
+            (
+                name,
+                f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{mark}",
+                rest_text(algorithm),
+                f"{costs['bytes_up']['mean'] / 1e6:.3g}",
+                f"{costs['gradients']['mean'] / 1e3:,.0f}",
+                f"{costs['seconds']['mean']:,.0f}",
+            )
+        )
+    return rows
+
+
+def rest_text(algorithm: AlgorithmResult) -> str:
+    """Where a method rests, or why that is not known."""
+    level, how = algorithm.number("rests_at_db"), algorithm.summary["rests_how"]
+    if math.isnan(level):
+        return how
+    return f"{level:.1f} (long run)" if how == "long run" else f"{level:.1f}"
+
+
 def systems_table(results: Results, problem: str) -> Table:
-    """Where every method ended, where it rests, and what it cost."""
-    rows = [a for a in results.algorithms if a.summary["problem"] == problem]
+    """`systems_rows` for the terminal."""
     table = Table(
         title=f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
         "repetitions; costs of the whole run",
         title_justify="left",
+        caption=STILL_MOVING,
+        caption_justify="left",
     )
-    table.add_column("method", no_wrap=True)
-    for heading in (
-        "|w - w^o|^2 (dB)",
-        "its own fixed point (dB)",
-        "MB up",
-        "gradients (10^3)",
-        "virtual seconds",
-    ):
-        table.add_column(heading, justify="right")
-    for algorithm in rows:
-        name = algorithm.summary["method"]
-        if algorithm.diverged_round is not None:
-            table.add_row(name, f"diverged in round {algorithm.diverged_round}")
-            continue
-        number, costs = algorithm.number, algorithm.summary["costs"]
-        level = number("rests_at_db")
-        rest = algorithm.summary["rests_how"] if math.isnan(level) else f"{level:.1f}"
-        if algorithm.summary["rests_how"] == "long run":
-            rest += " (long run)"
-        mark = "*" if algorithm.settled is False else ""
-        table.add_row(
-            name,
-            f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{mark}",
-            rest,
-            f"{costs['bytes_up']['mean'] / 1e6:.3g}",
-            f"{costs['gradients']['mean'] / 1e3:,.0f}",
-            f"{costs['seconds']['mean']:,.0f}",
-        )
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(heading, no_wrap=place == 0, justify="right" if place else "left")
+    for row in systems_rows(results, problem):
+        table.add_row(*row)
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -13,6 +13,19 @@ from isfed.experiments.results import AlgorithmResult, Results
 PAPER_GAIN_DB = 23.1
 PAPER_AGENT_DISTANCE = 1.22e-2
 PAPER_EXAMPLE_DISTANCE = 1.54e-2
+
+
+def side_by_side(
+    title: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+) -> Table:
+    """A table with a column for each name and a row for each quantity: it fits a narrow screen."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for heading, cells in rows:
+        table.add_row(heading, *cells)
+    return table
 
 
 def summary_table(results: Results) -> Table:

@@ -14,6 +14,7 @@ WORDS = {
     "spread": "uniform, Spread()",
     "difference": "correction='difference'",
     "drift": "correction='drift'",
+    "drift, spread": "correction='drift', Spread()",
 }
 
 
@@ -22,17 +23,22 @@ def ways_table(results: Results) -> Table:
     found = results.summary["ways"]
     table = Table(title=f"Ways to sample agents, at step_size={found['step_size']:.3g}")
     table.title_justify = "left"
-    table.add_column("")
-    for heading in ("variance", "times smaller", "excess risk by drift", "excess risk"):
+    table.add_column("", no_wrap=True)
+    for heading in ("variance", "times smaller", "risk by drift (1)", "excess risk (2)"):
         table.add_column(heading, justify="right")
     for way in found["ways"]:
         values = (way[key] for key in ("variance", "times_smaller", "drift", "excess"))
         numbers = (f"{math.inf if value is None else value:.3g}" for value in values)
         table.add_row(WORDS[way["name"]], *numbers)
     table.caption = (
-        "variance of a round's gradient estimate; the excess risk that remains, to first order in "
-        "the step size, and the part of it that local steps cause by running towards the agents' "
-        "own minimisers"
+        "(1) Caused by local steps that run towards the agents' own minimisers. (2) All that "
+        "remains, to first order in the step size."
     )
     table.caption_justify = "left"
     return table
+
+
+def ways_line(results: Results) -> str:
+    """What to do about the agents beside drawing them by importance, and why."""
+    found = results.summary["ways"]
+    return f"Ways to sample agents, as options of ISFedAvg: {found['recommendation']}"

@@ -269,6 +269,8 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
         square += gradient[j] * gradient[j]
     if rule == BOUND:
         return bound(steps, batch, spread, square)
+    if rule == SPREAD:  # averaged where the score is made
+        return stored if stored >= 0.0 else spread
     first = memory[at] < 0.0
     if rule == SECOND_MOMENT:
         memory[at] = square if first else (1.0 - rate) * memory[at] + rate * square
@@ -277,8 +279,6 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
         memory[at] = stored
     else:
         memory[at] = spread if first else (1.0 - rate) * memory[at] + rate * spread
-    if rule == SPREAD:
-        return memory[at]
     square = 0.0
     for j in range(size):
         average = memory[at + 1 + j]
@@ -290,7 +290,7 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
 
 def memory_size(policy: Policy, num_params: int) -> int:
     """How many numbers an agent remembers for the score it reports under this policy."""
-    if not policy.learns or policy.score == Score.BOUND:
+    if not policy.learns or policy.score in (Score.BOUND, Score.SPREAD):
         return 0
     return 1 + num_params if policy.score == Score.AVERAGED_BOUND else 1
 

@@ -73,14 +73,16 @@ def _watch(task, plan, agent, prob, times, scratch, squares):
 
 
 @called
-def _learn(task, plan, agent, reference, report, scratch):
+def _learn(task, plan, agent, weight, reference, report, scratch):
     """What cloud and agent learn from the news in scratch.local; returns the score."""
     if plan.rule.kind == NONE:
         return report
     batch, count = task.batch_size[agent], task.offsets[agent + 1] - task.offsets[agent]
     left = 1.0 if plan.examples.design == table.REPLACEMENT else 1.0 - batch / count
     share = left / (task.local_steps[agent] * batch)
-    return learn(plan.rule, reference, agent, scratch.local, report, share, scratch.velocity)
+    return learn(
+        plan.rule, reference, agent, scratch.local, weight, report, share, scratch.velocity
+    )
 
 
 @called
@@ -126,11 +128,13 @@ def _rounds(
             weight = times * (1.0 / (num_agents * prob))
             for j in range(size):
                 total[j] += weight * scratch.local[j]
-            scratch.scores[turn] = _learn(task, plan, agent, reference, report, scratch)
+            scratch.scores[turn] = _learn(task, plan, agent, weight, reference, report, scratch)
             if plan.watched:
                 squares = _watch(task, plan, agent, prob, times, scratch, squares)
         counts[1] += distinct
-        step_and_move(plan.rule, reference, plan.step_size, plan.num_active, params, total, move)
+        step_and_move(
+            plan.rule, reference, plan.step_size, plan.num_active, 1.0, params, total, move
+        )
         if plan.agents.refresh >= KEEP_MASS:
             refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
         if plan.watched:

@@ -22,7 +22,7 @@ from isfed.theory.bound import TheoryError
 from isfed.theory.choices import Choices, all_choices_at, check_model
 from isfed.theory.constants import Constants
 from isfed.theory.curvature import hessian
-from isfed.theory.findings import ALIKE, Diagnosis, Option
+from isfed.theory.findings import ALIKE, Diagnosis, Option, nothing_to_learn
 from isfed.theory.settling import settling
 from isfed.theory.stability import SHARE_OF_LIMIT, StableSteps
 from isfed.theory.variance import gradient_variances
@@ -34,6 +34,7 @@ SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)
 MOST_LOCAL = 50_000  # agents x parameters up to which the agents' own minimisers are looked for
 SINGULAR = 1e-12  # of the largest curvature: below, rounding
 TOP = 5  # of the agents and examples that would dominate
+OFTENER = 1.005  # times uniform: what is drawn no more often, to three digits, is not named
 
 
 def effective_size(inclusion: np.ndarray) -> float:
@@ -154,9 +155,11 @@ def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
     if np.all(problem.batch_size == problem.data.num_examples):
         found.append("Every step uses all examples of its agent: only agents can be chosen.")
     if num_active < problem.num_agents and uniform.agents_share < ALIKE:
+        share = 100.0 * uniform.agents_share
+        part = f"only {share:.2g}%" if share >= 0.01 else "none"
         found.append(
-            f"The agents are alike: only {100 * uniform.agents_share:.2g}% of the noise of uniform "
-            "sampling comes from the choice of agents."
+            f"The agents are alike: {part} of the noise of uniform sampling comes from the choice "
+            "of agents."
         )
     return found
 
@@ -164,8 +167,8 @@ def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
 def _degenerate(problem: Problem, uniform: Option) -> str:
     """Why there is nothing to gain, if there is not."""
     targets = problem.data.targets
-    if targets.min() == targets.max():
-        return f"the target is always {targets[0]:g}, so there is nothing to learn."
+    if flat := nothing_to_learn(targets):
+        return flat
     if uniform.variance <= 1e-20 * float(np.mean(targets**2)):
         return "the model fits every example, so uniform sampling has no noise to reduce."
     return ""
@@ -238,7 +241,7 @@ def _setting(problem: Problem, num_active: int, policy: Policy) -> dict[str, Any
 def _top_agents(problem: Problem, chosen: Choices, num_active: int) -> list[tuple[int, float]]:
     times = problem.num_agents * chosen.agent_prob(num_active)
     order = np.argsort(-times, kind="stable")[:TOP]
-    return [(int(k), float(times[k])) for k in order if times[k] > 1.0]
+    return [(int(k), float(times[k])) for k in order if times[k] > OFTENER]
 
 
 def _top_examples(problem: Problem, chosen: Choices) -> list[tuple[int, int, float]]:
@@ -249,4 +252,5 @@ def _top_examples(problem: Problem, chosen: Choices) -> list[tuple[int, int, flo
     return [
         (int(k), int(row - offsets[k]), float(times[row]))
         for k, row in zip(agents, order, strict=True)
+        if times[row] > OFTENER
     ]

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from isfed.theory.choices import Choices
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class Diagnosis:
             "weighted_by_curvature": self.weighted,
             "recommendation": self.recommendation(),
             "best": self.best.sampling if self.helps else "uniform",
+            "degenerate": self.degenerate,
             "remarks": self.remarks,
             "settling_rounds": self.settling_rounds,
             "waits_for": [
@@ -128,6 +131,13 @@ class Diagnosis:
             "constants": self.constants,
             "ways": None if self.ways is None else self.ways.as_dict(),
         }
+
+
+def nothing_to_learn(targets: np.ndarray) -> str:
+    """Why there is nothing to gain from targets that are all alike; empty if they differ."""
+    if targets.min() < targets.max():
+        return ""
+    return f"the target is always {targets[0]:g}, so there is nothing to learn."
 
 
 def _json(value: Any) -> Any:

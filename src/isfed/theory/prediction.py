@@ -26,11 +26,12 @@ class Prediction:
     """The error recursion near the point that a run converges to, in the eigenbasis of H.
 
     step_size: mu, the size of a local step.
-    curvature: (M,) the eigenvalues of H.
+    curvature: (M,) the eigenvalues of H: of the risk, weighted by E_k if the 1/E_k is left out.
     basis: (M, M) its eigenvectors, as columns.
     noise: (M,) the variance of the gradient estimate along each of them.
     target: (M,) the point itself: w^o, unless the 1/E_k is left out.
     offset: (M,) target - w^o in the basis.
+    risk: (M, M) the Hessian of the risk itself at w^o, in the basis.
     """
 
     step_size: float
@@ -39,6 +40,7 @@ class Prediction:
     noise: np.ndarray
     target: np.ndarray
     offset: np.ndarray
+    risk: np.ndarray
 
     @property
     def steady(self) -> float:
@@ -54,14 +56,16 @@ class Prediction:
 
     def curve(self, rounds: np.ndarray, initial: np.ndarray) -> np.ndarray:
         """The expected msd after each of `rounds`, from the model `initial`."""
-        return np.array([self._squares(count, initial).sum() for count in rounds])
+        found = (self._error(count, initial) for count in rounds)
+        return np.array([mean @ mean + variance.sum() for mean, variance in found])
 
     def excess(self, rounds: int, initial: np.ndarray) -> float:
         """The expected P(w_i) - P(w^o) after so many rounds, to second order around w^o."""
-        return 0.5 * float(self.curvature @ self._squares(rounds, initial))
+        mean, variance = self._error(rounds, initial)
+        return 0.5 * float(mean @ self.risk @ mean + np.diag(self.risk) @ variance)
 
-    def _squares(self, count: int, initial: np.ndarray) -> np.ndarray:
-        """The expected square of the error along every eigenvector, after `count` rounds."""
+    def _error(self, count: int, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the error along every eigenvector, after `count` rounds."""
         shrink = 1.0 - self.step_size * self.curvature
         start = (initial - self.target) @ self.basis
         left = shrink**count
@@ -69,8 +73,7 @@ class Prediction:
         flat = np.abs(1.0 - shrink**2) < 1e-12
         bottom = np.where(flat, 1.0, 1.0 - shrink**2)
         sums = np.where(flat, float(count), (1.0 - left**2) / bottom)
-        variance = self.step_size**2 * self.noise * sums
-        return (left * start + self.offset) ** 2 + variance
+        return left * start + self.offset, self.step_size**2 * self.noise * sums
 
 
 def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = None) -> Prediction:
@@ -96,6 +99,9 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
             problem.loss, problem.data.features, problem.data.targets, weight / total
         )
     curvature, basis = linalg.eigh(hessian(problem, target, weight=weight))
+    risk = np.diag(curvature)
+    if not algorithm.divide_by_steps:
+        risk = basis.T @ hessian(problem, problem.optimum) @ basis
     found: Variance = gradient_variance(
         problem, algorithm, params=target, choices=choices, rotate=basis
     )
@@ -106,4 +112,5 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
         noise=found.agents + found.examples,
         target=target,
         offset=(target - problem.optimum) @ basis,
+        risk=risk,
     )

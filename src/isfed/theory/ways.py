@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.base.checks import check_active
+from isfed.base.checks import check_active, check_whole
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
@@ -27,21 +27,25 @@ from isfed.sampling.designs.variance import NoJointError, total_variance
 from isfed.sampling.policies import Memory, Uniform
 from isfed.theory.choices import check_model, choices_at, gradients_of_agents
 from isfed.theory.findings import LEAST_GAIN
+from isfed.theory.remembering import memories, risk_gradients
 from isfed.theory.stability import stable_step_size
 
 SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
-# dB: learned scores cost nothing under a correction where they cannot help, measured to 0.1 dB
-# (`python benchmarks/corrected_steps.py scores`), so that a small gain is worth it.
-LEAST_SCORES = 0.2
+# 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
+# memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
+WORTH = 10.0**0.02
+SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
-NAMES = ("uniform", "importance", "spread", "difference", "drift")
+NAMES = ("uniform", "importance", "spread", "difference", "drift", "drift, spread")
+STEERED = ("drift", "drift, spread")  # without the drift of local steps
 HOW = {
     "uniform": "agents=Uniform()",
     "importance": "agents=Memory()",
     "spread": "agent_design=Spread()",
     "difference": "correction='difference'",
     "drift": "correction='drift'",
+    "drift, spread": "correction='drift' and agent_design=Spread()",
 }
 
 
@@ -90,10 +94,11 @@ class Ways:
 
     @property
     def best(self) -> Way:
-        """The simplest way that is within `LEAST_GAIN` of the best one."""
+        """Uniform sampling if it is within 0.5 dB of the best way, else the simplest within 0.2."""
         least = min(way.excess for way in self.ways.values())
-        allowed = least * 10.0 ** (LEAST_GAIN / 10.0)
-        return next(way for way in self.ways.values() if way.excess <= allowed)
+        if self.ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
+            return self.ways["uniform"]
+        return next(way for way in self.ways.values() if way.excess <= least * WORTH)
 
     def recommendation(self) -> str:
         """What to do and why, in one or two sentences."""
@@ -112,13 +117,14 @@ class Ways:
             return f"Your agents differ {what}: use agents=Memory(){split}."
         if best.name == "spread":
             return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
-        if best.name == "drift" and share["drift"] >= max(share["direction"], share["size"]):
+        if best.name in STEERED and share["drift"] >= max(share["direction"], share["size"]):
             reason = "Local steps run towards the agents' own minimisers"
-        elif share["direction"] >= share["size"]:
+        elif share["size"] <= SMALL * share["direction"]:
             reason = "Your agents' gradients differ in direction, not in size"
         else:
             reason = "Your agents' gradients differ in size and in direction"
-        policy = "Memory()" if self.weighted else "Uniform()"
+        spread = best.name == "drift, spread"
+        policy = "Memory()" if self.weighted or spread else "Uniform()"
         return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,6 +147,7 @@ def compare_ways(
     *,
     num_active: int,
     step_size: float | None = None,
+    rounds: int | None = None,
     params: np.ndarray | None = None,
 ) -> Ways:
     """What uniform sampling, importance, a spread and the two corrections would leave of the error.
@@ -148,6 +155,8 @@ def compare_ways(
     problem: what is learned.
     num_active: L, the number of agents per round.
     step_size: mu; a stable one unless given.
+    rounds: after how many rounds; memories that agents had few turns to learn are worth less. Very
+        many unless given.
     params: the model at which to look, (M,); w^o unless given.
 
     >>> from isfed import EQUAL
@@ -155,6 +164,8 @@ def compare_ways(
     'importance'
     """
     check_active(num_active, problem.num_agents)
+    if rounds is not None:
+        check_whole(rounds, name="rounds", least=1)
     model = check_model(problem, params)
     plain = ISFedAvg(
         step_size=1.0, num_active=num_active, agents=Uniform(), examples=Uniform(),
@@ -172,20 +183,25 @@ def compare_ways(
         name: _agents_variance(name, inclusion[name], means) + _noise(inclusion[name], noise)
         for name in ("uniform", "importance", "spread")
     }
-    lag = _lag(problem, model, noise, mu, num_active)
-    news = np.sqrt(noise + lag)
-    by_news = inclusion_probabilities(news, num_active, floor=weighted.agents.floor)
-    scored, equal = (_remembering(known, noise, lag) for known in (by_news, inclusion["uniform"]))
-    worth = equal > scored * 10.0 ** (LEAST_SCORES / 10.0)
+    memory = memories(
+        problem, model, means, noise, step_size=mu, num_active=num_active, rounds=rounds
+    )
+    by_news = memory.inclusion(num_active, weighted.agents.floor)
+    scored, equal = (memory.variance(known) for known in (by_news, inclusion["uniform"]))
+    worth = equal > scored * WORTH
     found["difference"] = found["drift"] = scored if worth else equal
+    # Under a spread the cloud chooses between probabilities by score and equal ones by itself.
+    found["drift, spread"] = min(
+        memory.variance(known, spread=True) for known in (by_news, inclusion["uniform"])
+    )
     pull = _drift(problem, model, means, mu)
     ways = {
         name: Way(
             name=name,
             variance=found[name],
             times_smaller=found["uniform"] / found[name] if found[name] > 0.0 else math.inf,
-            drift=0.0 if name == "drift" else pull,
-            excess=0.25 * mu * found[name] + (0.0 if name == "drift" else pull),
+            drift=0.0 if name in STEERED else pull,
+            excess=0.25 * mu * found[name] + (0.0 if name in STEERED else pull),
         )
         for name in NAMES
     }
@@ -200,12 +216,6 @@ def compare_ways(
         noise=0.25 * mu * _noise(inclusion["uniform"], noise),
     )
     return Ways(mu, ways, sources, worth)
-
-
-def _remembering(inclusion: np.ndarray, noise: np.ndarray, lag: float) -> float:
-    """The variance of a round with a correction: mini-batches, and memories that are outdated."""
-    stale = float(np.sum(lag * (1.0 / inclusion - 1.0))) / inclusion.size**2
-    return stale + _noise(inclusion, noise)
 
 
 def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
@@ -237,37 +247,14 @@ def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> flo
         return float(total_variance(Deville(), inclusion, values).sum())
 
 
-def _lag(
-    problem: Problem, model: np.ndarray, noise: np.ndarray, mu: float, num_active: int
-) -> float:
-    """E|H (w - w^o)|^2 = mu/2 trace(H S): how far gradients wander, hence memories are wrong."""
-    level = _noise(np.full(problem.num_agents, num_active / problem.num_agents), noise)
-    if not level > 0.0:
-        return 0.0
-    direction = np.random.default_rng(0).standard_normal(model.size)
-    direction /= np.linalg.norm(direction)
-    mean_curvature = abs(float(direction @ _hessian_times(problem, model, direction)))
-    return 0.5 * mu * mean_curvature * level
-
-
-def _risk_gradients(problem: Problem, params: np.ndarray) -> np.ndarray:
-    """(K, M) the weighted gradients of the agents' risks, at one model or at one for each."""
-    models = np.broadcast_to(params, (problem.num_agents, problem.num_params))
-    found = np.empty((problem.num_agents, problem.num_params))
-    for agent in range(problem.num_agents):
-        x, y = problem.data.agent(agent)
-        found[agent] = problem.loss.gradient(models[agent], x, y, np.ones(len(y)))[0]
-    return problem.data.agent_weights[:, None] * found
-
-
 def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """H v from differences of gradients."""
     length = float(np.linalg.norm(vector))
     if length == 0.0:
         return np.zeros_like(vector)
     reach = 1e-4 * (1.0 + float(np.linalg.norm(model))) / length
-    ahead = _risk_gradients(problem, model + reach * vector).mean(axis=0)
-    behind = _risk_gradients(problem, model - reach * vector).mean(axis=0)
+    ahead = risk_gradients(problem, model + reach * vector).mean(axis=0)
+    behind = risk_gradients(problem, model - reach * vector).mean(axis=0)
     return (ahead - behind) / (2.0 * reach)
 
 
@@ -279,7 +266,7 @@ def _drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) ->
     local = np.tile(model, (problem.num_agents, 1))
     path = np.zeros_like(means)
     for step in range(int(steps.max())):
-        gradients = means if step == 0 else _risk_gradients(problem, local)
+        gradients = means if step == 0 else risk_gradients(problem, local)
         working = (steps > step)[:, None] / steps[:, None]
         path += working * gradients
         local = local - mu * working * gradients

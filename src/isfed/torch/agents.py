@@ -165,15 +165,19 @@ class TorchAgents(AddressedAgents):
         capped = not isinstance(rules.example_design, WithReplacement)
         watch = TurnWatch(int(self.sizes[agent]), rules.examples.floor, capped=capped)
         worker.flat.load(start)
-        outcome = take_turn(
-            worker,
-            self.data(agent),
-            order,
-            Sampled(rules.examples, self.table(agent), stream, watch),
-            local=local,
-            scored=self.scored,
-            optimizer=self.network.optimizer,
-        )
+        try:
+            outcome = take_turn(
+                worker,
+                self.data(agent),
+                order,
+                Sampled(rules.examples, self.table(agent), stream, watch),
+                local=local,
+                scored=self.scored,
+                optimizer=self.network.optimizer,
+            )
+        except (IndexError, RuntimeError, ValueError) as error:  # the module's, or the loss's
+            where = f"agent {number} cannot do its turn of round {round_index}"
+            raise ValueError(f"{where}: {error}") from error
         return outcome, watch.turn
 
     def _score(self, order: Order, change: np.ndarray, outcome: Outcome) -> float:

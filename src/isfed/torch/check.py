@@ -56,7 +56,10 @@ def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
     """Raise a ValueError for the first class that the module has no output for."""
-    if not isinstance(loss, CLASS_LOSSES) or targets.dtype.kind not in "iu":
+    if targets.dtype.kind not in "iu":
+        return
+    if not isinstance(loss, CLASS_LOSSES):
+        _try_labels(loss, targets, outputs)
         return
     classes = outputs.shape[1] if outputs.dim() > 1 else 1
     ignored = getattr(loss, "ignore_index", -100)
@@ -67,6 +70,20 @@ def check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
             f"targets[{bad[0]}]={flat[bad[0]]} but the module has {classes} outputs, for the "
             f"classes 0 to {classes - 1} ({bad.size} such)"
         )
+
+
+def _try_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
+    """The same for a loss of which only a trial shows that it takes classes."""
+    if targets.ndim != 1 or outputs.device.type != "cpu":  # elsewhere a wrong index is fatal
+        return
+    for place in (int(targets.argmin()), int(targets.argmax())):
+        try:
+            loss(outputs[:1], torch.as_tensor(targets[place : place + 1]))
+        except (IndexError, RuntimeError) as error:  # the first example's target went through
+            raise ValueError(
+                f"targets[{place}]={targets[place]} but the module's outputs have shape "
+                f"{tuple(outputs.shape[1:])} per example: {error}"
+            ) from error
 
 
 def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:

@@ -18,13 +18,17 @@ from isfed.algorithms.fedavg import FedAvg
 from isfed.base.checks import check_active
 from isfed.federation.agents import Turns
 from isfed.problems import Problem
-from isfed.sampling.designs import Deville, inclusion_probabilities
+from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
+from isfed.sampling.designs.spread import order_alike, projection
 from isfed.torch.network import Network
 
 SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
 MOST_NUMBERS = 50_000_000
 FLOOR = 0.2  # of the probabilities of agents, as `importance` has it
-CLEARLY = 0.8  # a way is recommended if its variance is below this share of that of uniform
+CLEARLY = 0.8  # a way beats a simpler one if its variance is below this share of the other's
+SIMPLEST_FIRST = (
+    "uniform", "importance", "importance of agents and examples", "spread", "difference",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,8 @@ class NetworkDiagnosis:
             self.drift > 0.25 * uniform and self.variance["difference"] < CLEARLY * uniform
         ):
             return "drift"
-        for way in ("importance", "importance of agents and examples"):
-            if self.variance[way] < CLEARLY * self.variance["difference"]:
-                return way if self.variance[way] < CLEARLY * uniform else "uniform"
-        return "difference" if self.variance["difference"] < CLEARLY * uniform else "uniform"
+        least = min(self.variance.values())
+        return next(way for way in SIMPLEST_FIRST if least >= CLEARLY * self.variance[way])
 
     def recommendation(self) -> str:
         """A sentence, and the numbers behind it."""
@@ -62,6 +64,7 @@ class NetworkDiagnosis:
             "uniform": "FedAvg(...): agents and examples are alike enough",
             "importance": "importance(...)",
             "importance of agents and examples": "importance(..., examples=Memory())",
+            "spread": "importance(..., agents=Uniform(), agent_design=Spread())",
             "difference": 'importance(..., correction="difference")',
             "drift": 'importance(..., correction="drift")',
         }[self.choice]
@@ -112,8 +115,8 @@ def diagnose(
     draws: how many sets of agents are drawn for the Monte-Carlo estimate.
     seed: the seed of all random draws.
 
-    It takes every agent's gradient, four batches and one turn. "difference" assumes that agents
-    remember their gradients at this very model: the best that it can do.
+    It takes every agent's gradient, four batches and two turns. "spread" and "difference" assume
+    that the cloud remembers the agents' gradients at this very model: the best that they can do.
     """
     network = problem.loss
     if not isinstance(network, Network):
@@ -138,20 +141,30 @@ def diagnose(
     mean = found.mean(axis=0)
     signal = float(mean @ mean)
     squares = np.einsum("km,km->k", found, found)
-    ways: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {
-        "uniform": (np.ones(count), found, uniform_noise),
-        "importance": (np.sqrt(squares + uniform_noise), found, uniform_noise),
+    ways: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
+        "uniform": (HartleyRao(), np.ones(count), found, uniform_noise),  # as FedAvg draws
+        "importance": (Deville(), np.sqrt(squares + uniform_noise), found, uniform_noise),
         "importance of agents and examples": (
-            np.sqrt(squares + scored_noise), found, scored_noise,
+            Deville(), np.sqrt(squares + scored_noise), found, scored_noise,
         ),
-        "difference": (np.ones(count), np.broadcast_to(mean, found.shape), uniform_noise),
+        "spread": (_spread(found), np.ones(count), found, uniform_noise),
+        "difference": (
+            Deville(), np.ones(count), np.broadcast_to(mean, found.shape), uniform_noise,
+        ),
     }  # fmt: skip
     variance, stderr = {}, {}
-    for way, (scores, vectors, noise) in ways.items():
-        value, error = _round_variance(scores, vectors, noise, num_active, draws, rng)
+    for way, (design, scores, vectors, noise) in ways.items():
+        value, error = _round_variance(design, scores, vectors, noise, num_active, draws, rng)
         variance[way], stderr[way] = value / signal, error / signal
     drift = _drift(problem, model, step_size, seed)
     return NetworkDiagnosis(variance, stderr, drift, signal)
+
+
+def _spread(gradients: np.ndarray) -> Any:
+    """The design along an order in which neighbours have like gradients."""
+    spread = Spread()
+    points = gradients @ projection(gradients.shape[1], spread.sketch)
+    return spread.over(points, order_alike(points))
 
 
 def _batch_variance(
@@ -169,8 +182,8 @@ def _batch_variance(
 
 
 def _round_variance(
-    scores: np.ndarray, vectors: np.ndarray, noise: np.ndarray, num_active: int, draws: int,
-    rng: Any,
+    design: Any, scores: np.ndarray, vectors: np.ndarray, noise: np.ndarray, num_active: int,
+    draws: int, rng: Any,
 ) -> tuple[float, float]:  # fmt: skip
     """E |estimate - mean|^2 over draws of agents, and the standard error of that."""
     count = len(scores)
@@ -178,7 +191,7 @@ def _round_variance(
     shares = scores / total if total > 0.0 else np.full(count, 1.0 / count)
     inclusion = inclusion_probabilities((1.0 - FLOOR) * shares + FLOOR / count, num_active)
     mean = vectors.mean(axis=0)
-    design, found = Deville(), np.empty(draws)
+    found = np.empty(draws)
     for i in range(draws):
         drawn = design.draw(inclusion, rng=int(rng.integers(2**31)))
         # Not renormalised: that would bias the mean.

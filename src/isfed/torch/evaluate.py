@@ -28,6 +28,19 @@ def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation
     x, y: the rows and their targets.
     """
     x, y = np.asarray(x), np.asarray(y)
+    check_rows(network, x, y, "the rows to evaluate on")
+    return _evaluate(network, params, x, y)
+
+
+def check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> None:
+    """Raise a ValueError that names them if these rows cannot be evaluated."""
+    try:
+        network.prepare(FederatedData(x, y, np.array([0, len(x)])))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> Evaluation:
     loss = float(network.values(params, x, y).mean())
     if y.ndim != 1:
         return Evaluation(loss, np.nan)
@@ -45,7 +58,8 @@ def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -
     data: the rows of all agents.
     """
     agents = range(data.num_agents)
-    return np.array([evaluate(network, params, *data.agent(k)) for k in agents])
+    check_rows(network, data.features, data.targets, "the rows of the agents")
+    return np.array([_evaluate(network, params, *data.agent(k)) for k in agents])
 
 
 @dataclass(eq=False)
@@ -63,6 +77,10 @@ class Evaluate:
     every: int = 10
     names: tuple[str, ...] = field(default=("loss", "accuracy"), init=False)
 
+    def __post_init__(self) -> None:
+        self.x, self.y = np.asarray(self.x), np.asarray(self.y)
+        check_rows(self.network, self.x, self.y, "the test rows")
+
     def __call__(self, params: np.ndarray) -> np.ndarray:
         """From models (R, M) to their losses and accuracies, (R, 2)."""
-        return np.array([evaluate(self.network, model, self.x, self.y) for model in params])
+        return np.array([_evaluate(self.network, model, self.x, self.y) for model in params])

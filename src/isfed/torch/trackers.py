@@ -110,6 +110,6 @@ class MLflow:
         self.mlflow.log_metrics(point.numbers, step=point.round)
 
     def close(self) -> None:
-        """End the run, if it was begun here."""
+        """End the run, if it was begun here; as failed, if an error ends the training."""
         if self.ours:
-            self.mlflow.end_run()
+            self.mlflow.end_run("FINISHED" if sys.exc_info()[0] is None else "FAILED")

@@ -1,0 +1,60 @@
+"""Values that an argument does not take, by kind, and how a refusal is judged."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+THING = object()
+MADE = ("problem", "algorithm", "data", "rules")  # where the table has a function that makes one
+MASKED = np.ma.masked_array([0.5, 0.5], mask=[True, False])
+PAIR = np.array([1.0, 2.0])  # whose truth is ambiguous
+NEVER_NUMBERS = [None, "x", b"1", math.nan, True, [], {}, THING, 1j, PAIR]
+BAD: dict[str, list[Any]] = {
+    "whole": [*NEVER_NUMBERS, -1, 1.5, math.inf, 1e300],
+    "number": [*NEVER_NUMBERS, 10**400],
+    "positive": [*NEVER_NUMBERS, 0.0, -1.0, math.inf, 10**400],
+    "limit": [*NEVER_NUMBERS, -1.0],  # a positive number, or infinity
+    "amount": [*NEVER_NUMBERS, -1.0, math.inf],
+    "share": [*NEVER_NUMBERS, -0.1, 1.1, math.inf],
+    "range": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), (2.0, 1.0), THING],
+    "flag": [None, "x", 1, math.nan, [], PAIR, THING],
+    "word": [None, 1, "no such word", [], PAIR, {}, THING],
+    "text": [None, 1, [], PAIR, {}, THING],
+    "object": [7, "no such word", math.nan, [], PAIR, {}, THING, int],
+    "function": [7, "x", [], PAIR, THING],
+    "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0]],
+    "rng": [None, "x", 1.5, -1, math.nan, True, [], PAIR, THING],
+    "units": ["x", THING, [0.5], MASKED],
+    "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING],
+    "path": [None, 7, [], PAIR, THING],
+    "columns": [7, "x", THING],
+    "filling": [None, "x", [], PAIR, {}, THING, math.nan, True],
+    "int": [*NEVER_NUMBERS, 1.5, math.inf],
+}
+
+
+def wrong_of(kind: str) -> list[Any]:
+    optional = kind.endswith("?")
+    return [v for v in BAD[kind.rstrip("?")] if not (optional and v is None)]
+
+
+def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
+    """What is wrong with how a call takes a wrong value; None if it refuses it by name."""
+    arguments = {k: v() if callable(v) and k in MADE else v
+                 for k, v in given.items()}  # fmt: skip
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(**arguments | {name: value})
+    except (ValueError, TypeError) as error:
+        said = str(error)
+        if name in said and len(said) < 1000 and "unexpected keyword" not in said:
+            return None
+        return f"{name}={value!r:.40}: {type(error).__name__}: {said[:160]}"
+    except Exception as error:
+        return f"{name}={value!r:.40}: {type(error).__name__} {str(error)[:160]}"
+    return f"{name}={value!r:.40} was accepted"
