@@ -290,7 +290,7 @@ def test_rows_can_weigh_instead_of_agents(run, tmp_path):
     )
     both = next(o for o in diagnosed["options"] if o["sampling"] == "both")
     assert compared["predicted"]["diagnosed_db"] == pytest.approx(both["gain_db"], abs=1e-6)
-    assert f"which predicts {both['gain_db']:.1f} dB" in " ".join(text.split())
+    assert f"`isfed diagnose` gives {both['gain_db']:.1f} dB" in " ".join(text.split())
     code, text = run("diagnose", *words, "--theory", "--overwrite")
     assert code == 2
     assert "leave out --theory or --weights rows" in " ".join(text.split())

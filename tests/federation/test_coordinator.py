@@ -257,7 +257,7 @@ def test_adjusted_never_gives_more_than_the_stated_weight():
     apart.step(lambda _, upload: changes.append(upload.change) or upload)
     assert apart.coordinator.params == pytest.approx(sum(changes) / 3 * 4.0, rel=1e-12)
     said = apart.coordinator.responses.bias_report(largest_adjustment=4.0)
-    assert "answered less than once in 4 turns: they weigh less than 1" in said
+    assert "answered less than once in 4 turns: they count less than 1" in said
 
 
 @pytest.mark.parametrize("weighting", ["step", "change"])

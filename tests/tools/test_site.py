@@ -82,6 +82,16 @@ def test_the_reference_has_every_command_and_every_kind(site):
     assert "<code>jitter</code>" in keys
 
 
+def test_the_study_of_networks_is_a_page_among_the_studies(site):
+    how, study = (
+        (site / name).read_text(encoding="utf-8")
+        for name in ("networks.html", "networks-study.html")
+    )
+    assert 'href="networks-study.html"' in how
+    assert "isfed reproduce networks</code> compares" in study
+    assert "isfed reproduce networks</code> compares" not in how
+
+
 def test_search_works_from_the_disk(site):
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:

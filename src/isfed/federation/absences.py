@@ -91,8 +91,10 @@ class Responses:
     def bias_report(self, *, largest_adjustment: float | None = None) -> str:
         """What the rates mean for `drop`, or for `adjusted` up to so large a factor."""
         drawn = self.turns > 0
-        if not drawn.any() or (self.answers == self.turns).all():
-            return "every agent answered every time: no bias from absences"
+        if not drawn.any():
+            return "no round waited for all agents, so their response rates are not known"
+        if (self.answers == self.turns).all():
+            return "every agent answered in every round that waited for all: no bias is seen"
         rates = self.rates()
         low, high = rates[drawn].min(), rates[drawn].max()
         counts = f"agents answered {self.answers.sum()} of {self.turns.sum()} times"
@@ -100,13 +102,13 @@ class Responses:
             rare = int((rates[drawn] * largest_adjustment < 1.0).sum())
             return f"{counts}; adjusted weights made up for it" + (
                 f", except for {rare} agents that answered less than once in "
-                f"{largest_adjustment:g} turns: they weigh less than 1"
+                f"{largest_adjustment:g} turns: they count less than 1"
                 if rare
                 else ""
             )
         return (
             f"{counts}; dropping makes "
-            f"steps {rates.mean():.2f} times as long and minimises a risk in which agents weigh "
+            f"steps {rates.mean():.2f} times as long and minimises a risk in which agents count "
             f"{low:.2f} to {high:.2f} instead of 1"
         )
 

@@ -83,17 +83,18 @@ def agreement_line(results: Results) -> str | None:
     why = ""
     if len({a.step_size for a in results.algorithms}) > 1:
         why = (
-            " Each method has its own best step size here, a larger one for less noise, so part "
-            "of the gain is spent on speed."
+            " Each method has its own best step size here, larger where there is less noise, so "
+            "part of the gain is used for speed."
         )
     there = found.get("diagnosed_db", math.nan)  # folders of older versions have none
     small = f"{found['distance_db']:.1f} dB in the distance to the optimum"
     return (
-        f"Beside `isfed diagnose`, which predicts {there:.1f} dB over uniform sampling without "
-        "repeats, at one small step size and once settled: over FedAvg, which may take an example "
-        f"twice, and for steps that move the model as far, that is {small} and "
-        f"{found['loss_db']:.1f} dB in the loss, and at the best step sizes ({steps}) after "
-        f"{results.summary['rounds']} rounds {found['these_steps_db']:.1f} dB. Measured: "
+        f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
+        "sampling that never takes an example twice, at one small step size, for a run that has "
+        "settled. Compared with FedAvg, which may take an example twice, and for steps that move "
+        f"the model as far, that is {small} and {found['loss_db']:.1f} dB in the loss. At the best "
+        f"step sizes ({steps}) after {results.summary['rounds']} rounds it is "
+        f"{found['these_steps_db']:.1f} dB. Measured: "
         f"{gain:.1f}{spread} dB.{why}"
     )
 
