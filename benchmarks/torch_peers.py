@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from peers import fedjax_rounds, pfl_rounds
 from torch import nn
-from torch_overhead import MODELS, STEP, B, E, L, Ours, make_data, measure, report
+from torch_overhead import MODELS, STEP, B, Bare, E, L, Ours, make_data, measure, report
 
 from isfed import FedAvg, Problem
 from isfed.torch import Network
@@ -85,10 +85,13 @@ def jax_model(name: str) -> tuple[Any, Any]:
 
 
 def contestants(name: str) -> dict[str, Any]:
-    """isfed, and the peers that are installed."""
+    """isfed, a loop without any library, and the peers that are installed."""
     data, algorithm = make_data(), FedAvg(step_size=STEP, num_active=L)
     problem = Problem(data, Network(MODELS[name]), local_steps=E, batch_size=B)
-    runs: dict[str, Any] = {"isfed": Ours(MODELS[name], data, algorithm, "last_layer")}
+    runs: dict[str, Any] = {
+        "isfed": Ours(MODELS[name], data, algorithm, "last_layer"),
+        "bare PyTorch": Bare(MODELS[name], data),
+    }
     makers = {
         "pfl": lambda: pfl_rounds(problem, algorithm, WithLoss(MODELS[name]())),
         "fedjax": lambda: fedjax_rounds(problem, algorithm, *jax_model(name)),

@@ -4,7 +4,8 @@
     python benchmarks/torch_scale.py processes [--rounds 10] [--model mlp|cnn]
 
 Memory is what a run adds to the process beyond the data, in megabytes of resident memory; seconds
-are wall time per round, interleaved.
+are wall time per round, interleaved. On a busy machine two processes get twice the share of one,
+whatever they do: the CPU seconds of all processes (Linux only) say what two idle cores would give.
 """
 
 # pyright: reportMissingImports=false
@@ -12,8 +13,10 @@ are wall time per round, interleaved.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -56,6 +59,17 @@ def _kept(agents, state) -> int:
     return tables + sum(m.nbytes for m in agents.memory.values()) + state.agent_nodes.nbytes
 
 
+def cpu_seconds() -> float:
+    """Of this process and its children, so far."""
+    children = Path("/proc/self/task").glob("*/children")
+    pids = ["self", *(pid for path in children for pid in path.read_text().split())]
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])  # user and system
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def processes(make, rounds: int) -> None:
     """The same rounds in this process and in two others."""
     problem = Problem(make_data(), Network(make), local_steps=5, batch_size=20)
@@ -66,18 +80,24 @@ def processes(make, rounds: int) -> None:
             problem, algorithm.rules(K), seed=0, repetition=0, workers=workers
         )
         state = algorithm.start(agents, problem.loss.initial())
-        runs[workers] = [agents, algorithm.round(state, agents, 0), []]
+        runs[workers] = [agents, algorithm.round(state, agents, 0), [], 0.0]
     for i in range(1, rounds + 1):
         for run in runs.values():
-            before = time.perf_counter()
+            before, spent = time.perf_counter(), cpu_seconds()
             run[1] = algorithm.round(run[1], run[0], i)
             run[2].append(time.perf_counter() - before)
+            run[3] += cpu_seconds() - spent
     one, two = (np.array(run[2]) for run in runs.values())
     ratio = one / two
     low, high = np.percentile(ratio, [25, 75])
     print(
         f"one process {1e3 * np.median(one):.0f} ms, two {1e3 * np.median(two):.0f} ms, "
         f"x {np.median(ratio):.2f} ({low:.2f} to {high:.2f}), {rounds} rounds"
+    )
+    one, two = (run[3] for run in runs.values())
+    print(
+        f"CPU of all processes: one {one:.2f} s, two {two:.2f} s; on two idle cores x "
+        f"{2 * one / two:.2f} at most"
     )
 
 

@@ -16,7 +16,9 @@ from isfed.flower.demo_app import DEFAULTS, write_app  # noqa: E402
 
 
 def wait(ready, what):
-    until = time.monotonic() + 600.0
+    from torch_app import LONGEST
+
+    until = time.monotonic() + LONGEST
     while not ready():
         assert time.monotonic() < until, what
         time.sleep(0.1)
@@ -38,7 +40,7 @@ def test_killed_and_continued_it_is_the_model_of_the_process(federation, tmp_pat
     hold.unlink()
     (results / "server.pid").unlink()
     federation.submit(tmp_path / "app", config)
-    assert [line["round_index"] for line in watch.follow()] == [0, 1, 2, 3]
+    assert [line["round_index"] for line in watch.follow(torch_app.LONGEST)] == [0, 1, 2, 3]
     network = torch_app.network
     problem = Problem(torch_app.data(), network, torch_app.STEPS, torch_app.BATCH)
     expected = simulate(problem, torch_app.ALGORITHM, rounds=4, seed=7).params[0]

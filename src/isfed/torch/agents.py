@@ -19,7 +19,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.convert import reseed
+from isfed.torch.convert import numpy_type, reseed
 from isfed.torch.pool import Block, Pool, joined, part_of
 from isfed.torch.turn import Order, Outcome, Sampled, take_turn
 
@@ -51,6 +51,7 @@ class TorchAgents(AddressedAgents):
         self.tables: dict[int, Table] = {}
         self.memory: dict[int, np.ndarray] = {}
         self.num_trained = self.network.worker.flat.trained  # the rest of a model are buffers
+        self.type = numpy_type(self.network.worker.flat.dtype)  # of the model
         self.told: dict[int, float] = {}  # the mean training loss of the last turn, by agent
         self.trouble = ""  # the first turn that ended in a model that is not finite
         if rules.examples.initial == Initial.OPTIMUM:
@@ -96,6 +97,7 @@ class TorchAgents(AddressedAgents):
         """The turns in other processes; what the agents remember goes with them and comes back."""
         if self.pool is None:
             self.pool = Pool(self.problem, self.rules, self.workers, self.address)
+        turns = turns._replace(params=np.asarray(turns.params, self.type))
         edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int)
         blocks = []
         for begin, end in pairwise(edges.tolist()):

@@ -58,6 +58,8 @@ def _work(block: Block) -> Done:
     for k, nodes in block.nodes.items():
         agents.table(k).nodes[:] = nodes
     uploads = agents.work(block.turns, block.round_index, block.local)
+    # In the model's type, in which they were computed: half the bytes, and the same numbers.
+    uploads = uploads._replace(changes=uploads.changes.astype(agents.type))
     nodes = {k: agents.table(k).nodes for k in block.nodes}
     return Done(uploads, nodes, agents.memory, agents.told, agents.trouble)
 
@@ -128,4 +130,5 @@ def part_of(turns: Turns, local: Local, rows: slice) -> tuple[Turns, Local]:
 
 def joined(parts: list[Uploads]) -> Uploads:
     """The uploads of all turns, in their order."""
-    return Uploads(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    found = Uploads(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return found._replace(changes=found.changes.astype(np.float64, copy=False))
