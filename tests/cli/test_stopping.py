@@ -84,8 +84,8 @@ def test_a_fault_of_ours_is_called_one(run, tmp_path, monkeypatch):
     ("key", "value", "words"),
     [
         ("ridge", "1e300", ["ridge=1e+300", "at most 1e+60"]),
-        ("feature_variance", "[5e-324, 1e308]", ["features beyond 1e+60", "standardise"]),
-        ("noise_variance", "[1e200, 1e200]", ["targets beyond 1e+60"]),
+        ("feature_variance", "[5e-324, 1e308]", ["feature_variance=(5e-324, 1e+308)", "1e+60"]),
+        ("noise_variance", "[1e200, 1e200]", ["noise_variance=(1e+200, 1e+200)", "1e+60"]),
         ("noise_ratio", "inf", ["noise_ratio"]),
     ],
 )

@@ -101,6 +101,7 @@ def test_an_order_is_possible_or_refused(fields):
     np.int64(order.round_index)
     assert 0 <= order.agent < order.rules.num_agents
     assert 0.0 < order.rules.step_size < math.inf
+    assert order.agent_prob is not None
     assert 0.0 < order.agent_prob <= 1.0
 
 

@@ -68,3 +68,11 @@ def test_targets_are_checked_by_the_loss():
     data = FederatedData.from_agents([([[1.0], [2.0]], [1.0, 0.5])])
     with pytest.raises(ValueError, match=r"targets\[1\]=0.5 but logistic loss needs -1 or \+1"):
         Problem(data, Logistic())
+
+
+@pytest.mark.parametrize("what", ["features", "targets"])
+def test_numbers_whose_squares_overflow_are_refused(what):
+    rows = {"features": np.ones((2, 1)), "targets": np.ones(2), "offsets": [0, 1, 2]}
+    rows[what] = rows[what] * 1e80
+    with pytest.raises(ValueError, match=rf"{what} beyond 1e\+60 cannot be squared"):
+        Problem(FederatedData(**rows), LeastSquares())

@@ -83,6 +83,10 @@ def test_share_of_noisy_agents(share, expected):
         ({"num_features": 0}, "num_features=0 must be a whole number >= 1"),
         ({"feature_variance": (0.0, 1.0)}, r"feature_variance=\(0.0, 1.0\) must be a range"),
         ({"noise_variance": (2.0, 1.0)}, r"noise_variance=\(2.0, 1.0\) must be a range"),
+        ({"feature_variance": (0.5, 1e300)}, r"feature_variance=\(0.5, 1e\+300\) must be"),
+        ({"feature_variance": (5e-324, 1e308)}, r"feature_variance=\(5e-324, 1e\+308\) must be"),
+        ({"noise_variance": (1.0, 1e200)}, r"noise_variance=\(1.0, 1e\+200\) must be"),
+        ({"noise_ratio": 1e300}, "noise_ratio=1e\\+300 must be positive, at most"),
         ({"noise_variance": (1.0, np.inf)}, "must be a range of positive numbers"),
         ({"local_steps": (0, 3)}, r"local_steps=\(0, 3\) must be a range of whole numbers"),
         ({"batch_size": (4, 3)}, r"batch_size=\(4, 3\) must be a range of whole numbers"),
@@ -95,3 +99,14 @@ def test_share_of_noisy_agents(share, expected):
 def test_bad_recipes_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         Regression(**changes).make()
+
+
+def test_the_largest_recipe_that_is_taken_can_be_made():
+    """So that whatever is too large is refused by its own name."""
+    largest = Regression(
+        num_agents=4, feature_variance=(1e60, 1e60), noise_variance=(1e60, 1e60), noisy_share=1.0,
+        noise_ratio=1e20,
+    )  # fmt: skip
+    problem = largest.make()
+    assert np.isfinite(problem.data.targets).all()
+    assert np.isfinite(problem.optimum).all()

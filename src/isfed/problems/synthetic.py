@@ -14,6 +14,7 @@ from isfed.problems.losses import LeastSquares
 from isfed.problems.problem import Problem
 
 MOST_NUMBERS = 2**50  # nine petabytes
+LARGEST_VARIANCE, LARGEST_RATIO = 1e60, 1e20  # beyond, squares of features and targets overflow
 MOST = 2**31  # steps and examples: more is a slip of the hand
 
 
@@ -65,8 +66,11 @@ class Regression:
                 raise ValueError(f"{name}={value!r} must be a range of two numbers")
         for name in ("feature_variance", "noise_variance"):
             low, high = getattr(self, name)
-            if not 0.0 < low <= high < np.inf:
-                raise ValueError(f"{name}={(low, high)} must be a range of positive numbers")
+            if not 0.0 < low <= high <= LARGEST_VARIANCE:
+                raise ValueError(
+                    f"{name}={(low, high)} must be a range of positive numbers up to "
+                    f"{LARGEST_VARIANCE:g}"
+                )
         for name in ("local_steps", "batch_size"):
             low, high = getattr(self, name)
             whole = isinstance(low, int) and isinstance(high, int)
@@ -76,8 +80,10 @@ class Regression:
                 )
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
-        if not 0.0 < self.noise_ratio < np.inf:
-            raise ValueError(f"noise_ratio={self.noise_ratio} must be positive")
+        if not 0.0 < self.noise_ratio <= LARGEST_RATIO:
+            raise ValueError(
+                f"noise_ratio={self.noise_ratio} must be positive, at most {LARGEST_RATIO:g}"
+            )
         if not 0.0 <= self.ridge < np.inf:
             raise ValueError(f"ridge={self.ridge} must be a finite number >= 0")
 

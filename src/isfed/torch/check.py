@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isfed.base.checks import as_numbers
 from isfed.torch.worker import Worker
 
 CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -18,6 +19,12 @@ NUMBER_LOSSES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
     nn.PoissonNLLLoss, nn.SoftMarginLoss,
 )  # fmt: skip
+
+
+def check_params(params: Any, size: int) -> None:
+    """Raise a ValueError unless it is a model of that many numbers; one that diverged may be."""
+    if as_numbers(params, name="params").shape != (size,):
+        raise ValueError(f"params must be {size} numbers, got shape {np.shape(params)}")
 
 
 def check_device(name: str) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.fedavg import FedAvg
-from isfed.base.checks import check_active
+from isfed.base.arguments import checked
+from isfed.base.checks import check_active, check_vector, check_whole
 from isfed.federation.agents import Turns
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
@@ -96,6 +97,7 @@ class _Sketch:
         return np.bincount(self.place, vector * self.sign, SKETCH)
 
 
+@checked
 def diagnose(
     problem: Problem,
     *,
@@ -122,7 +124,13 @@ def diagnose(
     if not isinstance(network, Network):
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
     check_active(num_active, problem.num_agents)
-    model = network.initial() if params is None else np.asarray(params, np.float64)
+    check_whole(draws, name="draws", least=1)
+    check_whole(seed, name="seed", least=0)
+    if not 0.0 < step_size < np.inf:
+        raise ValueError(f"step_size={step_size} must be a positive number")
+    model = network.initial()
+    if params is not None:
+        model = check_vector(params, name="params", size=model.size)
     count = problem.num_agents
     rng = np.random.default_rng(seed)
     sketch = _Sketch(model.size, count, seed)

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isfed.base.arguments import checked
 from isfed.problems import FederatedData
+from isfed.torch.check import check_params
 from isfed.torch.network import Network
 
 
@@ -20,6 +22,7 @@ class Evaluation(NamedTuple):
     accuracy: float
 
 
+@checked
 def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation:
     """The mean loss and the accuracy of a model, in evaluation mode.
 
@@ -27,6 +30,7 @@ def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation
     params: (M,) the model.
     x, y: the rows and their targets.
     """
+    check_params(params, network.num_params())
     x, y = np.asarray(x), np.asarray(y)
     check_rows(network, x, y, "the rows to evaluate on")
     return _evaluate(network, params, x, y)
@@ -50,6 +54,7 @@ def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray
     return Evaluation(loss, float((outputs.argmax(axis=1) == y).mean()))
 
 
+@checked
 def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -> np.ndarray:
     """(K, 2) mean loss and accuracy of a model on the rows of every agent.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from isfed.base.arguments import checked
+from isfed.torch.check import check_params
 from isfed.torch.network import Network
 
 SAFETENSORS = ".safetensors"
@@ -24,6 +26,7 @@ def _check_suffix(path: Path) -> None:
         )
 
 
+@checked
 def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     """Write a model; a file that is there is replaced once the new one is complete.
 
@@ -33,6 +36,7 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     """
     path = Path(path)
     _check_suffix(path)
+    check_params(params, network.num_params())
     state = {name: value.contiguous() for name, value in network.state_dict(params).items()}
     unfinished = path.with_name(f".{path.name}.unfinished")
     if path.suffix == SAFETENSORS:
@@ -44,6 +48,7 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     unfinished.replace(path)
 
 
+@checked
 def load_model(network: Network, path: str | Path) -> np.ndarray:
     """The model in a file, as one vector; a ValueError if it is of another architecture.
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isfed.base.arguments import checked
+from isfed.base.checks import check_whole
 from isfed.base.files import load_arrays, save_arrays
 from isfed.federation.agents import Ledger
 from isfed.problems import Problem
@@ -161,6 +163,7 @@ def _megabytes(run: Any) -> float:
     return 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
 
 
+@checked
 def train(
     problem: Problem,
     algorithm: Any,
@@ -199,6 +202,8 @@ def train(
 
     A run that diverges ends in a `DivergenceError`; the last good model is kept.
     """
+    check_whole(seed, name="seed", least=0)
+    check_whole(every, name="every", least=1)
     network = problem.loss
     if not isinstance(network, Network):
         raise TypeError(
