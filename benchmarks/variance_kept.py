@@ -51,7 +51,12 @@ def _summary(errors: list[float], step: float) -> Measured:
     if not np.isfinite(errors).all():
         return Measured(math.inf, 0.0, step, count)
     error = float(np.std(errors, ddof=1) / math.sqrt(count)) if count > 1 else 0.0
-    return Measured(float(np.mean(errors)), error, step, count)
+    # Rounded here too, so that the tables are the same from the folder and from the file.
+    return Measured(_rounded(float(np.mean(errors))), _rounded(error), step, count)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 @cache
@@ -69,13 +74,12 @@ def keep() -> str:
     parts = []
     for cell in cells():
         found = {m: r for m in METHODS if (r := measured(cell, m)) is not None}
-        lines = [f"  {json.dumps(m)}: {json.dumps(_row(r))}" for m, r in found.items()]
-        parts.append(f'"{cell.name}": {{\n' + ",\n".join(lines) + "\n}")
+        lines = [
+            f"  {json.dumps(m)}: {json.dumps([r.mean if math.isfinite(r.mean) else None, *r[1:]])}"
+            for m, r in found.items()
+        ]
+        if found:
+            parts.append(f'"{cell.name}": {{\n' + ",\n".join(lines) + "\n}")
     write_whole(KEPT, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
     kept.cache_clear()
     return f"{KEPT} has {sum(map(len, kept().values()))} measurements of {len(parts)} cells"
-
-
-def _row(found: Measured) -> list[float | None]:
-    numbers = [float(f"{value:.{DIGITS}g}") for value in found[:3]]
-    return [*(n if math.isfinite(n) else None for n in numbers), found.seeds]

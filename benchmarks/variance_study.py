@@ -39,7 +39,7 @@ from isfed import (
     Uniform,
 )
 from isfed.base.files import write_json
-from isfed.simulate.run import make_run
+from isfed.simulate.run import Engine, make_run
 
 RESULTS = Path(__file__).parent / "results" / "variance"
 TUNING_SEEDS, FIRST_SEED = (1000, 1001), 0
@@ -126,14 +126,16 @@ def risk(problem: Problem, params: np.ndarray) -> float:
     )
 
 
-def errors(cell: Cell, method: str, step: float, seeds: range | tuple[int, ...]) -> list[float]:
+def errors(
+    cell: Cell, method: str, step: float, seeds: range | tuple[int, ...], engine: Engine = "auto"
+) -> list[float]:
     """Of every seed: msd over the second half (presets), or excess risk near the end."""
     problem = make_problem(cell.problem, cell.steps)
     algorithm = METHODS[method]({"step_size": step, "num_active": cell.active})
     clock = Clock(drop=ABSENT) if cell.absent else None
     found = []
     for seed in seeds:
-        run = make_run(problem, algorithm, repetitions=1, seed=seed, clock=clock)
+        run = make_run(problem, algorithm, repetitions=1, seed=seed, clock=clock, engine=engine)
         try:
             if cell.problem in PRESETS:
                 msd = run.advance(cell.rounds).msd

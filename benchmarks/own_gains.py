@@ -1,0 +1,114 @@
+"""One adaptive gain for all agents, or one for each: what a correction leaves of the error.
+
+    python benchmarks/own_gains.py [--seeds 5]
+
+The library's gain is common to all agents. Here every agent also has the ratio of its own pairs of
+turns (forgetting a tenth for each), and its gain is the mean of its own ratio, counted as often as
+it has pairs, and of the common one, counted SHRINK times; with SHRINK = 0 each agent is alone.
+Prints msd in dB (presets) or excess risk in thousandths, means and standard errors over the seeds,
+all with the same draws of the study: "drift, importance" at the step size of its tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+from variance_problems import PRESETS
+from variance_study import Cell, errors
+
+from isfed.algorithms import corrected
+from isfed.federation.correction import (
+    AGREEMENT,
+    FORGET,
+    LENGTH,
+    PAIRS,
+    learn,
+    pooled_gain,
+    step_and_move,
+)
+
+OWN_FORGET = 0.1
+SHRINKS = (0.0, 3.0, 30.0)
+CELLS = (
+    (Cell("regression", 1, 6, False), 0.01),
+    (Cell("outliers", 1, 6, False), 0.01),
+    (Cell("ijcnn1, one class", 1, 10, False), 2.0),
+    (Cell("synthetic(1,1)", 1, 10, False), 0.3),
+)
+
+
+class OwnGains:
+    """The cloud's part of a round, `absorb`, with a gain for every agent."""
+
+    def __init__(self, shrink: float) -> None:
+        self.shrink = shrink
+        self.book = None
+
+    def _begin(self, reference) -> None:
+        self.book, count = reference.book, len(reference.book)
+        self.sums = np.zeros((count, 3))  # as the common ones: AGREEMENT, LENGTH, PAIRS
+        self.last = {}  # agent -> (v of its last turn, with which gain c_k moved)
+
+    def _gain(self, agent: int, news: np.ndarray, weight: float, pool: np.ndarray) -> float:
+        if agent in self.last:
+            before, gain = self.last[agent]
+            square = float(before @ before)
+            pair = np.array([float(news @ before) + gain * square, square, 1.0])
+            self.sums[agent] = (1.0 - OWN_FORGET) * self.sums[agent] + pair
+            pair[:2] *= weight * weight
+            pool[: PAIRS + 1] = (1.0 - FORGET) * pool[: PAIRS + 1] + pair
+        own, common = self.sums[agent], pooled_gain(pool)
+        if own[LENGTH] > 0.0:
+            ratio = own[AGREEMENT] / own[LENGTH]
+            common = (own[PAIRS] * ratio + self.shrink * common) / (own[PAIRS] + self.shrink)
+        found = min(max(common, 0.0), 1.0)
+        self.last[agent] = (news.copy(), found)
+        return found
+
+    def absorb(
+        self, rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
+    ) -> None:
+        """As `isfed.federation.correction.absorb`."""
+        if self.book is None or not reference.book.any():
+            self._begin(reference)
+        scores, share = reports
+        total, move = weight @ news, np.zeros(params.size)
+        for i, agent in enumerate(agents.tolist()):
+            gain = self._gain(agent, news[i], float(weight[i]), reference.pool)
+            fixed = rule._replace(gain=gain)
+            scores[i] = learn(
+                fixed, reference, agent, news[i], weight[i], scores[i], share[i], move
+            )
+        step_and_move(rule, reference, step_size, num_active, heard, params, total, move)
+
+
+def shown(cell: Cell, found: list[float]) -> str:
+    """Mean and standard error, in the unit of the study's tables."""
+    mean, error = float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    if cell.problem in PRESETS:
+        return f"{10 * math.log10(mean):.1f} ± {10 / math.log(10) * error / mean:.1f} dB"
+    return f"{1e3 * mean:.2f} ± {1e3 * error:.2f}"
+
+
+def main() -> None:
+    """Every problem with a common gain and with own ones."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    seeds = range(parser.parse_args().seeds)
+    plain = corrected.absorb
+    for cell, step in CELLS:
+        found = {"common": shown(cell, errors(cell, "drift, importance", step, seeds))}
+        for shrink in SHRINKS:
+            alone: list[float] = []
+            for seed in seeds:
+                corrected.absorb = OwnGains(shrink).absorb
+                alone += errors(cell, "drift, importance", step, (seed,), "agents")
+            corrected.absorb = plain
+            found[f"own, shrunk by {shrink:g}"] = shown(cell, alone)
+        print(f"{cell.problem}, L={cell.active}: {found}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
