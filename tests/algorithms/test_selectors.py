@@ -111,6 +111,47 @@ def test_hybrid_fl_gathers_towards_equal_classes():
         gathered = counts.sum()
 
 
+def fetched_by_the_letter(method, state, agents, asked, seconds):
+    """Example by example: the rarest class first, whoever would be late is passed over."""
+    data = agents.problem.data
+    size = 8 * (data.num_features + 1)
+    rows = [r for k in asked for r in range(data.offsets[k], data.offsets[k + 1])]
+    owner = np.searchsorted(data.offsets, np.arange(len(data.targets)), side="right") - 1
+    held, counts = state.gathered.copy(), state.counts.copy()
+    waiting = [r for r in rows if state.left[owner[r]] > 0 and not held[r]]
+    sent = 0
+    while waiting and sent < method.fetch:
+        row = min(waiting, key=lambda r: counts[state.classes[r]])
+        waiting.remove(row)
+        longer = size / agents.speeds.upload[owner[row]]
+        if seconds + longer < method.deadline:
+            seconds += longer
+            held[row] = True
+            counts[state.classes[row]] += 1
+            sent += 1
+    return held, counts, seconds
+
+
+@pytest.mark.parametrize("deadline", [0.6, 0.6005, 0.602, 0.61, 9.0])
+def test_what_hybrid_fl_fetches_by_the_letter(deadline):
+    problem = regression(sizes=(20, 30, 25, 15))
+    method = HybridFL(permit=0.75, fetch=11, num_classes=4, deadline=deadline, **SOME)
+    agents = agents_of(method, problem)
+    state = method.start(agents, np.zeros(3))
+    for asked in ([0, 1, 2, 3], [2, 0], [3], [1, 3, 0]):
+        held, counts, seconds = fetched_by_the_letter(method, state, agents, asked, 0.5993)
+        state, found = method.fetched(state, agents, np.array(asked), 0.5993)
+        np.testing.assert_array_equal(state.gathered, held)
+        np.testing.assert_array_equal(state.held, np.flatnonzero(held))
+        np.testing.assert_array_equal(state.counts, counts)
+        assert found == seconds
+        owned = np.add.reduceat(held, problem.data.offsets[:-1])
+        permits = state.left + owned
+        np.testing.assert_array_equal(
+            permits[permits > 0], np.array(problem.data.num_examples)[permits > 0]
+        )
+
+
 def test_hybrid_fl_with_all_data_at_the_cloud_is_central_descent():
     """All permit, unlimited time and fetches, and no agent's own model counts."""
     problem = regression()

@@ -123,20 +123,10 @@ class HybridFL(FedCS):
         rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
         size = data.features.itemsize * data.num_features + data.targets.itemsize
         gathered, left, counts = state.gathered.copy(), state.left.copy(), state.counts.copy()
-        free = ~gathered[rows]
-        sent = 0
-        while free.any() and sent < self.fetch:
-            open_rows = np.flatnonzero(free)
-            place = open_rows[np.argmin(counts[state.classes[rows[open_rows]]])]
-            longer = size / agents.speeds.upload[owners[place]]
-            free[place] = False
-            if seconds + longer >= self.deadline:
-                continue
-            seconds += longer
-            gathered[rows[place]] = True
-            left[owners[place]] -= 1
-            counts[state.classes[rows[place]]] += 1
-            sent += 1
+        sent, seconds = _fetch(
+            (rows, owners), state.classes, size / agents.speeds.upload,
+            (seconds, float(self.deadline), self.fetch), gathered, left, counts,
+        )  # fmt: skip
         agents.cross(data_up=sent * size)
         held = np.flatnonzero(gathered)
         fetched = HybridState(state.params, gathered, left, state.classes, held, counts)
@@ -155,6 +145,36 @@ class HybridFL(FedCS):
         model = state.params.copy()
         _descend(_problem(agents), model, which, float(self.step_size))
         return model - state.params
+
+
+@compiled
+def _fetch(rows_of, classes, longer, limits, gathered, left, counts):
+    """Example after example of the class of which there are fewest, while time is left."""
+    rows, owners = rows_of
+    seconds, deadline, most = limits
+    free = np.empty(rows.size, np.bool_)
+    for i in range(rows.size):
+        free[i] = not gathered[rows[i]]
+    sent = 0
+    while sent < most:
+        best, least = -1, 0
+        for i in range(rows.size):
+            if free[i] and (best < 0 or counts[classes[rows[i]]] < least):
+                best, least = i, counts[classes[rows[i]]]
+        if best < 0:
+            break
+        owner = owners[best]
+        if seconds + longer[owner] >= deadline:  # nor will it be in time later in this round
+            for i in range(rows.size):
+                free[i] = free[i] and owners[i] != owner
+            continue
+        free[best] = False
+        seconds += longer[owner]
+        gathered[rows[best]] = True
+        left[owner] -= 1
+        counts[classes[rows[best]]] += 1
+        sent += 1
+    return sent, seconds
 
 
 def _descend(problem: Problem, model: np.ndarray, which: np.ndarray, step_size: float) -> None:
