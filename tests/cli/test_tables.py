@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,19 @@ def test_the_command_to_type_again_begins_with_isfed(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     said = Path("there/command.txt").read_text()
     assert said == "isfed diagnose mine.csv --agent site --target y\n"
+
+
+def test_a_target_without_values_to_learn_is_said_by_both(run, tmp_path):
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},3" for i in range(40))]
+    (tmp_path / "flat.csv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    words = ["flat.csv.gz", "--agent", "site", "--target", "y"]
+    code, text = run("diagnose", *words)
+    assert code == 0, text
+    assert "the target is always 3, so there is nothing to learn" in " ".join(text.split())
+    assert not any(words in text for words in ("How sure", "drawn most", "options of ISFedAvg"))
+    code, text = run("compare", *words, *SHORT, "--save", "m.json")
+    assert code == 0, text
+    assert "buys nothing here: the target is always 3" in " ".join(text.split())
+    assert "isfed predict m.json NEW.csv" in " ".join(text.split())
+    assert (tmp_path / "runs/compare-flat").is_dir()
+    assert (tmp_path / "runs/diagnose-flat").is_dir()
