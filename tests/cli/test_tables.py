@@ -337,3 +337,26 @@ def test_a_target_without_values_to_learn_is_said_by_both(run, tmp_path):
     assert "isfed predict m.json NEW.csv" in " ".join(text.split())
     assert (tmp_path / "runs/compare-flat").is_dir()
     assert (tmp_path / "runs/diagnose-flat").is_dir()
+
+
+def test_a_new_table_needs_only_what_the_model_looks_at(run, tmp_path):
+    rows = ["site,x,ward,day,y", *(f"s{i % 4},{i},A,{1 + i % 9}.2.2024,{2 * i}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    code, text = run(
+        "compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT, "--save", "m.json"
+    )
+    assert code == 0, text
+    for name, lines, said in (
+        ("dots", "x,day\n1,1.2.2024", ""),
+        ("iso", "x,day\n1,2024-02-01", ""),
+        ("word", "x,day\n1,1.2.2024\nmany,2.2.2024", "line 3, column 'x': 'many' is not a number; "
+         "mend it, since the model was trained on numbers there"),
+        ("either", "x,day\n1,3/4/2024", "write them all like 2024-12-31"),
+        ("short", "x\n1", "no column 'day'"),
+    ):  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text(lines + "\n")
+        code, text = run("predict", "m.json", f"{name}.csv", "--out", f"{name}-found.csv")
+        assert code == (2 if said else 0), text
+        assert said in " ".join(text.split())
+    found = [(tmp_path / f"{name}-found.csv").read_text() for name in ("dots", "iso")]
+    assert found[0] == found[1]

@@ -117,10 +117,10 @@ def with_options(command: Callable) -> Callable:
 
 
 def in_paragraphs(text: str | None) -> str:
-    """A docstring with a line for every paragraph: a terminal then wraps it at its own width.
+    r"""A docstring with a line for every paragraph: a terminal then wraps it at its own width.
 
-    >>> in_paragraphs("One.\n\n    Two\n    lines.\n")
-    'One.\\n\\nTwo lines.'
+    >>> in_paragraphs("One.\n\n    Two\n    lines.")
+    'One.\n\nTwo lines.'
     """
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
