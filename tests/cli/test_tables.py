@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,42 @@ def test_the_command_to_type_again_begins_with_isfed(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     said = Path("there/command.txt").read_text()
     assert said == "isfed diagnose mine.csv --agent site --target y\n"
+
+
+def test_a_target_without_values_to_learn_is_said_by_both(run, tmp_path):
+    rows = ["site,x,y", *(f"s{i % 4},{i % 7},3" for i in range(40))]
+    (tmp_path / "flat.csv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    words = ["flat.csv.gz", "--agent", "site", "--target", "y"]
+    code, text = run("diagnose", *words)
+    assert code == 0, text
+    assert "the target is always 3, so there is nothing to learn" in " ".join(text.split())
+    assert not any(words in text for words in ("How sure", "drawn most", "options of ISFedAvg"))
+    code, text = run("compare", *words, *SHORT, "--save", "m.json")
+    assert code == 0, text
+    assert "buys nothing here: the target is always 3" in " ".join(text.split())
+    assert "isfed predict m.json NEW.csv" in " ".join(text.split())
+    assert (tmp_path / "runs/compare-flat").is_dir()
+    assert (tmp_path / "runs/diagnose-flat").is_dir()
+
+
+def test_a_new_table_needs_only_what_the_model_looks_at(run, tmp_path):
+    rows = ["site,x,ward,day,y", *(f"s{i % 4},{i},A,{1 + i % 9}.2.2024,{2 * i}" for i in range(40))]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    code, text = run(
+        "compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT, "--save", "m.json"
+    )
+    assert code == 0, text
+    for name, lines, said in (
+        ("dots", "x,day\n1,1.2.2024", ""),
+        ("iso", "x,day\n1,2024-02-01", ""),
+        ("word", "x,day\n1,1.2.2024\nmany,2.2.2024", "line 3, column 'x': 'many' is not a number; "
+         "mend it, since the model was trained on numbers there"),
+        ("either", "x,day\n1,3/4/2024", "write them all like 2024-12-31"),
+        ("short", "x\n1", "no column 'day'"),
+    ):  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text(lines + "\n")
+        code, text = run("predict", "m.json", f"{name}.csv", "--out", f"{name}-found.csv")
+        assert code == (2 if said else 0), text
+        assert said in " ".join(text.split())
+    found = [(tmp_path / f"{name}-found.csv").read_text() for name in ("dots", "iso")]
+    assert found[0] == found[1]

@@ -21,3 +21,12 @@ def test_what_takes_long_says_what_to_reduce():
     assert "about 2.8 hours" in line
     assert "--rounds 200 --repetitions 5" in line
     assert "isfed diagnose" in line
+
+
+def test_advice_is_never_what_was_asked_for():
+    short = Budget(num_active=1000, rounds=200, repetitions=5)
+    line = Forecast(work_of(short), 10_000.0, short).line()
+    assert "--rounds" not in line
+    assert "use --active 100 (agents per round), or fewer rows;" in line
+    least = Budget(num_active=2, rounds=200, repetitions=3)
+    assert "use fewer rows;" in Forecast(work_of(least), 10_000.0, least).line()

@@ -106,7 +106,9 @@ def picture() -> Any:
         options = {"captureBeyondViewport": True, "format": "png"}
         shot = base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"])
         if os.environ.get(PICTURES):
-            Path(os.environ[PICTURES], f"{name}.png").write_bytes(shot)
+            folder = Path(os.environ[PICTURES])
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.png").write_bytes(shot)
         return shot
 
     return take

@@ -1,7 +1,10 @@
 """What a diagnosis shows, read from its folder."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from isfed import PAPER, FederatedData, LeastSquares, Problem, diagnose
 from isfed.experiments import StoreError, load_results
@@ -13,6 +16,7 @@ from isfed.report.diagnosis import (
     inclusion_figure,
 )
 from isfed.report.from_results import page_data
+from isfed.report.ways import ways_table
 
 
 def test_the_folder_holds_it(tmp_path):
@@ -28,6 +32,9 @@ def test_the_folder_holds_it(tmp_path):
     assert [column.header for column in diagnosis_table(results).columns[1:]] == [
         "none", "agents", "examples", "both",
     ]  # fmt: skip
+    shown = StringIO()
+    Console(file=shown, width=80).print(diagnosis_table(results), ways_table(results))
+    assert "…" not in shown.getvalue()  # nothing is cut on a narrow screen
     agents, examples = dominant_lines(results)
     assert f": {found.top_agents[0][0]} (" in agents
     assert f"of agent {found.top_examples[0][0]} (" in examples

@@ -132,7 +132,8 @@ def test_a_diagnosis_as_a_page(tmp_path):
     (figure,) = data.figures
     assert [cells[1].text for cells in figure.table.rows] == ["31", "16", "1"]
     shown = [cell.text for cell in data.tables[0].rows[0]]
-    assert shown == ["importance sampling of both", "0.001", "unknown", "3.50", "0.9"]
+    assert shown[:5] == ["importance sampling of both", "0.001", "unknown", "3.50", "0.9"]
+    assert shown[5:] == ["unknown", "unknown"]
     drawn = [[cell.text for cell in cells] for cells in data.tables[1].rows]
     assert drawn == [["north", "agent", "3.25"], ["row 7 of agent north", "row", "5"]]
     assert data.warnings == ("All agents are alike.",)
@@ -247,6 +248,32 @@ def test_the_verdict_on_two_folders_names_the_largest_change(folder, tmp_path):
         "Both folders hold the same configuration; 1 of 2 algorithms end elsewhere, most of all "
         "FedAvg: 5.00 ± 0.42 dB below in second."
     )
+
+
+def test_levels_on_different_problems_are_not_compared(folder):
+    one = load_results(folder)
+    pairs = [
+        [replace(one, config={**one.config, "problem": problem}) for problem in problems]
+        for problems in (
+            ({"file": "a.csv", "sha256": "1"}, {"file": "b.csv", "sha256": "2"}),
+            ({"file": "a.csv", "sha256": "1"}, {"file": "b.csv", "sha256": "1"}),
+        )
+    ]
+    other, same = (pair_data(*pair).verdict for pair in pairs)
+    assert other.endswith("about different problems, whose levels cannot be compared.")
+    assert same.endswith("no algorithm ends elsewhere by more than two standard errors.")
+
+
+def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
+    rows = [row("FedAvg", -30.0, 0.0), row("ISFedAvg", -33.0, 3.0)]
+    results = load_results(write(tmp_path / "c", rows, kind="comparison"))
+    assert page_data(results).advice == ()  # folders of older versions have no prediction
+    predicted = {"diagnosed_db": 4.0, "distance_db": 5.0, "loss_db": 5.5, "these_steps_db": 3.0}
+    found = {"predicted": predicted, "gain_in_loss_db": 3.1, "gain_in_loss_stderr_db": 0.2}
+    known = replace(results, summary={**results.summary, **found})
+    (line,) = page_data(known).advice
+    assert line.startswith("Beside `isfed diagnose`, which predicts 4.0 dB over uniform sampling")
+    assert "3.0 dB. Measured: 3.1 ± 0.2 dB." in line
 
 
 def test_folders_of_one_name_go_by_their_paths(tmp_path):

@@ -155,4 +155,20 @@ def test_alike_agents_are_said_to_be_alike():
     y = np.random.default_rng(3).standard_normal(10)
     same = FederatedData(np.tile(x, (5, 1)), np.tile(y, 5), np.arange(0, 60, 10))
     found = diagnose(Problem(same, LeastSquares(1e-3), batch_size=2), num_active=2, theory=False)
-    assert any(line.startswith("The agents are alike: only 0") for line in found.remarks)
+    assert any(line.startswith("The agents are alike: none of") for line in found.remarks)
+
+
+def test_agents_that_differ_in_noise_alone_are_not_said_to_be_alike():
+    x = np.tile(np.repeat([1.0, -1.0], 2), 12)[:, None]
+    noise = np.where(np.arange(48) < 8, 5.0, 0.2) * np.tile([1.0, -1.0], 24)  # no agent pulls
+    data = FederatedData(x, 2.0 * x[:, 0] + noise, np.arange(0, 49, 4))
+    found = diagnose(Problem(data, LeastSquares(0.0), batch_size=1), num_active=2, theory=False)
+    assert found.options["agents"].gain_db > 1.0
+    (remark,) = found.remarks
+    assert remark.startswith("The agents agree on the model (none of the noise")
+
+
+def test_nobody_is_named_who_is_drawn_no_oftener():
+    problem = table(np.random.default_rng(1).standard_normal(40))
+    whole = Problem(problem.data, problem.loss, batch_size=10)
+    assert diagnose(whole, num_active=4, theory=False).top_examples == []

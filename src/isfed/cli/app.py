@@ -10,7 +10,7 @@ from rich.markup import escape
 from typer.core import TyperArgument
 
 from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
-from isfed.cli.common import print_line
+from isfed.cli.common import in_paragraphs, print_line
 
 _made = TyperArgument.__init__
 
@@ -31,13 +31,11 @@ app = typer.Typer(
 )
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
-app.command()(tables.compare)
-app.command()(tables.diagnose)
-app.command()(predict.predict)
-app.command()(run.run)
-app.command()(report.report)
-app.command()(designs.designs)
-app.command()(methods.methods)
+for _command in (
+    tables.compare, tables.diagnose, predict.predict, run.run, report.report, designs.designs,
+    methods.methods,
+):  # fmt: skip
+    app.command(help=in_paragraphs(_command.__doc__))(_command)
 
 
 def _keep_brackets(group: typer.Typer) -> None:

@@ -116,6 +116,16 @@ def with_options(command: Callable) -> Callable:
     return call
 
 
+def in_paragraphs(text: str | None) -> str:
+    r"""A docstring with a line for every paragraph: a terminal then wraps it at its own width.
+
+    >>> in_paragraphs("One.\n\n    Two\n    lines.")
+    'One.\n\nTwo lines.'
+    """
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def _say_compiling() -> None:
     errors.print("compiling, once per installation: this may take a minute")
 

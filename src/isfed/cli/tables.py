@@ -159,7 +159,7 @@ def _print_account(name: str, problem: Any, lines: list[str]) -> None:
 @with_options
 def diagnose(
     what: Annotated[
-        str, typer.Argument(help="A table (Parquet, CSV, text, LIBSVM ...), or a name: see below.")
+        str, typer.Argument(help="A table (Parquet, CSV, text, LIBSVM ...), or a name: see above.")
     ],
     table: TableOptions,
     agent: Annotated[

@@ -56,5 +56,10 @@ class Columns:
         for name in (self.agent, self.target):
             if name in (self.features or ()):
                 raise ValueError(f"column {name!r} cannot be a feature too")
+            if name in self.categorical:
+                raise ValueError(
+                    f"column {name!r} is the agent or the target; only features are categorical (a "
+                    "target of classes needs task='classification')"
+                )
         if self.least_rows is not None and self.least_rows < 1:
             raise ValueError(f"least_rows={self.least_rows} must be at least 1")

@@ -75,8 +75,14 @@ def says_nothing(source: Source, name: str) -> bool:
     return all(word is None or unknown(word) for word in words)
 
 
-def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
-    """Whether a column is one of numbers; a mixture of numbers and words is an error."""
+def holds_numbers(
+    source: Source, name: str, *, target: bool = False, trained: bool = False
+) -> bool:
+    """Whether a column is one of numbers; a mixture of numbers and words is an error.
+
+    target: whether it is the column to predict.
+    trained: whether a model was trained on numbers there, so that it cannot be anything else.
+    """
     column = plain(source.column(name))
     kind = column.type
     check_filled(source, name)
@@ -93,6 +99,8 @@ def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
     otherwise = f"or name the column as categorical (--categorical {name!r})"
     if target:
         otherwise = "or, if these are classes, use --task classification"
+    elif trained:
+        otherwise = "since the model was trained on numbers there"
     words = [word for word in _as_words(column).unique().to_pylist() if word is not None]
     numeric = [number(word, comma=comma) is not None for word in words]
     rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
@@ -107,10 +115,13 @@ def holds_numbers(source: Source, name: str, *, target: bool = False) -> bool:
         return False
     strange = [word for word in rest if not unknown(word)]
     if strange:
+        place = source.place(_first_equal(column, strange[0]), name)
+        if trained:
+            raise ValueError(f"{place}: {strange[0]!r} is not a number; correct it, {otherwise}")
         raise ValueError(
-            f"{source.place(_first_equal(column, strange[0]), name)}: {strange[0]!r} is not a "
-            f"number, but {sum(numeric)} of the column's {len(words)} different values are; "
-            f"correct it, {otherwise}, or declare it missing (--na {strange[0]!r})"
+            f"{place}: {strange[0]!r} is not a number, but {sum(numeric)} of the column's "
+            f"{len(words)} different values are; correct it, {otherwise}, or declare it missing "
+            f"(--na {strange[0]!r})"
         )
     return True
 

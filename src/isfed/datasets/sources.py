@@ -23,7 +23,7 @@ from isfed.datasets.excel import read_excel
 from isfed.datasets.libsvm import read_libsvm
 from isfed.datasets.packing import PACKED, inner_name, unpacked
 from isfed.datasets.reading import FORMATS, Reading
-from isfed.datasets.text import USUAL, TextFile
+from isfed.datasets.text import SIGNS, USUAL, TextFile
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
@@ -63,6 +63,8 @@ class Source:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
+            if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
+                hint = "; is another sign between the fields (--separator)?"
             shown = ", ".join(typed(name) for name in names[:20])
             shown += ", ..." if len(names) > 20 else ""
             raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")

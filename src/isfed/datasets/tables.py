@@ -267,9 +267,13 @@ class _Encoder:
             return encoding.categories(source, name, None)
         if name in like.categories:
             return encoding.categories(source, name, like.categories[name])
+        if name in like.constant:
+            return None  # not looked at, and it may be missing
         source.read_dates(name)
-        known = name in like.constant or encoding.says_nothing(source, name)
-        if not known and not encoding.holds_numbers(source, name):
+        if not (
+            encoding.says_nothing(source, name)
+            or encoding.holds_numbers(source, name, trained=True)
+        ):
             raise ValueError(
                 f"{source.name}: column {name!r} is text, but it was numbers in training"
                 f"{encoding.unclear_dates(source, name)}"

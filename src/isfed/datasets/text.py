@@ -80,6 +80,10 @@ class TextFile:
                 column = re.search(r"In CSV column #(\d+)", message)
                 if "invalid UTF8" in message:
                     raise ValueError(self._not_utf8()) from error
+                if "Empty CSV" in message:
+                    raise ValueError(
+                        f"{self.path} has no lines in encoding={self.encoding!r}; name its own"
+                    ) from error
                 if "conversion error" not in message or column is None:
                     raise ValueError(self._fault() or f"{self.path}: {error}") from error
             if header is None:

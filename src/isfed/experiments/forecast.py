@@ -12,8 +12,9 @@ from isfed.experiments.comparison import Budget
 from isfed.problems import Problem
 from isfed.simulate.run import make_run
 
-TRIAL = 0.2  # seconds, of each method
+TRIAL, MOST_TRIAL = 0.2, 2.0  # seconds of work, and of time at most, of each method
 LONG = 600.0  # seconds: beyond, it says what to reduce
+LEAST_ROUNDS, LEAST_REPETITIONS = 200, 5  # that it advises
 USUAL_STEPS = 9  # step sizes that are tried, as a rule: seven, and two beyond the edge
 
 
@@ -34,14 +35,25 @@ class Forecast:
         said = f"This will take about {duration(self.seconds)}."
         if self.seconds <= LONG:
             return said
-        fewer = self.budget.repetitions > 5
-        rounds = max(200, self.budget.rounds // 4)
-        repetitions = 5 if fewer else self.budget.repetitions
+        ways = [*self._shorter(), *self._fewer_agents(), "fewer rows"]
         return (
-            f"{said} To have an answer sooner, use --rounds {rounds} --repetitions {repetitions} "
-            f"(about {duration(self.seconds * self._share(rounds, repetitions))}), fewer --active "
-            "agents per round, or fewer rows; `isfed diagnose` needs no training at all."
+            f"{said} To have an answer sooner, use {', or '.join(ways)}; `isfed diagnose` needs no "
+            "training at all."
         )
+
+    def _shorter(self) -> list[str]:
+        """Fewer rounds and repetitions, if there are many."""
+        rounds = min(self.budget.rounds, max(LEAST_ROUNDS, self.budget.rounds // 4))
+        repetitions = min(self.budget.repetitions, LEAST_REPETITIONS)
+        share = self._share(rounds, repetitions)
+        if share > 0.9:
+            return []
+        about = duration(self.seconds * share)
+        return [f"--rounds {rounds} --repetitions {repetitions} (about {about})"]
+
+    def _fewer_agents(self) -> list[str]:
+        few = self.budget.num_active // 10
+        return [f"--active {few} (agents per round)"] if few else []
 
     def _share(self, rounds: int, repetitions: int) -> float:
         budget = replace(self.budget, rounds=rounds, repetitions=repetitions)
@@ -63,8 +75,11 @@ def forecast(problem: Problem, algorithms: list[Any], budget: Budget, *, threads
         tiny = replace(algorithm, step_size=1e-12)
         run = make_run(problem, tiny, repetitions=range(tuning), seed=budget.seed, threads=threads)
         run.compile()
+        run.advance(1)  # what is done once is not counted
         rounds, spent, count = 1, 0.0, 0
-        while spent < TRIAL and count < budget.rounds:
+        worked = time.process_time()
+        # So much work, not so much time: where others work too, a moment says little.
+        while time.process_time() - worked < TRIAL and spent < MOST_TRIAL and count < budget.rounds:
             began = time.perf_counter()
             run.advance(rounds)
             spent += time.perf_counter() - began

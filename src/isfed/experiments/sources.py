@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from isfed.base.checks import is_number
 from isfed.datasets.reading import Reading
 from isfed.datasets.sources import open_source
 from isfed.datasets.tables import Columns, FederatedTable, read_table
@@ -173,6 +174,10 @@ class FileSource:
     sha256: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "local_steps"):
+            value = getattr(self, name)
+            if is_number(value) and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
         if not self.sha256:
             object.__setattr__(self, "sha256", self._content())
         self._check_content()

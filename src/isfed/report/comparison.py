@@ -74,7 +74,7 @@ def held_out_table(results: Results) -> Table | None:
 
 def agreement_line(results: Results) -> str | None:
     """What `isfed diagnose` predicts, and why this is not that."""
-    found, gain = results.summary["predicted"], results.summary["gain_in_loss_db"]
+    found, gain = results.summary.get("predicted"), results.summary.get("gain_in_loss_db")
     if not found or gain is None:
         return None
     steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)

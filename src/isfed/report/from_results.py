@@ -12,6 +12,7 @@ import numpy as np
 
 from isfed.experiments.folder import COMMAND, CONFIG
 from isfed.experiments.results import AlgorithmResult, Results
+from isfed.report.comparison import agreement_line
 from isfed.report.diagnosis import step_lines, sure_line
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
 from isfed.report.page_tables import further_tables, points
@@ -38,11 +39,17 @@ MOST_NAMES = 8  # in a warning
 NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
 
 
+def ordered(results: Results) -> list[Quantity]:
+    """What can be drawn, and first what the verdict speaks of."""
+    found = quantities(results)
+    if results.kind == "comparison":  # of the loss
+        found = sorted(found, key=lambda quantity: quantity.key != "excess")
+    return list(found)
+
+
 def page_data(results: Results) -> PageData:
     """The page of one folder."""
-    found = quantities(results)
-    if results.kind == "comparison":  # its verdict speaks of the loss
-        found = sorted(found, key=lambda quantity: quantity.key != "excess")
+    found = ordered(results)
     if results.kind == "systems":  # what it measures beside are costs, which its table shows
         found = [quantity for quantity in found if quantity.key == "msd"]
     figures = tuple(
@@ -145,7 +152,12 @@ def verdict(results: Results) -> str:
 
 
 def advice(results: Results) -> Iterator[str]:
-    """Of a diagnosis: how sure it is, the step size to begin with, the other ways to sample."""
+    """Of a diagnosis: how sure it is, the step size to begin with, the other ways to sample.
+
+    Of a comparison: what a diagnosis predicts, and why that differs.
+    """
+    if results.kind == "comparison" and (line := agreement_line(results)):
+        yield line
     if "settling_rounds" not in results.summary or results.summary.get("degenerate"):
         return
     yield sure_line(results)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from isfed.base.words import plain_number
 from isfed.experiments.results import Results
 from isfed.report.page_data import Cell, PageTable
 from isfed.report.quantities import level_cell, number_cell
+from isfed.report.ways import WORDS
 
 SAMPLING = {
     "uniform": "uniform sampling",
@@ -22,7 +24,7 @@ HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-o
 def further_tables(results: Results) -> Iterator[PageTable]:
     """Every table that the folder has the numbers for, and that belongs to no figure."""
     tables: tuple[Callable[[Results], PageTable | None], ...] = (
-        held_out, step_sizes, options, drawn_most,
+        held_out, step_sizes, options, ways, drawn_most,
     )  # fmt: skip
     yield from (found for table in tables if (found := table(results)) is not None)
 
@@ -35,7 +37,7 @@ def step_sizes(results: Results) -> PageTable | None:
         (
             Cell(name),
             number_cell(step, ".3g"),
-            number_cell(loss, ".4g") if math.isfinite(loss) else Cell("diverged"),
+            Cell(plain_number(loss, 4), loss) if math.isfinite(loss) else Cell("diverged"),
             Cell("best" if step == search.best else ""),
         )
         for name, search in results.searches.items()
@@ -57,7 +59,7 @@ def held_out(results: Results) -> PageTable | None:
             Cell(f"{name}, {words}"),
             number_cell(part["examples"], ",.0f"),
             level_cell(part["loss"], part["loss_stderr"], ""),
-            Cell(f"{scale * part['error']:.3g}{unit}", part["error"]),
+            Cell(f"{plain_number(scale * part['error'], 3)}{unit}", part["error"]),
         )
         for name, parts in found.items()
         for kind, words in HELD_OUT.items()
@@ -97,11 +99,30 @@ def options(results: Results) -> PageTable | None:
             number_cell(o["variance_ratio"], ".3g"),
             number_cell(o["gain_db"], ".2f"),
             number_cell(o["step_limit"], ".3g"),
+            number_cell(o.get("careful_limit"), ".3g"),
+            number_cell(o.get("settled_after"), ".3g"),
         )
         for o in found
     )
-    columns = ("sampling", "variance", "times smaller", "gain (dB)", "largest stable step")
+    columns = (
+        "sampling", "variance", "times smaller", "gain (dB)", "largest stable step",
+        "careful step", "rounds to settle",
+    )  # fmt: skip
     return PageTable("The ways to sample", columns, rows)
+
+
+def ways(results: Results) -> PageTable | None:
+    """Of a diagnosis: the ways to sample agents, corrections as well."""
+    found = results.summary.get("ways")
+    if not found or results.summary.get("degenerate"):
+        return None
+    keys = ("variance", "times_smaller", "drift", "excess")
+    rows = tuple(
+        (Cell(WORDS[way["name"]]), *(number_cell(way[key], ".3g") for key in keys))
+        for way in found["ways"]
+    )
+    columns = ("agents", "variance", "times smaller", "risk by drift", "excess risk")
+    return PageTable(f"Ways to sample agents, at step size {found['step_size']:.3g}", columns, rows)
 
 
 def drawn_most(results: Results) -> PageTable | None:

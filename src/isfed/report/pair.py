@@ -7,18 +7,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from isfed.experiments.results import Results
-from isfed.report.from_results import bands, commands, configuration, flat, summary_line, warnings
+from isfed.report.from_results import (
+    bands,
+    commands,
+    configuration,
+    flat,
+    ordered,
+    summary_line,
+    warnings,
+)
 from isfed.report.page_data import Cell, Figure, PageData, PageTable
-from isfed.report.quantities import Quantity, level_cell, quantities, series_of, units_of
+from isfed.report.quantities import Quantity, level_cell, series_of, units_of
 
 Pair = tuple[Results, Results]
+# Settings of a problem that leave it the same: where its file is, and how its agents work.
+SAME_PROBLEM = ("file", "data_dir", "local_steps", "batch_size", "passes", "every")
 
 
 def pair_data(one: Results, other: Results) -> PageData:
     """The page of two folders."""
     pair, labels = (one, other), _labels(one, other)
     changes = list(differences(one.config, other.config))
-    known = [{q.key: q for q in quantities(results)} for results in pair]
+    known = [{q.key: q for q in ordered(results)} for results in pair]
     shared = [q for key, q in known[0].items() if key in known[1]]
     return PageData(
         title=f"{labels[0]} and {labels[1]}",
@@ -71,6 +81,8 @@ def _verdict(
         keys = ", ".join(key for key, _, _ in changes[:4]) + (", ..." if len(changes) > 4 else "")
         plural = "setting differs" if len(changes) == 1 else "settings differ"
         said = f"{len(changes)} {plural} ({keys})"
+    if _other_problem(changes):
+        return f"{said}; the two are about different problems, whose levels cannot be compared."
     moved = [
         (name, *_difference(pair, name, shared[0])) for name in (_common(pair) if shared else [])
     ]
@@ -87,6 +99,12 @@ def _verdict(
         f"{said}; {len(clear)} of {len(moved)} algorithms end elsewhere, most of all {name}: "
         f"{cell} {way} in {labels[1]}."
     )
+
+
+def _other_problem(changes: list[tuple[str, Any, Any]]) -> bool:
+    """Whether the settings that differ make another problem."""
+    keys = [key.partition(".") for key, _, _ in changes]
+    return any(first == "problem" and rest not in SAME_PROBLEM for first, _, rest in keys)
 
 
 def _common(pair: Pair) -> list[str]:

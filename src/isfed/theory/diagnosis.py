@@ -22,7 +22,7 @@ from isfed.theory.bound import TheoryError
 from isfed.theory.choices import Choices, all_choices_at, check_model
 from isfed.theory.constants import Constants
 from isfed.theory.curvature import hessian
-from isfed.theory.findings import ALIKE, Diagnosis, Option, nothing_to_learn
+from isfed.theory.findings import ALIKE, LEAST_GAIN, Diagnosis, Option, nothing_to_learn
 from isfed.theory.settling import settling
 from isfed.theory.stability import SHARE_OF_LIMIT, StableSteps
 from isfed.theory.variance import gradient_variances
@@ -139,13 +139,13 @@ def _diagnose(
         top_examples=_top_examples(problem, both),
         constants=constants,
         slow=slow,
-        remarks=_remarks(problem, num_active, options["uniform"]),
+        remarks=_remarks(problem, num_active, options),
         degenerate=_degenerate(problem, options["uniform"]),
         ways=compare_ways(problem, num_active=num_active, params=model),
     )
 
 
-def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
+def _remarks(problem: Problem, num_active: int, options: dict[str, Option]) -> list[str]:
     """What is special about a problem, so that some of the answer is no surprise."""
     found = []
     if problem.num_agents == 1:
@@ -154,13 +154,17 @@ def _remarks(problem: Problem, num_active: int, uniform: Option) -> list[str]:
         found.append("All agents take part in every round: only examples can be chosen.")
     if np.all(problem.batch_size == problem.data.num_examples):
         found.append("Every step uses all examples of its agent: only agents can be chosen.")
-    if num_active < problem.num_agents and uniform.agents_share < ALIKE:
-        share = 100.0 * uniform.agents_share
+    share = 100.0 * options["uniform"].agents_share
+    if num_active < problem.num_agents and share < 100.0 * ALIKE:
         part = f"only {share:.2g}%" if share >= 0.01 else "none"
-        found.append(
-            f"The agents are alike: {part} of the noise of uniform sampling comes from the choice "
-            "of agents."
-        )
+        what = f"{part} of the noise of uniform sampling comes from the choice of agents"
+        if options["agents"].gain_db < LEAST_GAIN:
+            found.append(f"The agents are alike: {what}.")
+        else:
+            found.append(
+                f"The agents agree on the model ({what}), but the examples of some are noisier "
+                "than those of others."
+            )
     return found
 
 

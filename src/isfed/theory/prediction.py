@@ -92,15 +92,18 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
         )
     algorithm = with_step_size(problem, algorithm)
     target, weight = problem.optimum, problem.data.row_weights()
+    steps = np.ones(problem.num_agents)
     if not algorithm.divide_by_steps:
-        weight = weight * np.repeat(problem.local_steps, problem.data.num_examples)
-        total = float(weight.sum())
+        steps = problem.local_steps.astype(float)
+        weight = weight * np.repeat(steps, problem.data.num_examples)
+    uneven = np.ptp(steps) > 0.0
+    if uneven:
         target = optimum.minimise(
-            problem.loss, problem.data.features, problem.data.targets, weight / total
+            problem.loss, problem.data.features, problem.data.targets, weight / weight.sum()
         )
     curvature, basis = linalg.eigh(hessian(problem, target, weight=weight))
-    risk = np.diag(curvature)
-    if not algorithm.divide_by_steps:
+    risk = np.diag(curvature / steps[0])
+    if uneven:
         risk = basis.T @ hessian(problem, problem.optimum) @ basis
     found: Variance = gradient_variance(
         problem, algorithm, params=target, choices=choices, rotate=basis
