@@ -208,7 +208,7 @@ def test_diagnose_says_it_would_not_help(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing.csv"], "no file and no name"),
+        (["nothing.csv"], "neither a file nor the name of a data set"),
         (["table.csv"], "give --agent COLUMN and --target COLUMN"),
         (["table.csv", "--agent", "site", "--target", "z"], "z"),
         (["equal", "--ridge", "5"], "equal is not a table, so it takes no --ridge"),

@@ -75,5 +75,5 @@ def test_report_says_how_unequal_agents_count():
     for turn in range(10):
         responses.record(np.arange(2), np.array([True, turn < 4]))
     assert "14 of 20 times" in responses.bias_report()
-    assert "weigh 0.40 to 1.00" in responses.bias_report()
+    assert "count 0.40 to 1.00" in responses.bias_report()
     assert responses.rates() == pytest.approx([1.0, 0.4])

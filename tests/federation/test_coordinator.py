@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_job_is_refused():
     ("algorithm", "message"),
     [
         (ISFedAvg(step_size=0.1, num_active=9), "num_active=9 exceeds num_agents=8"),
-        (ISFedAvg(step_size=0.1, num_active=1, agents=Oracle()), "agents=oracle needs the optimum"),
+        (ISFedAvg(step_size=0.1, num_active=1, agents=Oracle()), "oracle needs the solution"),
         (ISFedAvg(step_size=0.1, num_active=1, agents=Current()), "agents=current asks every"),
         (ISFedAvg(step_size=0.1, num_active=1, drift=0.1), r"drift=0\.1 moves the true model"),
     ],

@@ -111,7 +111,7 @@ def test_weights_by_size_are_refused_by_name_where_they_are_not_known():
         step_limits(longer, algorithm)
     with pytest.raises(ValueError, match="over a network every agent counts the same"):
         check_for_network(algorithm, 6)
-    with pytest.raises(ValueError, match="agents with weights of their own"):
+    with pytest.raises(ValueError, match="data with agent weights"):
         simulate(weighted, algorithm, rounds=1)
     with pytest.raises(DivergenceError, match="use a smaller step size"):
         simulate(longer, ISFedAvg(**{**common, "step_size": 1e6}), rounds=200)
@@ -138,9 +138,9 @@ def test_weighing_by_rows_is_the_risk_of_all_rows():
 
 def test_what_does_not_know_weights_refuses_them():
     weighted, _ = pair()
-    with pytest.raises(ValueError, match="agents with weights of their own"):
+    with pytest.raises(ValueError, match="data with agent weights"):
         simulate(weighted, FedAvg(step_size=0.1, num_active=2), rounds=1, engine="objects")
-    with pytest.raises(ValueError, match="not to FedProx"):
+    with pytest.raises(ValueError, match="but not by FedProx"):
         simulate(weighted, FedProx(step_size=0.1, num_active=2, prox=0.1), rounds=1)
     data = weighted.data
     for bad in (np.ones(3), -SIZES, np.full(6, np.nan)):
