@@ -56,6 +56,19 @@ def test_uniform_draws_do_not_gain_by_the_order_of_the_agents_and_a_spread_does(
     assert spread < 0.2 * found
 
 
+def test_the_order_of_the_agents_is_nothing_to_uniform_draws():
+    one_class = make_problem(
+        np.ones(9), 2.0, local_steps=10, batch_size=40
+    )  # classes 0, 1, 2, 0, 1, ...
+    parts = [one_class.data.agent(k) for k in (0, 3, 6, 1, 4, 7, 2, 5, 8)]
+    ordered = Problem(FederatedData.from_agents(parts), one_class.loss, 10, 40)
+    found = [diagnose(p, num_active=3, step_size=0.1, draws=1000) for p in (one_class, ordered)]
+    apart = found[0].variance["uniform"] - found[1].variance["uniform"]
+    error = np.hypot(*(f.stderr["uniform"] for f in found))
+    assert abs(apart) < 4 * error + 0.02 * found[0].variance["uniform"]  # and noise of batches
+    assert found[1].variance["spread"] < 0.5 * found[1].variance["uniform"]
+
+
 def test_it_says_where_each_way_helps():
     alike = diagnose(make_problem(np.ones(10), batch_size=2), num_active=5, step_size=0.01)
     assert alike.choice in ("uniform", "importance of agents and examples")

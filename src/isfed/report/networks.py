@@ -129,7 +129,7 @@ def verdict_lines(
     level, first = fedavg["accuracy"], rounds_to_fedavg(rows, curves)
     if not first:
         return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
-    told = ", ".join(f"{name} {count}" for name, count in first.items())
+    told = "; ".join(f"{name} {count}" for name, count in first.items())
     best = next(iter(first))
     return [
         f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {told}.",
