@@ -1,4 +1,5 @@
-"""Tables and figures of docs/systems.md from a results folder of `isfed reproduce systems`."""
+"""docs/systems.md and its figures, of benchmarks/systems_page.md and a results folder of
+`isfed reproduce systems`."""
 
 from __future__ import annotations
 
@@ -13,35 +14,36 @@ from isfed import load_results
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.systems import AXES, HEADINGS, STILL_MOVING, curve, figure_name, systems_rows
 
-PAGE = Path(__file__).parents[1] / "docs" / "systems.md"
-FIGURES = PAGE.parent / "figures"
+SOURCE = Path(__file__).with_suffix(".md")
+DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, COLOURS = 1500, 64  # of the figures on the page: the command's own are five times as large
 REFERENCE = "FedAvg"
 
 
 def main() -> None:
-    """Write the parts of the page that are made of results."""
+    """Write the page and its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="results of `isfed reproduce systems`")
-    results = load_results(parser.parse_args().folder)
-    text = PAGE.read_text(encoding="utf-8")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where to write")
+    options = parser.parse_args()
+    results = load_results(options.folder)
+    text = SOURCE.read_text(encoding="utf-8")
+    (options.docs / "figures").mkdir(parents=True, exist_ok=True)
     for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
         name = figure_name(problem)
         for part, made in (("ends", ends(results, problem)), ("prices", prices(results, problem))):
-            text = put(text, f"{name}: {part}", made)
-        small_figure(results.path / f"{name}.png", FIGURES / f"{name}.png")
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE} and the figures in {FIGURES}")
+            text = put(text, f"{{{name}: {part}}}", made)
+        small_figure(results.path / f"{name}.png", options.docs / "figures" / f"{name}.png")
+    page = options.docs / "systems.md"
+    page.write_text(text, encoding="utf-8")
+    print(f"{page} and its figures; mkdocs.yml must name the page under Studies")
 
 
-def put(text: str, name: str, made: str) -> str:
-    """The page with one part made anew, between its two marks."""
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, _, rest = text.partition(begin)
-    _, mark, after = rest.partition(end)
-    if not mark:
-        raise ValueError(f"{PAGE} has no part {name!r}")
-    return f"{before}{begin}{made}\n{end}{after}"
+def put(text: str, mark: str, made: str) -> str:
+    """The text with a part in place of its mark."""
+    if text.count(mark) != 1:
+        raise ValueError(f"{SOURCE} must have {mark} once")
+    return text.replace(mark, made)
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

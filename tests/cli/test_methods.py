@@ -23,9 +23,9 @@ def test_the_command(run):
 
 
 def printed(width):
-    console = Console(width=width, file=io.StringIO())
-    console.print(for_terminal(width))
-    return console.file.getvalue()
+    text = io.StringIO()
+    Console(width=width, file=text).print(for_terminal(width))
+    return text.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, WIDE - 1, WIDE, 240])

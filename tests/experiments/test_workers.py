@@ -71,6 +71,26 @@ def test_finished_cells_are_not_run_again_by_others(experiment, tmp_path):
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
+def test_what_a_checkpoint_holds_is_counted_once(experiment, tmp_path):
+    """Cut within a cell; whoever continues it ends at the whole of the work."""
+
+    class Stop(Told):
+        def advance(self, work: int) -> None:
+            super().advance(work)
+            if len(self.advanced) == 2:
+                raise KeyboardInterrupt
+
+    here = Workers(chunk_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "cut", workers=here, progress=Stop())
+    assert list(tmp_path.rglob("*.checkpoint.npz"))
+    told, threads = Told(), Workers(backend="threading", jobs=1)
+    run_experiment(experiment, tmp_path / "cut", resume=True, workers=threads, progress=told)
+    ((_, work, done),) = told.begun
+    assert 0 < done < work
+    assert done + sum(told.advanced) == work
+
+
 @dataclass(frozen=True)
 class Deadly(RegressionSource):
     """A source that kills the process that makes it, unless this is where it was born."""

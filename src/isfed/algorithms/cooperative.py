@@ -163,9 +163,18 @@ def links_of(matrix: np.ndarray) -> Links:
     return Links(matrix[rows, columns], columns, offsets)
 
 
+def mixed(
+    weights: np.ndarray, columns: np.ndarray, offsets: np.ndarray, models: np.ndarray,
+    absent: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """W X; whoever is absent talks to nobody: what it would give or get stays where it is."""
+    out = np.zeros(models.shape)  # to return it from compiled code would be slow
+    _mix(weights, columns, offsets, models, absent, out)
+    return out
+
+
 @compiled
-def mix(weights, columns, offsets, models, absent, out):
-    """Add W X; whoever is absent talks to nobody: what it would give or get stays where it is."""
+def _mix(weights, columns, offsets, models, absent, out):
     for row in range(models.shape[0]):
         for entry in range(offsets[row], offsets[row + 1]):
             other = columns[entry]
@@ -240,9 +249,7 @@ class CooperativeSGD(Everybody):
         if agents.clock.drop > 0.0:
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
         if state.offsets.size:
-            found = np.zeros(models.shape)  # to return it from compiled code would be slow
-            mix(state.weights, state.columns, state.offsets, models, absent, found)
-            models = found
+            models = mixed(state.weights, state.columns, state.offsets, models, absent)
         elif agents.clock.drop == 0.0:
             _fill_rows(models, sum_of_rows(models) / len(models))
         elif not absent.all():

@@ -49,10 +49,10 @@ class StragglersOnAverage(FedProx):
     @classmethod
     def of(cls, method: FedProx, *, num_agents: int) -> StragglersOnAverage:
         """Of a method in which so many of L are slow."""
-        given = {f.name: getattr(method, f.name) for f in fields(method)}
+        given: dict[str, Any] = {f.name: getattr(method, f.name) for f in fields(method)}
         slow = method.num_active - round((1.0 - method.stragglers) * method.num_active)
-        given |= {"num_active": num_agents, "stragglers": slow / method.num_active}
-        return cls(**given | {"full_batch": True})
+        given["num_active"], given["stragglers"] = num_agents, slow / method.num_active
+        return cls(**{**given, "full_batch": True})
 
     def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
         """The mean of the rounds that there may be."""

@@ -179,10 +179,13 @@ class Crew:
                     self._run_here(name, group)
         return {name: self._together(name, group, warn) for name, group in groups.items()}
 
-    def _begin(self, title: str, cells: Sequence[Cell]) -> None:
-        if self.progress is not None:
-            done = sum(self.shelf.done(cell) for cell in cells)
-            self.progress.begin(title, sum(cell.work for cell in cells), done)
+    def _begin(self, title: str, cells: Sequence[Cell]) -> dict[str, int]:
+        """Tell how much is done already, and return it by the cells' files."""
+        if self.progress is None:
+            return {}
+        done = {cell.file: self.shelf.done(cell) for cell in cells}
+        self.progress.begin(title, sum(cell.work for cell in cells), sum(done.values()))
+        return done
 
     def _run_here(self, title: str, cells: Sequence[Cell]) -> None:
         self._begin(title, cells)
@@ -195,14 +198,14 @@ class Crew:
                 self.shelf.keep(cell, content)
 
     def _run_there(self, title: str, cells: Sequence[Cell]) -> None:
-        self._begin(title, cells)
+        before = self._begin(title, cells)
         deaths = 0
         while waiting := [cell for cell in cells if not self.shelf.has(cell)]:
             try:
                 for done, cell in enumerate(self._results(waiting)):
                     deaths = 0 if done else deaths
                     if self.progress is not None:
-                        self.progress.advance(cell.work)
+                        self.progress.advance(cell.work - before[cell.file])
             except Exception as error:
                 if not _is_death(error):
                     raise
