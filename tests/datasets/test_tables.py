@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isfed import LeastSquares, Logistic, Problem, Softmax
+from isfed.base.progress import listening
 from isfed.datasets.reading import Reading
 from isfed.datasets.sources import open_source
 from isfed.datasets.tables import Columns, read_table
@@ -323,3 +324,13 @@ def test_the_account_says_what_every_column_was_taken_for():
         assert line in lines
     sums = next(line for line in lines if line.startswith("Sums of other columns"))
     assert any(name in sums for name in ("x", "z", "sum"))
+
+
+def test_reading_says_so_for_every_column(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,x,z,y\na,1,3,2\na,2,5,3\n")
+    said = []
+    with listening(said.append):
+        read_table(path, Columns(agent="site", target="y"))
+    assert set(said) == {f"reading {path}"}
+    assert len(said) == 5  # once, and twice for each of two features

@@ -17,6 +17,7 @@ import pyarrow.compute as arrow_compute
 import pyarrow.feather as arrow_feather
 import pyarrow.parquet as arrow_parquet
 
+from isfed.base.progress import say
 from isfed.base.words import typed
 from isfed.datasets.dates import as_dates
 from isfed.datasets.excel import read_excel
@@ -179,6 +180,7 @@ def _open_file(path: Path, reading: Reading) -> Source:
     if not path.is_file():
         what = "is a folder" if path.exists() else "does not exist"
         raise FileNotFoundError(f"there is no file {path}: it {what}")
+    say(f"reading {path}")
     kind = _format(path, reading)
     if kind == "csv":
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))

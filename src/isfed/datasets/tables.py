@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.arguments import shown
+from isfed.base.progress import say
 from isfed.datasets import account, encoding
 from isfed.datasets.account import Account, Role
 from isfed.datasets.columns import Columns
@@ -217,7 +218,10 @@ class _Encoder:
     def _matrix(self) -> tuple[np.ndarray, list[str], Scaling, np.ndarray, list[int]]:
         """The features as one block, column by column: no second block is ever needed."""
         like, columns = self.like, self.columns
-        plans = {name: self._categories_of(name) for name in self.wanted or ()}
+        plans = {}
+        for name in self.wanted or ():
+            say(f"reading {self.source.name}")
+            plans[name] = self._categories_of(name)
         width = sum(1 if codes is None else len(codes[1]) for codes in plans.values())
         block = np.empty((len(self.rows), width + columns.intercept))
         names: list[str] = []
@@ -225,6 +229,7 @@ class _Encoder:
         for name, codes in plans.items():
             if like and name in like.constant:
                 continue
+            say(f"reading {self.source.name}")
             feature = self._feature(name, codes)
             at = len(names)
             fill = like.fill[at : at + len(feature.names)] if like else self._fill(feature)
