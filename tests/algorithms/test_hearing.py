@@ -230,7 +230,7 @@ def test_the_root_of_the_cost_is_the_best_price():
         ({"costs": [1.0, 0.0]}, r"costs\[1\]=0.0 must be a positive number"),
         ({"costs": [-1.0]}, "must be a positive number"),
         ({"costs": [1.0, 2.0], "agents": Uniform()}, "use agents=Memory"),
-        ({"absences": "ignore"}, "'drop' or 'adjusted'"),
+        ({"absences": "ignore"}, "must be one of 'drop', 'adjusted'"),
         ({"example_design": Spread()}, "use it for agent_design"),
     ],
 )

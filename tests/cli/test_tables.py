@@ -350,7 +350,7 @@ def test_a_new_table_needs_only_what_the_model_looks_at(run, tmp_path):
         ("dots", "x,day\n1,1.2.2024", ""),
         ("iso", "x,day\n1,2024-02-01", ""),
         ("word", "x,day\n1,1.2.2024\nmany,2.2.2024", "line 3, column 'x': 'many' is not a number; "
-         "mend it, since the model was trained on numbers there"),
+         "correct it, since the model was trained on numbers there"),
         ("either", "x,day\n1,3/4/2024", "write them all like 2024-12-31"),
         ("short", "x\n1", "no column 'day'"),
     ):  # fmt: skip

@@ -272,7 +272,9 @@ def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
     found = {"predicted": predicted, "gain_in_loss_db": 3.1, "gain_in_loss_stderr_db": 0.2}
     known = replace(results, summary={**results.summary, **found})
     (line,) = page_data(known).advice
-    assert line.startswith("Beside `isfed diagnose`, which predicts 4.0 dB over uniform sampling")
+    assert line.startswith(
+        "What theory predicts: `isfed diagnose` gives 4.0 dB, compared with uniform sampling"
+    )
     assert "3.0 dB. Measured: 3.1 ± 0.2 dB." in line
 
 

@@ -35,7 +35,7 @@ TINY = 1e-12
 class FOLB(Sampled):
     """FOLB: changes are weighted by how well their gradients agree with the mean gradient.
 
-    It could not be compared with public code, because there is none.
+    Unconfirmed: there is no public code to compare it with.
 
     prox: weight of the pull towards the model that was sent.
     variant: "one-set" normalises with the agents that work, "two-sets" with an independent second

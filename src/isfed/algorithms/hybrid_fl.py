@@ -48,7 +48,7 @@ def classes_of(targets: np.ndarray, most: int) -> np.ndarray:
 class HybridFL(FedCS):
     """Hybrid-FL: as FedCS, and some agents also send examples, on which the cloud trains.
 
-    It could not be compared with public code, because there is none.
+    Unconfirmed: there is no public code to compare it with.
 
     permit: share of the agents that permit their data to be uploaded.
     fetch: the most examples that the cloud fetches in a round.

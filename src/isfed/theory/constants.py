@@ -60,9 +60,7 @@ class Constants:
                 "the theorem do not apply; use divide_by_steps=True"
             )
         if self.problem.data.weights is not None:
-            raise TheoryError(
-                "the lemmas and the theorem assume that all agents have the same weight"
-            )
+            raise TheoryError("the lemmas and the theorem assume agents of equal weight")
         if self.algorithm.drift > 0.0:
             raise TheoryError("the theorem assumes that w^o does not move; use drift=0")
 

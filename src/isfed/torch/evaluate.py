@@ -63,6 +63,7 @@ def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -
     data: the rows of all agents.
     """
     agents = range(data.num_agents)
+    check_params(params, network.num_params())
     check_rows(network, data.features, data.targets, "the rows of the agents")
     return np.array([_evaluate(network, params, *data.agent(k)) for k in agents])
 
