@@ -58,3 +58,13 @@ def complaint(call: Any, given: dict, name: str, value: Any) -> str | None:
     except Exception as error:
         return f"{name}={value!r:.40}: {type(error).__name__} {str(error)[:160]}"
     return f"{name}={value!r:.40} was accepted"
+
+
+def complaints(call: Any, given: dict, kinds: dict[str, str]) -> list[str]:
+    """What is wrong with how a call takes every wrong value of every argument; [] if nothing is."""
+    found = [
+        complaint(call, given, argument, value)
+        for argument, kind in kinds.items()
+        for value in wrong_of(kind)
+    ]
+    return [text for text in found if text]
