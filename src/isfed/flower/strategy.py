@@ -159,7 +159,13 @@ class Strategy(FedAvg):
         standing = self.coordinator.standing
         before = standing.excluded.copy()
         timing = self._turns.timing(patient=self.coordinator.waits_for_all())
+        model = self.coordinator.params
         report = self.coordinator.close(self._turns.selection, self._turns.uploads(), timing)
+        if not self._layout.holds(self.coordinator.params):
+            # Agents could do nothing with infinities, and would be left out for their answers.
+            log(WARNING, "the step of round %s, of length %.3g, would overflow the model's type, "
+                "and is left out", server_round, report.step)  # fmt: skip
+            self.coordinator.cloud.params = model
         if self.checkpoint is not None:
             files.save_arrays(self.checkpoint, self.coordinator.state())
         log(INFO, "%s", report.line())
