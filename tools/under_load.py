@@ -23,7 +23,9 @@ BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_00
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[list[subprocess.Popen]]:
     """So many processes that compute without a pause, until the block ends."""
-    loops = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(count)]
+    command = [sys.executable, "-c", BUSY, str(os.getpid())]
+    # Sessions of their own: Linux may share the cores among sessions rather than processes.
+    loops = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield loops
     finally:
