@@ -135,7 +135,7 @@ def test_a_step_that_overflows_the_model_s_type_is_left_out(tmp_path, dtype, cap
     result = strategy.start(grid, start, num_rounds=12)
     assert np.isfinite(params_of(result)).all()
     answered = [m["answered"] for m in result.train_metrics_clientapp.values()]
-    assert answered[-1] > 0  # honest agents can still work with the model
+    assert answered[-1] in (1, 2)  # honest agents can still work with the model
     assert ("would overflow" in caplog.text) == (dtype == "float16")
 
 
