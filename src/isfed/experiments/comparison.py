@@ -156,7 +156,7 @@ class Comparison:
             return ""
         share = 100.0 * (1.0 - 10.0 ** (-gain / 10.0))
         return (
-            f" In the loss above the optimum that is {share:.0f}%, or {gain:.1f} dB "
+            f" The loss above the optimum is {share:.0f}% lower, or {gain:.1f} dB "
             f"(95% confidence: {gain - 2 * error:.1f} to {gain + 2 * error:.1f} dB)."
         )
 
