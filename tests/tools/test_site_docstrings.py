@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-griffe = pytest.importorskip("griffe")
+pytest.importorskip("griffe")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from site_docstrings import HouseStyle, to_sections  # pyright: ignore[reportMissingImports]
 
@@ -56,6 +56,7 @@ class Derived(Base):
 
 
 def test_what_is_inherited_is_explained_once_and_by_the_nearest_class():
+    griffe = pytest.importorskip("griffe")
     with griffe.temporary_visited_module(INHERITED) as module:
         HouseStyle().on_package(pkg=module)
         lines = module["Derived"].docstring.value.splitlines()

@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """FedAvg, ISFedAvg, and what lies between them.
+    """What a comparison of FedAvg with ISFedAvg found, each at its own best step size.
 
     fedavg, isfedavg: the loss of either along its run, at its best step size.
     optimum_risk: P(w^o), the lowest possible loss.

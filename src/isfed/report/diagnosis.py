@@ -41,8 +41,8 @@ def diagnosis_table(results: Results) -> Table:
         [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
     )
     table.caption = (
-        "(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step by E_k, is "
-        "smaller. (2) Stable even if every example had the largest curvature that it can have. "
+        "(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step by E_k, "
+        "is smaller. (2) Stable even if every example had the largest curvature that it can have. "
         "(3) At a quarter of the largest stable step size. (4) The effective sample size of a "
         "draw, compared with that of a uniform draw."
     )
