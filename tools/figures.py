@@ -89,7 +89,7 @@ def inclusion() -> None:
     share = scores / scores.sum()
     mixed = (1.0 - floor) * share + floor / scores.size
     rows = {
-        "$n p_k$, before the cap": size * share,
+        "$L p_k$, before the cap": size * share,
         "inclusion probability": inclusion_probabilities(scores, size),
         f"with a floor of {floor}": inclusion_probabilities(mixed, size),
     }

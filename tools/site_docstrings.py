@@ -94,6 +94,27 @@ def _inherited(found: griffe.Class) -> list[str]:
         bases = found.mro()
     except ValueError:  # a base that is not ours and was not loaded
         return []
-    texts = [base.docstring.value for base in bases if base.docstring is not None]
-    blocks = [block for text in texts for block in re.split(r"\n{2,}", text)]
-    return [block for block in blocks if ENTRY.match(block)]
+    known, more = set(names(found.docstring.value) if found.docstring else ()), []
+    for base in bases:
+        for entry in entries_in(base.docstring.value if base.docstring else ""):
+            fresh = [name for name in names(entry) if name not in known]  # else it is redefined
+            known.update(fresh)
+            more += [re.sub(r"^[^:]+", name, entry) for name in fresh]
+    return more
+
+
+def entries_in(text: str) -> list[str]:
+    """The entries of the lists of arguments in a docstring, each with the lines that continue it.
+
+    >>> entries_in("Add.\\n\\na: first.\\n    More.\\nb: second.\\n\\nEnd.")
+    ['a: first.\\n    More.', 'b: second.']
+    """
+    lists = [block for block in re.split(r"\n{2,}", text.strip()) if ENTRY.match(block)]
+    return [
+        entry for block in lists for entry in re.split(r"\n(?=\*{0,2}\w+(?:, \w+)*: \S)", block)
+    ]
+
+
+def names(text: str) -> list[str]:
+    """The arguments that a docstring explains."""
+    return [name for entry in entries_in(text) for name in entry.split(": ", 1)[0].split(", ")]

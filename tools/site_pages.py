@@ -41,8 +41,9 @@ def api_page() -> str:
     rooms["simulate"].append("simulate")
     parts = [
         "# Python",
-        "Every name on this page can be imported from `isfed`. A name is looked up when it is "
-        "first used, so `import isfed` is fast.",
+        "Every name on this page can be imported from `isfed`. Most programs need four of them: "
+        "`Problem`, an algorithm such as `ISFedAvg`, `simulate`, and the `History` it returns. "
+        "A name is looked up when it is first used, so `import isfed` is fast.",
     ]
     for room, title in TITLES.items():
         parts.append(f"## {title}")

@@ -25,6 +25,7 @@ from isfed import (
 from isfed.algorithms.in_process import Federation
 from isfed.federation.cloud import Cloud
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
+from isfed.theory.certificate import Certificate
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]
@@ -99,6 +100,14 @@ def test_numpys_choice_is_caught():
     assert not found.exact  # what a subclass draws is not known
     assert not found.unbiased
     assert certify(problem, isfedavg(Oracle(), Sampford(), 5), rounds=0).unbiased
+
+
+def test_samples_do_not_claim_what_a_list_of_all_outcomes_shows():
+    words = {}
+    for exact in (True, False):
+        empty = np.zeros(1)
+        words[exact] = str(Certificate(exact, 9, empty, empty, empty, 1.0, 0.999)).split(";")[0]
+    assert words == {True: "unbiased", False: "no bias found"}
 
 
 class WronglyDrawn(Federation):

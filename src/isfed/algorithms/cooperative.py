@@ -264,7 +264,7 @@ class CooperativeSGD(Everybody):
 def FullySynchronousSGD(  # noqa: N802
     *, step_size: float, full_batch: bool = False, client_weights: ClientWeights = "uniform"
 ) -> CooperativeSGD:
-    """A(1, J, 0): average after every step.
+    """Fully synchronous SGD, A(1, J, 0): all agents average their models after every step.
 
     step_size: mu, the size of a local step.
     full_batch: whether every step uses all examples of an agent.
@@ -285,7 +285,7 @@ def PeriodicAveraging(  # noqa: N802
     full_batch: bool = False,
     client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
-    """A(tau, J, 0), which for uniform weights is local SGD: average after every `steps` steps.
+    """Periodic averaging, A(tau, J, 0): all agents average after `steps` steps, as in local SGD.
 
     step_size: mu, the size of a local step.
     steps: tau, the local steps between two averages.
@@ -308,7 +308,7 @@ def DecentralisedSGD(  # noqa: N802
     full_batch: bool = False,
     client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
-    """A(1, W, 0): after every step, each agent averages with its neighbours only.
+    """Decentralised SGD, A(1, W, 0): after every step, each agent averages with its neighbours.
 
     step_size: mu, the size of a local step.
     mixing: a function from the number of agents to W; a ring unless given.
@@ -332,7 +332,7 @@ def ElasticAveraging(  # noqa: N802
     full_batch: bool = False,
     client_weights: ClientWeights = "uniform",
 ) -> CooperativeSGD:
-    """A(tau, W, 1): agents and an anchor model pull each other together.
+    """Elastic averaging, A(tau, W, 1): agents and an anchor model pull each other together.
 
     step_size: mu, the size of a local step.
     steps: tau, the local steps between two mixings.

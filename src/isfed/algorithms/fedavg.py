@@ -93,7 +93,7 @@ def DynamicFedAvg(  # noqa: N802
     drift: float = 0.0,
     client_weights: ClientWeights = "uniform",
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
-    """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform, without replacement, divided by E_k.
+    """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform draws, and steps divided by E_k.
 
     With drift 0 it is ISFedAvg with uniform policies.
 

@@ -69,7 +69,7 @@ def _length(download, compute, upload):
 
 @dataclass(frozen=True, kw_only=True)
 class FedCS(Sampled):
-    """FedCS: of `num_active` agents asked, as many as finish before a deadline.
+    """FedCS: asks `num_active` agents, and selects as many as can finish before a deadline.
 
     num_active: how many agents are asked in a round.
     deadline: virtual seconds per round; if it is infinite, all agents asked are selected.

@@ -115,7 +115,7 @@ class Mocha(Method):
     A round here is one of its inner rounds, and the model is the mean of the agents' models.
 
     penalty: lambda, the weight of the penalty on the models.
-    inner_rounds: between two updates of Sigma.
+    inner_rounds: how many inner rounds there are between two updates of Sigma.
     learn_relations: whether Sigma is learned; otherwise it stays I/K and every agent learns alone.
     effort: coordinate steps of a turn over N_k, drawn uniformly from this range.
     drop: probability that an agent does nothing in a round.

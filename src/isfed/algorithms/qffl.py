@@ -92,7 +92,7 @@ class QFedAvg(Sampled):
 
 @dataclass(frozen=True, kw_only=True)
 class QFedSGD(QFedAvg):
-    """q-FedSGD: the same with one full gradient of every selected agent instead of local steps."""
+    """q-FedSGD: as q-FedAvg, with one full gradient per selected agent instead of local steps."""
 
     def directions(
         self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int

@@ -44,7 +44,7 @@ def _check(value: Any, *, name: str, below: float | None = None, least: float = 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerMomentum:
-    """FedAvgM: v <- momentum v + update, w <- w + step_size v.
+    """FedAvgM, momentum at the cloud: v <- momentum v + update, w <- w + step_size v.
 
     step_size: the step size of the cloud; 1 takes the update as it is.
     momentum: at least 0 and below 1.
@@ -107,7 +107,7 @@ class _Adaptive:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdagrad(_Adaptive):
-    """v <- v + update^2; beta_1 is 0 in the paper's experiments."""
+    """FedAdagrad, the cloud's Adagrad: v <- v + update^2; the paper uses beta_1 = 0."""
 
     beta_1: float = 0.0
 
@@ -117,7 +117,7 @@ class FedAdagrad(_Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(_Adaptive):
-    """v <- beta_2 v + (1 - beta_2) update^2.
+    """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) update^2.
 
     beta_2: the decay rate of the average of the squared updates.
     """
@@ -134,7 +134,7 @@ class FedAdam(_Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class FedYogi(FedAdam):
-    """v <- v - (1 - beta_2) update^2 sign(v - update^2)."""
+    """FedYogi, the cloud's Yogi: v <- v - (1 - beta_2) update^2 sign(v - update^2)."""
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         return second - (1.0 - self.beta_2) * square * np.sign(second - square)
@@ -152,7 +152,7 @@ def _state_type(inner: type, remembered: tuple[str, ...]) -> type:
 
 @dataclass(frozen=True)
 class Served(Around):
-    """A method whose round is not added to the model but handed to an optimiser of the cloud.
+    """A method whose update goes through an optimiser of the cloud before it changes the model.
 
     algorithm: the method; its model must be a field `params` of its state.
     server: a `ServerOptimizer`, e.g. FedAdam().

@@ -111,7 +111,10 @@ class Account:
         if self.weights == "rows":
             weighing = "every row counts the same"
         else:
-            weighing = "every agent counts the same, whatever its rows (--weights rows: every row)"
+            weighing = (
+                "every agent counts the same, however many rows it has (with --weights rows, "
+                "every row counts the same)"
+            )
         return (
             f"{self.rows} rows of {counted(self.agents, 'agent')} (smallest {self.smallest}, "
             f"median {self.median:g}, largest {self.largest} rows); {weighing}."

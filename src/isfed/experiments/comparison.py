@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """FedAvg, ISFedAvg, and what lies between them.
+    """What a comparison of FedAvg with ISFedAvg found, each at its own best step size.
 
     fedavg, isfedavg: the loss of either along its run, at its best step size.
     optimum_risk: P(w^o), the lowest possible loss.
@@ -156,7 +156,7 @@ class Comparison:
             return ""
         share = 100.0 * (1.0 - 10.0 ** (-gain / 10.0))
         return (
-            f" In the loss above the optimum that is {share:.0f}%, or {gain:.1f} dB "
+            f" The loss above the optimum is {share:.0f}% lower, or {gain:.1f} dB "
             f"(95% confidence: {gain - 2 * error:.1f} to {gain + 2 * error:.1f} dB)."
         )
 

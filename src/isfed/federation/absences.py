@@ -97,7 +97,10 @@ class Responses:
             return "every agent answered in every round that waited for all: no bias is seen"
         rates = self.rates()
         low, high = rates[drawn].min(), rates[drawn].max()
-        counts = f"agents answered {self.answers.sum()} of {self.turns.sum()} times"
+        counts = (  # other rounds are not counted: they leave out who is late
+            f"in rounds that waited for all, agents answered {self.answers.sum()} of "
+            f"{self.turns.sum()} times"
+        )
         if largest_adjustment is not None:
             rare = int((rates[drawn] * largest_adjustment < 1.0).sum())
             return f"{counts}; adjusted weights made up for it" + (

@@ -300,7 +300,8 @@ class Strategy(FedAvg):
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
                 self.coordinator.restore(files.load_arrays(self.checkpoint))
-                log(INFO, "continuing at round %s", self.coordinator.round_index + 1)
+                done = self.coordinator.round_index
+                log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
                 files.save_arrays(self.checkpoint, self.coordinator.state())
             self.coordinator.standing.readmit(np.array(self.readmit, dtype=np.int64))

@@ -135,7 +135,7 @@ class LinearLoss:
 
 @dataclass(frozen=True)
 class LeastSquares(LinearLoss):
-    """(y - x . params)^2 + ridge |params|^2, as in the paper's regression.
+    """The squared error (y - x . params)^2 + ridge |params|^2, as in the paper's regression.
 
     >>> loss = LeastSquares(ridge=0.0)
     >>> loss.gradient(np.zeros(2), np.eye(2), np.array([1.0, 2.0]), np.ones(2))[0]
@@ -203,7 +203,7 @@ class Huber(LinearLoss):
 
 @dataclass(frozen=True)
 class Logistic(LinearLoss):
-    """log(1 + exp(-y x . params)) + ridge |params|^2 for y in {-1, +1}."""
+    """The logistic loss log(1 + exp(-y x . params)) + ridge |params|^2 for y in {-1, +1}."""
 
     kind: ClassVar[int] = LOGISTIC
     bend: ClassVar[float] = 0.25
@@ -227,9 +227,10 @@ class Logistic(LinearLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(LinearLoss):
-    """log(sum_c exp(x . w_c)) - x . w_y + ridge |params|^2 for y in {0, ..., num_classes - 1}.
+    """The softmax loss log(sum_c exp(x . w_c)) - x . w_y + ridge |params|^2, for several classes.
 
-    `params` is the matrix of all w_c, (classes x features), flattened row after row.
+    The targets y are 0 to num_classes - 1. `params` is the matrix of all w_c, (classes x features),
+    flattened row after row.
 
     num_classes: how many classes there are.
 

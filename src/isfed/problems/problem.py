@@ -33,7 +33,9 @@ def _per_agent(value: Any, num_agents: int, *, name: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Problem:
-    """min over params of 1/K sum_k 1/N_k sum_n loss(params; example n of agent k), eq. (1)-(2).
+    """What is learned: the params that minimise the mean loss of all agents, eqs. (1) and (2).
+
+    The objective is 1/K sum_k 1/N_k sum_n loss(params; example n of agent k).
 
     data: the examples of all agents.
     loss: a `Loss`; `gradient` alone will do.

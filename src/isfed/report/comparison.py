@@ -30,7 +30,7 @@ def comparison_table(results: Results) -> Table:
         (
             ("best step size", [f"{algorithm.step_size:.3g}" for algorithm in algorithms]),
             ("final loss over the optimum", [f + m for f, m in zip(finals, marks, strict=True)]),
-            ("  the same, of the optimum", [_percent(row["final_relative"]) for row in rows]),
+            ("  as a share of the optimum", [_percent(row["final_relative"]) for row in rows]),
             ("  below FedAvg's", ["", _below(results)]),
             ("rounds", spent("rounds")),
             ("uploads", spent("uploads")),

@@ -41,9 +41,10 @@ def diagnosis_table(results: Results) -> Table:
         [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
     )
     table.caption = (
-        "(1) of ISFedAvg so sampled; FedAvg, without 1/E_k, has a smaller one. (2) With every "
-        "example at its largest curvature anywhere. (3) At a quarter of the largest stable step "
-        "size. (4) Of a draw, against uniform sampling."
+        "(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step by E_k, "
+        "is smaller. (2) Stable even if every example had the largest curvature that it can have. "
+        "(3) At a quarter of the largest stable step size. (4) The effective sample size of a "
+        "draw, compared with that of a uniform draw."
     )
     table.caption_justify = "left"
     return table
@@ -70,7 +71,7 @@ def setting_line(results: Results) -> str:
         f"{spans[0]} per step (B), "
         f"{spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn (E); "
         f"{counted(said['num_params'], 'parameter')}, {said['loss']}; probabilities of "
-        f"{said['policy']}, floor {said['floor']:g}"
+        f"the policy {said['policy']}, floor {said['floor']:g}"
     )
 
 

@@ -41,4 +41,4 @@ def ways_table(results: Results) -> Table:
 def ways_line(results: Results) -> str:
     """What to do about the agents beside drawing them by importance, and why."""
     found = results.summary["ways"]
-    return f"Ways to sample agents, as options of ISFedAvg: {found['recommendation']}"
+    return f"For the agents alone, with options of ISFedAvg: {found['recommendation']}"

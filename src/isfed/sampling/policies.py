@@ -143,7 +143,7 @@ def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
 
 
 def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
-    """The optimal probabilities at the current model, eq. (49), (50); every round reads all data.
+    """The optimal probabilities at the current model, eqs. (49), (50); every round reads all data.
 
     floor: the share of the probability that is spread equally, 0 to 1.
     """
@@ -151,9 +151,9 @@ def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
 
 
 def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
-    """The paper's practical scheme, eq. (52), (53): units just drawn divide their total anew.
+    """The paper's practical scheme, eqs. (52), (53): units just drawn share their total anew.
 
-    floor: the share of the probability that is spread equally; a small one makes rare large steps.
+    floor: the share of the probability that is spread equally; if small, rare steps are large.
     """
     return ScorePolicy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
 
@@ -161,7 +161,7 @@ def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
 def Memory(  # noqa: N802
     *, floor: float = 0.1, score: Score = Score.AVERAGED_BOUND, rate: float = 0.1
 ) -> Policy:
-    """The last score of every unit is remembered; units never drawn get the mean score of the rest.
+    """Remember the last score of every unit; units never drawn get the mean score of the others.
 
     floor: the share of the probability that is spread equally; weights are at most 1 / floor.
     score: what an agent reports, see `Score`; it does not matter for examples.

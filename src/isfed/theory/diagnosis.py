@@ -52,7 +52,7 @@ def diagnose(
     params: np.ndarray | None = None,
     theory: bool = True,
 ) -> Diagnosis:
-    """What importance sampling of agents, of examples and of both would do for a problem.
+    """Predict what importance sampling of agents, of examples and of both would gain.
 
     problem: what is learned.
     num_active: L, agents per round.

@@ -72,7 +72,10 @@ class Pool:
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.workers = workers
-        self.folder = tempfile.TemporaryDirectory(prefix="isfed-pool-")
+        self.folder = tempfile.TemporaryDirectory(
+            prefix="isfed-pool-",
+            ignore_cleanup_errors=True,  # Windows removes no file that a process still maps
+        )
         joblib.dump((_Sent(problem), rules), Path(self.folder.name) / "problem.joblib")
         self.processes = ProcessPoolExecutor(
             workers, initializer=_begin, initargs=(self.folder.name, address)

@@ -75,13 +75,13 @@ def _fight(inclusion, points, near, state):
 
 @dataclass(frozen=True, eq=False)
 class LocalPivotal:
-    """Units that are close to each other in space are seldom drawn together.
+    """The local pivotal method: units that are close in space are seldom drawn together.
 
     A random undecided unit competes with its nearest undecided neighbour until all are decided
     (the second method of Grafström, Lundström and Schelin, Biometrics 2012).
 
     points: (N, d) where the units are, one row for each. Only `Spread`, which has points of its
-        own, can use it without.
+        own, can use it without them.
 
     >>> design = LocalPivotal(np.array([[0.0], [0.1], [5.0], [5.1]]))
     >>> sorted(int(unit) // 2 for unit in design.draw([0.5, 0.5, 0.5, 0.5], rng=0))

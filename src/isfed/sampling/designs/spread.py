@@ -40,7 +40,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Spread:
-    """Draw agents that differ: along an order of their sketches, or far from each other.
+    """Draw agents that differ from each other, by short sketches of their last changes.
 
     design: `Deville()` or `Systematic()` along the order, or `LocalPivotal()` among the sketches.
         In a file this is the key `by`, for instance {design = "spread", by = "local-pivotal"}.

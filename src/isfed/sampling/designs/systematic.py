@@ -40,7 +40,7 @@ def _draw_once(weights, num, design, state):
 
 @dataclass(frozen=True)
 class Systematic:
-    """Ordered systematic: equally spaced points along the cumulative sums, one random start.
+    """Systematic sampling in the given order: equally spaced points after one random start.
 
     >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
     [0, 2]
@@ -66,7 +66,7 @@ class Systematic:
 
 @dataclass(frozen=True)
 class HartleyRao:
-    """Systematic along a fresh random order for every draw, the scheme that the paper uses."""
+    """Systematic sampling in a new random order for every draw, the scheme that the paper uses."""
 
     code: ClassVar[int] = table.HARTLEY_RAO
     fixed_size: ClassVar[bool] = True
@@ -95,7 +95,7 @@ class HartleyRao:
 
 @dataclass(frozen=True)
 class Deville:
-    """Deville's systematic (ordered pivotal): one uniform for every stratum of unit length."""
+    """Deville's systematic sampling (ordered pivotal): one random number for every unit length."""
 
     code: ClassVar[int] = table.DEVILLE
     fixed_size: ClassVar[bool] = True
