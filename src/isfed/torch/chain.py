@@ -200,6 +200,7 @@ class Chain:
         self.first = learning[0]  # nobody asks for the gradient of what comes before
         self.fits: dict[torch.Size, bool] = {}
         self.shares: dict[int, Tensor] = {}
+        self.zero = torch.zeros((), dtype=self.dtype)
         self.hooks = list(_hooks(flat.module))
 
     @classmethod
@@ -257,7 +258,7 @@ class Chain:
                 mean, share = values.mean(), self.equal_shares(len(x))
             else:
                 mean = torch.dot(values, share)
-            slope = _nll_backward(share, logs, y, None, 0, self.ignored, values.new_zeros(()))
+            slope = _nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
             slopes = slope = _log_softmax_backward(slope, logs, 1, logs.dtype)
             for i in range(len(self.links) - 1, self.first - 1, -1):
                 slope = self.links[i].backward(slope, i == self.first)
