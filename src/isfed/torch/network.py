@@ -193,7 +193,7 @@ class Network:
         found = worker.batch(inputs, targets, weights, scored=positive)
         scores = found.norms if found.norms is not None else worker.scores(inputs, targets)
         gradient = np.zeros(worker.flat.size)  # buffers have none
-        gradient[: worker.flat.trained] = worker.flatten(found.gradients).cpu().numpy()
+        gradient[: worker.flat.trained] = worker.flatten(found).cpu().numpy()
         return gradient, _float64(scores)
 
     def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
