@@ -154,8 +154,9 @@ class Folder:
         self.check(resume=resume, overwrite=overwrite)  # a folder that is refused is not made
         with locked(self.path):
             complete = self.check(resume=resume, overwrite=overwrite)
-            if complete:
-                self._remove_cells()  # a process may have been killed before it did
+            if complete:  # a process may have been killed before it cleared away its own
+                clear_parts(self.path)
+                self._remove_cells()
             else:
                 self._prepare(overwrite=overwrite)
             yield complete
