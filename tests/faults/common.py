@@ -41,7 +41,7 @@ COMMANDS = {
         "--threads", "1",
     ],
     "compare": [
-        "compare", "table.csv", "--agent", "site", "--target", "y", "--rounds", "60",
+        "compare", "table.csv", "--agent", "site", "--target", "y", "--rounds", "40",
         "--repetitions", "2", "--active", "2", "--threads", "1",
     ],
 }  # fmt: skip

@@ -30,7 +30,7 @@ from common import (
 from warm import DRAWN_ONE_IN, Death, Fork, phase, prepare
 
 SHARE_OF_CTRL_C = 0.25  # of the kills; the others are kill -9
-SHARE_OF_STARTS = 0.3  # of the kills, in a process of its own
+SHARE_OF_STARTS = 0.22 # of the kills, in a process of its own
 LONG_STOP = 30.0  # seconds of computing between Ctrl-C and the end
 SIZES = (1, 100, 400, 1000, 3000)  # bytes after which a write is cut
 START_UP = "starting up (a process of its own)"
