@@ -27,12 +27,14 @@ from common import (
     references,
     seconds_computed,
 )
-from warm import DRAWN_ONE_IN, Death, Fork, phase, prepare
+from warm import DRAWN_ONE_IN, PHASES, RESULTS, RUNNING, TUNING, Death, Fork, phase, prepare
 
 SHARE_OF_CTRL_C = 0.25  # of the kills; the others are kill -9
-SHARE_OF_STARTS = 0.22 # of the kills, in a process of its own
+SHARE_OF_STARTS = 0.22  # of the kills, in a process of its own
 LONG_STOP = 30.0  # seconds of computing between Ctrl-C and the end
 SIZES = (1, 100, 400, 1000, 3000)  # bytes after which a write is cut
+AIMED = {name: [PHASES[RUNNING], PHASES[RESULTS]] for name in COMMANDS}
+AIMED["compare"] += [PHASES[TUNING]] * 2
 START_UP = "starting up (a process of its own)"
 
 
@@ -115,7 +117,7 @@ class _Attempt:
         """Kill a fork; true if it had ended before."""
         words = [*COMMANDS[self.name], "--out", str(self.out), "--resume"]
         draw = self.rng.randrange(DRAWN_ONE_IN) == 0
-        how = self.rng.choice(["clock", "operation", "operation", "size"])
+        how = self.rng.choice(["clock", "operation", "operation", "phase", "phase", "size"])
         number = signal.SIGINT if self.ctrl_c else signal.SIGKILL
         if how == "clock":
             wait = self.rng.random() * 1.1 * self.seconds
@@ -123,6 +125,15 @@ class _Attempt:
             _wait(fork, wait)
             fork.send_signal(number)
             where = f"after {wait:.2f} s"
+        elif how == "phase":
+            wanted = self.rng.choice(AIMED[self.name])
+            wait = self.rng.random() * 0.05
+            fork = Fork(words, self.place, self.out, draw=draw)
+            while fork.poll() is None and phase() != wanted:
+                time.sleep(0.0005)
+            _wait(fork, seconds_computed(fork.pid) + wait)
+            fork.send_signal(number)
+            where = f"{wait:.3f} s after it began {wanted}"
         elif how == "operation":
             # What is continued has less to do: late operations are chosen less often.
             death = Death(before=1 + int(self.touches * self.rng.random() ** 2), by=number)

@@ -253,7 +253,9 @@ def _binary(draw: Draw, cells: Cells, done: list[str]) -> tuple[str, bytes]:
     table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     if draw.randint(0, 15) == 0:
         done.append("doubled columns in Parquet")
-        table = pa.Table.from_arrays([*table.columns, table.column(1)], [*table.column_names, "dose"])
+        table = pa.Table.from_arrays(
+            [*table.columns, table.column(1)], [*table.column_names, "dose"]
+        )
     sink = io.BytesIO()
     try:
         if draw.randint(0, 4) == 0:
@@ -314,7 +316,10 @@ def _case(draw: Draw) -> Case:
     task = draw.choice(["regression", "regression", "classification"])
     if task == "classification":
         names = draw.choice([("low", "high"), ("no", "yes"), (0, 1), ("a", "b", "c")])
-        cells["price"] = [names[int(v > 0) + int(v > 2)] if len(names) > 2 else names[v > 0] for v in cells["price"]]
+        cells["price"] = [
+            names[int(v > 0) + int(v > 2)] if len(names) > 2 else names[v > 0]
+            for v in cells["price"]
+        ]
     for name in draw.sample(sorted(CELLS), draw.choice([0, 1, 1, 1, 2])):
         CELLS[name](draw, cells)
         done.append(name)

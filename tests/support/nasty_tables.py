@@ -135,6 +135,8 @@ GOOD = [
     Nasty("exponents", "t.csv", PLAIN.replace("a,1,", "a,1e-3,"), values={"x": [1e-3, 2, 3, 5]}),
     Nasty("UTF-8 with a byte order mark", "t.csv", b"\xef\xbb\xbf" + PLAIN.encode()),
     Nasty("UTF-16 with a byte order mark", "t.csv", PLAIN.encode("utf-16")),
+    Nasty("UTF-32 with a byte order mark", "t.csv", PLAIN.encode("utf-32")),
+    Nasty("UTF-32 of the other byte order", "t.csv", b"\0\0\xfe\xff" + PLAIN.encode("utf-32-be")),
     Nasty("UTF-16 without one", "t.csv", PLAIN.encode("utf-16-le"), {"encoding": "utf-16-le"}),
     Nasty("Latin-1", "t.csv", extra("ort", ("Köln", "Ulm", "Köln", "Ulm")).encode("latin-1"),
           {"encoding": "latin-1"}, features=("x", "ort=Köln", "ort=Ulm", "(intercept)"),

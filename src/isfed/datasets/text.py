@@ -20,7 +20,13 @@ USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what U
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 PIECE = 1 << 22  # bytes between two places whose line is known
 ROWS = 6  # lines that a separator has to divide alike
-_BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_BOMS = {
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe\0\0": "utf-32",  # before the next, which it begins with
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 _UNEVEN = (b'"', b"\n\n", b"\n\r")  # where a line may be empty, or go on
 
 
