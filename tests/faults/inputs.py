@@ -34,7 +34,7 @@ from warm import sketched
 from isfed.experiments import make_experiment
 from isfed.experiments.folder import StoreError
 
-KINDS = ("calls", "TOML files", "tables")
+KINDS = {"calls": 575, "TOML files": 225, "tables": 200}  # and how many of a thousand
 BATCH = 250
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 SLOW = 60.0  # seconds of computing: such an input takes a fraction of one, after compiling
@@ -181,7 +181,7 @@ def _try_table(case: Case, place: Path, tally: Tally) -> None:
     few = ["--rounds", "8", "--repetitions", "2", "--threads", "1"] if number % 2 else []
     words = [command, f"table/{case.name}", *case.options, *few, "--out", "bad-out"]
     begun = time.process_time()
-    with contextlib.nullcontext() if number % 8 < 2 else sketched():
+    with contextlib.nullcontext() if number % 16 < 2 else sketched():
         code, errors = in_process(words, place)
     wrong = judged(code, errors, allowed=[0, 1, 2]) or _late(begun)
     if not wrong and code == 0:
@@ -271,8 +271,8 @@ def _finite(result: Any) -> bool:
     return True
 
 
-def run(place: Path, tally: Tally, *, cases: int, kinds: Sequence[str] = KINDS) -> None:
-    """Half of them calls, and a quarter of each other kind."""
+def run(place: Path, tally: Tally, *, cases: int, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """Calls are quick, and tables slow: of the former there are more."""
     make_experiment(CONFIG)  # it must be right as it is, or every change of it is refused
     calls = _calls()
 
@@ -291,7 +291,7 @@ def run(place: Path, tally: Tally, *, cases: int, kinds: Sequence[str] = KINDS) 
 
         go()
 
-    shares = {"calls": -(-cases // 2), "TOML files": -(-cases // 4), "tables": -(-cases // 4)}
+    shares = {kind: -(-cases * share // 1000) for kind, share in KINDS.items()}
     for of, strategy, attempt in (
         ("tables", table_cases.cases(), lambda case: _try_table(case, place, tally)),
         ("calls", st.data(), lambda case: _try_call(case, calls, tally)),

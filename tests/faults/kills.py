@@ -30,7 +30,7 @@ from common import (
 from warm import DRAWN_ONE_IN, PHASES, RESULTS, RUNNING, TUNING, Death, Fork, phase, prepare
 
 SHARE_OF_CTRL_C = 0.25  # of the kills; the others are kill -9
-SHARE_OF_STARTS = 0.22  # of the kills, in a process of its own
+SHARE_OF_STARTS = 0.1  # of the kills, in a process of its own
 LONG_STOP = 30.0  # seconds of computing between Ctrl-C and the end
 SIZES = (1, 100, 400, 1000, 3000)  # bytes after which a write is cut
 AIMED = {name: [PHASES[RUNNING], PHASES[RESULTS]] for name in COMMANDS}

@@ -109,6 +109,7 @@ GOOD = [
     Nasty("plain", "t.csv", PLAIN),
     Nasty("without a last line break", "t.csv", PLAIN.rstrip("\n")),
     Nasty("windows line breaks", "t.csv", PLAIN.replace("\n", "\r\n")),
+    Nasty("line breaks of old Macs", "t.csv", PLAIN.replace("\n", "\r")),
     Nasty("empty lines", "t.csv", PLAIN.replace("\n", "\n\n")),
     Nasty("blanks after the commas", "t.csv", PLAIN.replace(",", ", ").replace("a, ", "a,")
           .replace("b, ", "b,")),
@@ -281,6 +282,10 @@ _BAD = [
     Nasty("an empty cell", "t.csv", PLAIN.replace("b,3,", "b,,")),
     Nasty("a question mark", "t.csv", PLAIN.replace("b,3,", "b,?,")),
     Nasty("infinity", "t.csv", PLAIN.replace("b,3,", "b,inf,")),
+    Nasty("a number beyond squares", "t.csv", PLAIN.replace("b,3,", "b,1e308,")),
+    Nasty("a target beyond squares", "t.csv", PLAIN.replace("b,3,1", "b,3,-1e100")),
+    Nasty("a word between line breaks of old Macs", "t.csv",
+          PLAIN.replace("b,3,", "b,many,").replace("\n", "\r")),
     Nasty("no target", "t.csv", PLAIN.replace("b,3,1", "b,3,")),
     Nasty("no agent", "t.csv", PLAIN.replace("b,3", ",3")),
     Nasty("an agent of one row", "t.csv", PLAIN + "c,9,9\n"),

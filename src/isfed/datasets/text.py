@@ -134,11 +134,19 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        if self.plain:
+        if self.plain and not self._bare_returns():
             return self._plain_line(row)
         lines = (line for line, _ in self.rows())
         next(lines)  # the header
         return next(line for number, line in enumerate(lines) if number == row)
+
+    def _bare_returns(self) -> bool:
+        """Whether lines end as they did on old Macs: Arrow knows that, a file of bytes does not."""
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE) + file.readline():
+                if piece.count(b"\r") != piece.count(b"\r\n"):
+                    return True
+        return False
 
     def _plain_line(self, row: int) -> int:
         """The same from the bytes; between odd quotes a line goes on."""
