@@ -1,8 +1,8 @@
 """Tables that are right or nearly right, as files of every kind, with the options to read them.
 
 A case begins as a good table; up to two things are then done to its cells, to its text or to its
-types, to how it is packed and to the options. Most cases are therefore read, and many are learned
-from: what is hard for a program lies behind the first check.
+types, to how it is packed and to the options. About a third is
+learned from: what is hard for a program lies behind the first check.
 """
 
 from __future__ import annotations
