@@ -86,3 +86,19 @@ def test_parts_of_files_are_cleared_away(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     clear_parts(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_byte_that_was_changed_in_a_table_is_noticed(tmp_path):
+    path = tmp_path / "t.parquet"
+    known = {"a": np.random.default_rng(0).normal(size=50), "n": np.arange(50)}
+    write_columns(path, known)
+    content = path.read_bytes()
+    begin = content.index(known["a"].tobytes())
+    for at in range(begin, begin + known["a"].nbytes, 7):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(ValueError, match=r"t\.parquet is damaged"):
+            read_columns(path)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(read_columns(path)["a"], known["a"])
+    with pytest.raises(FileNotFoundError):
+        read_columns(tmp_path / "absent.parquet")

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax
+from isfed.experiments import Budget
+from isfed.experiments.contest import Rivalry, run_comparison
 from isfed.experiments.held_out import qualities, quality, split
+from isfed.experiments.sources import Given
+from isfed.report.from_results import page_data
 
 
 def make(loss, sizes=(3, 10, 20, 10, 5, 8), seed=0):
@@ -84,3 +88,18 @@ def test_a_class_keeps_a_row_to_learn_from():
         parts = split(rare, seed)
         assert set(parts.training.data.targets) == {0.0, 1.0, 2.0}
         assert 2.0 not in parts.rows[1]
+
+
+def test_a_class_of_held_out_agents_alone_leaves_nothing_to_hold_out(tmp_path):
+    problem = make(Softmax(num_classes=3, ridge=0.1))
+    apart = split(problem, seed=0).agents[0][:, 2].astype(int)
+    targets = problem.data.targets % 2.0
+    targets[apart[0]] = 2.0
+    features = problem.data.features / [1.0, 1.0, 56.0]
+    rare = Problem(
+        FederatedData(features, targets, problem.data.offsets), problem.loss, batch_size=3
+    )
+    budget = Budget(num_active=2, rounds=8, repetitions=2)
+    results = run_comparison(Rivalry("rare", Given(rare), budget), tmp_path / "run")
+    assert results.summary["held_out"] is None
+    assert page_data(results).tables

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from common import (
+    COMMANDS,
     LONGEST,
     Tally,
     call,
@@ -19,7 +20,10 @@ from common import (
     files_of,
     judged,
     references,
+    seconds_computed,
 )
+from damage import in_process
+from warm import Fork, prepare, sketched
 
 SIZES = (0, 100, 1000, 4_000, 20_000, 60_000)  # bytes of the largest file that may be written
 ROOM = ("16k", "64k", "128k", "256k")  # of a file system in memory
@@ -74,43 +78,36 @@ def _judge(name: str, what: str, done: subprocess.CompletedProcess, tally: Tally
 
 
 def _again(name: str, out: Path, place: Path, expected: dict[str, bytes], tally: Tally) -> None:
-    done = call(command(name, out, "--resume"), place)
-    wrong = judged(done.returncode, done.stderr, allowed=[0])
-    wrong = wrong or difference(files_of(out), expected)
+    with sketched():
+        code, errors = in_process([*COMMANDS[name], "--out", str(out), "--resume"], place)
+    wrong = judged(code, errors, allowed=[0]) or difference(files_of(out), expected)
     if wrong:
         tally.fail(f"{name} continued after a full disk: {wrong}")
 
 
 def two(place: Path, tally: Tally, *, pairs: int) -> None:
-    """Two processes start on one folder at nearly the same time: one is refused, none is lost."""
-    known = references(place)
+    """Two processes start on one folder at nearly the same time: one is refused, none is lost.
+
+    One pair in three are processes of their own, the others forks, which meet more closely.
+    """
+    known, usual = references(place), prepare(place)
     names = list(known)
     while tally.counts["pairs"] < pairs:
         number = tally.counts["pairs"]
-        name = names[number % len(names)]
+        name = names[number // 3 % len(names)]
         rng = random.Random(number)
         out = place / "shared"
         shutil.rmtree(out, ignore_errors=True)
-        started = []
-        for _ in range(2):
-            started.append(
-                subprocess.Popen(
-                    command(name, out, "--resume"),
-                    cwd=place,
-                    env=environment(),
-                    text=True,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                )
-            )
-            time.sleep(rng.random() * rng.choice([0.1, 1.0]) * known[name][1])
-        ends = [(p.communicate(timeout=LONGEST)[1], p.returncode) for p in started]
+        own = number % 3 == 0
+        seconds = known[name][1] if own else usual[name][0]
+        ends = _meet(name, out, place, own, rng.random() * rng.choice([0.1, 1.0]) * seconds)
         for errors, code in ends:
             wrong = judged(code, errors, allowed=[0, 1])
             if wrong or (code == 1 and "another run is writing" not in errors):
                 tally.fail(f"two {name} on one folder: {wrong or errors[-200:]}")
         codes = [code for _, code in ends]
         tally.add("pairs")
+        tally.add("of them processes of their own", int(own))
         tally.add("of them refused one", int(1 in codes))
         if 0 not in codes:
             tally.fail(f"two {name} on one folder: neither came to its end")
@@ -118,3 +115,27 @@ def two(place: Path, tally: Tally, *, pairs: int) -> None:
         if wrong:
             tally.fail(f"two {name} on one folder: {wrong}")
         tally.save()
+        print(f"pairs: {tally.counts['pairs']} of {pairs}", flush=True)
+
+
+def _meet(name: str, out: Path, place: Path, own: bool, wait: float) -> list[tuple[str, int]]:
+    """What two commands write as errors, and how they end."""
+    if not own:
+        forks = []
+        for _ in range(2):
+            words = [*COMMANDS[name], "--out", str(out), "--resume"]
+            forks.append(Fork(words, place, out, draw=False))
+            until = seconds_computed(forks[0].pid) + wait
+            while forks[0].poll() is None and seconds_computed(forks[0].pid) < until:
+                time.sleep(0.001)
+        return [(fork.finish(), fork.returncode or 0) for fork in forks]
+    started = []
+    for _ in range(2):
+        started.append(
+            subprocess.Popen(
+                command(name, out, "--resume"), cwd=place, env=environment(), text=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            )
+        )  # fmt: skip
+        time.sleep(wait)
+    return [(p.communicate(timeout=LONGEST)[1], p.returncode) for p in started]

@@ -3,7 +3,8 @@
 A fork is what a process is once its libraries are loaded: it has the handlers of the console
 script, works on the same files and is killed in the same way. It also says what it is doing (in
 memory that it shares with us), and can be killed at a file operation or in the middle of a write,
-which no clock would hit. Checkpoints are written every 20 milliseconds of work instead of every two seconds.
+which no clock would hit. Checkpoints are written every 20
+milliseconds of work instead of every two seconds.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def prepare(place: Path) -> dict[str, tuple[float, int]]:
     driver.LEAST_BETWEEN, driver.MOST_SHARE = 0.02, 10.0
     cells.CHUNK_SECONDS = 0.02
 
-    from damage import in_process
+    from damage import in_process  # which uses this module
 
     found = {}
     for name, words in COMMANDS.items():

@@ -204,7 +204,7 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     # What is not known is absent in the file, not a number that is none.
     arrays = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
     sink = io.BytesIO()
-    pq.write_table(pa.table(arrays), sink)
+    pq.write_table(pa.table(arrays), sink, write_page_checksum=True)
     write_whole(path, sink.getvalue())
 
 
@@ -214,7 +214,9 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) is not None:
+            raise  # of the disk, not of the content
         raise ValueError(f"{path} is damaged ({error})") from error
     return {name: table.column(name).to_numpy() for name in table.column_names}
