@@ -149,3 +149,12 @@ def test_a_hook_that_comes_later_is_called():
     assert called
     hook.remove()
     assert worker.batch(x, y, None, scored=False).vector is not None
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_evaluation_gives_the_outputs_of_the_module(name):
+    worker = Network(lambda: {**LINEAR, **CONVOLUTIONS}[name]().double()).make_worker()
+    x = torch.randn(1030, 7, 7, dtype=torch.float64)  # more than one pass
+    found = worker.evaluate(lambda outputs, _: outputs, x, x)
+    torch.testing.assert_close(found, worker.module(x).detach(), rtol=1e-12, atol=1e-14)
+    assert not any(hasattr(link, "x") for link in worker.chain.links), "activations are kept"
