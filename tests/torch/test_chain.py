@@ -12,9 +12,9 @@ from isfed.torch.models import cnn, mlp, softmax
 
 
 def deep() -> nn.Module:
-    """In-place layers after layers that need their outputs, and a ReLU at both ends."""
+    """A ReLU that must not change the data before it, and one at the end."""
     inner = nn.Sequential(nn.Linear(49, 9), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.ReLU())
-    return nn.Sequential(nn.ReLU(), nn.Flatten(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nn.ReLU(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
 
 
 def images() -> nn.Module:
