@@ -12,9 +12,9 @@ from isfed.torch.models import cnn, mlp, softmax
 
 
 def deep() -> nn.Module:
-    """In-place layers after layers that need their outputs, and a ReLU at both ends."""
+    """A ReLU that must not change the data before it, and one at the end."""
     inner = nn.Sequential(nn.Linear(49, 9), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.ReLU())
-    return nn.Sequential(nn.ReLU(), nn.Flatten(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nn.ReLU(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
 
 
 def images() -> nn.Module:
@@ -149,3 +149,12 @@ def test_a_hook_that_comes_later_is_called():
     assert called
     hook.remove()
     assert worker.batch(x, y, None, scored=False).vector is not None
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_evaluation_gives_the_outputs_of_the_module(name):
+    worker = Network(lambda: {**LINEAR, **CONVOLUTIONS}[name]().double()).make_worker()
+    x = torch.randn(1030, 7, 7, dtype=torch.float64)  # more than one pass
+    found = worker.evaluate(lambda outputs, _: outputs, x, x)
+    torch.testing.assert_close(found, worker.module(x).detach(), rtol=1e-12, atol=1e-14)
+    assert not any(hasattr(link, "x") for link in worker.chain.links), "activations are kept"

@@ -220,10 +220,12 @@ class Chain:
         return cls(flat, layers, loss.ignore_index)
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
-        """Whether a batch can go this way."""
-        if x.dtype != self.dtype or y.dim() != 1 or y.dtype != torch.int64:
-            return False
-        if any(self.hooks) or torch.is_autocast_enabled("cpu"):
+        """Whether the gradient of a batch can be found this way."""
+        return y.dim() == 1 and y.dtype == torch.int64 and self.takes_rows(x)
+
+    def takes_rows(self, x: Tensor) -> bool:
+        """Whether rows can go forward this way."""
+        if x.dtype != self.dtype or any(self.hooks) or torch.is_autocast_enabled("cpu"):
             return False
         shape = x.shape[1:]
         if shape not in self.fits:
@@ -239,6 +241,12 @@ class Chain:
         for link in self.links:
             x = link.forward(x)
         return x
+
+    def forget(self) -> None:
+        """Let go of what the last forward pass left for a backward pass."""
+        for link in self.links:
+            for name in ("x", "result", "places"):
+                link.__dict__.pop(name, None)
 
     def equal_shares(self, count: int) -> Tensor:
         """1 / B of every example."""

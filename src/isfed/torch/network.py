@@ -207,6 +207,21 @@ class Network:
         measure = lambda outputs, t: per_example(self.loss(outputs, t))  # noqa: E731
         return _float64(self.worker.evaluate(measure, *self.tensors(x, y)))
 
+    def losses_and_hits(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n, 2) the loss of every example, and 1 where the largest output is that of its class.
+
+        In evaluation mode; nan where targets are not classes.
+        """
+
+        def measure(outputs: Tensor, targets: Tensor) -> Tensor:
+            losses = per_example(self.loss(outputs, targets))
+            classes = targets.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1
+            hits = outputs.argmax(1) == targets if classes else torch.full_like(losses, np.nan)
+            return torch.stack([losses, hits.to(losses.dtype)], 1)
+
+        self.worker.flat.load(params)
+        return _float64(self.worker.evaluate(measure, *self.tensors(x, y)))
+
     def predict(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The outputs of the module, in evaluation mode."""
         self.worker.flat.load(params)

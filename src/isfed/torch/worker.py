@@ -143,10 +143,14 @@ class Worker:
 
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """What `measure` makes of outputs and targets, in evaluation mode, row by row."""
+        chain = self.chain if self.chain is not None and self.chain.takes_rows(x[:1]) else None
+        outputs = self.module if chain is None else chain.outputs
         self.module.eval()
         try:
             with torch.no_grad():
                 pairs = zip(x.split(CHUNK), y.split(CHUNK), strict=True)
-                return torch.cat([measure(self.module(i), t) for i, t in pairs])
+                return torch.cat([measure(outputs(i), t) for i, t in pairs])
         finally:
             self.module.train()
+            if chain is not None:
+                chain.forget()
