@@ -28,10 +28,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-torch test-report test-faults test-ray test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
+.PHONY: help install dev install-torch run test test-federation test-federation-loaded test-torch test-report test-faults test-ray test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.installed  ## create .venv and install the project in it
 
@@ -45,9 +45,15 @@ test: dev  ## run the tests and the examples in docstrings
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
+# Two files at a time, for their processes mostly wait; in the order of tests/network/conftest.py.
 test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapter, with real processes on loopback
-	@echo "==> pytest tests/flower tests/network"
-	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest tests/flower tests/network
+	@echo "==> pytest tests/network tests/flower"
+	@ISFED_TEST_FEDERATION=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		tests/network tests/flower
+
+test-federation-loaded: $(VENV)/.installed-flower  ## the same three times in a row, beside two busy processes
+	@echo "==> python tools/under_load.py --times 3 --busy 2 -- make test-federation"
+	@$(BIN)/python tools/under_load.py --times 3 --busy 2 -- $(MAKE) test-federation
 
 install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of TORCH=...
 

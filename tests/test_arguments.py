@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from bad_arguments import complaints
+from bad_arguments import complaint, complaints
 
 import isfed
 from isfed import (
@@ -44,7 +44,7 @@ METHODS: dict[str, tuple[dict, dict]] = {
         "step_size": "positive", "num_active": "whole", "agents": "object", "examples": "object",
         "agent_design": "object", "example_design": "object", "divide_by_steps": "flag",
         "drift": "amount", "correction": "object?", "weighting": "word?", "absences": "word",
-        "client_weights": "word", "label": "text",
+        "client_weights": "word", "label": "text", "costs": "costs",
     }),
     "FOLB": (DRAWN, {**SELECTED, "prox": "amount", "variant": "word", "penalty": "amount",
                      "absolute": "flag"}),
@@ -139,7 +139,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
         "ridge": "amount"}),
     "Regression.make": (PAPER.make, {}, {"seed": "whole"}),
     "FederatedData": (FederatedData, ROWS, {"features": "array", "targets": "array",
-                                            "offsets": "array"}),
+                                            "offsets": "array", "weights": "array"}),
     "FederatedData.from_agents": (FederatedData.from_agents, {}, {"agents": "object"}),
     "FederatedData.agent": (lambda **k: small().data.agent(**k), {}, {"agent": "whole"}),
     "Problem": (Problem, {"data": lambda: small().data, "loss": LeastSquares()}, {
@@ -185,7 +185,10 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "History.steady": (lambda **k: history().steady(**k), {}, {"share": "share"}),
     "read_table": (isfed.read_table, {"source": {"a": [1], "t": [1]},
                                       "columns": Columns(agent="a", target="t")}, {
-        "columns": "object"}),
+        "columns": "object", "reading": "object?", "release": "flag"}),
+    "LocalPivotal": (isfed.LocalPivotal, {}, {"points": "array"}),
+    "Served": (isfed.Served, {"algorithm": method, "server": isfed.FedAdam()}, {
+        "algorithm": "object", "server": "object"}),
     "Privacy": (Privacy, {"clip": 1.0}, {"clip": "positive", "noise": "amount"}),
     "ScoreRange": (ScoreRange, {"low": 0.1, "high": 2.0}, {"low": "amount", "high": "positive"}),
     "Safety": (Safety, {"absences": Absences.ADJUSTED}, {
@@ -262,3 +265,28 @@ def test_right_arguments_are_taken(name):
     call, given, _ = CALLS[name]
     call(**given)
     call(**{k: np.float64(v) if isinstance(v, float) else np.int64(v) for k, v in given.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("simulate", "rounds"), ("simulate", "repetitions"), ("certify", "rounds"),
+        ("Cloud", "num_agents"), ("Stream.uniforms", "count"), ("StichSGD", "steps"),
+    ],
+)  # fmt: skip
+def test_counts_beyond_every_array_are_refused_by_name(name, argument):
+    call, given, _ = CALLS[name]
+    for value in (2**63, np.uint64(2**64 - 1), 10**400):
+        assert complaint(call, given, argument, value) is None
+
+
+def test_a_seed_may_be_of_any_size():
+    seed = np.random.SeedSequence().entropy  # 128 bits
+    assert isfed.simulate(small(), method(), rounds=1, seed=seed).msd.shape == (1, 1)
+
+
+def test_numbers_of_few_bits_are_taken_as_what_they_are():
+    counted = {"rounds": np.int8(2), "repetitions": np.int64(3)}
+    assert isfed.simulate(small(), method(), **counted).msd.shape == (3, 2)
+    wide = isfed.Regression(num_agents=np.int8(3), num_examples=np.int8(100))
+    assert wide.make().data.num_examples.tolist() == [100] * 3

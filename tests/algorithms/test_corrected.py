@@ -170,17 +170,20 @@ def test_given_the_past_a_round_is_a_gradient_step_in_the_mean(choices, policies
     np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
 
 
-def test_a_frozen_memory_of_zero_is_the_plain_method():
-    problem = small_problem(steps=1)
-    plain = simulate(problem, make(problem, {}), rounds=40).params
-    for kind in ("difference", "drift"):
-        frozen = Correction(kind, gain=0.0, unseen="zero")
-        # With rate=1 the last turn alone makes a score, in both.
-        second = (Memory(score=Score.SECOND_MOMENT, rate=1.0), Memory())
-        found = simulate(problem, make(problem, {"correction": frozen}, second), rounds=40).params
-        expected = simulate(problem, make(problem, {}, second), rounds=40).params
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-        assert not np.allclose(found, plain)
+@pytest.mark.parametrize("steps", [1, [1, 2, 3, 4, 5]], ids=["one step", "several steps"])
+@pytest.mark.parametrize("kind", ["difference", "drift"])
+def test_a_frozen_memory_of_zero_is_the_plain_method(kind, steps):
+    """With the weights on the changes, as corrections have them; in one step it is the paper's."""
+    problem = small_problem(steps=steps)
+    frozen = Correction(kind, gain=0.0, unseen="zero")
+    # With rate=1 the last turn alone makes a score, in both.
+    second = (Memory(score=Score.SECOND_MOMENT, rate=1.0), Memory())
+    found = simulate(problem, make(problem, {"correction": frozen}, second), rounds=40).params
+    plain = {} if steps == 1 else {"weighting": "change"}
+    expected = simulate(problem, make(problem, plain, second), rounds=40).params
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    other = simulate(problem, make(problem, plain), rounds=40).params
+    assert not np.allclose(found, other)
 
 
 @pytest.mark.parametrize("choices", CORRECTIONS)

@@ -44,6 +44,8 @@ def test_compare_on_a_table(run, tumours, tmp_path):
     [
         (["--agent", "sit", "--target", "target"], ["no column 'sit'", "did you mean 'site'?"]),
         (["--agent", "site", "--target", "target", "--drop", "are"], ["no column 'are'"]),
+        (["--agent", "site", "--target", "target", "--drop", "site"], ["--drop site", "agent"]),
+        (["--agent", "site", "--target", "target", "--drop", "target"], ["--drop target is"]),
         (["--agent", "site", "--target", "target", "--missing", "x"], ["--missing x"]),
         (["--agent", "site", "--target", "target", "--task", "guess"], ["guess"]),
         (["--agent", "site", "--target", "target", "--active", "99"], ["--active 99"]),

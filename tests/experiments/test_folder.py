@@ -60,6 +60,16 @@ def test_parts_of_files_are_cleared_away(tmp_path):
         assert not part.exists()
 
 
+def test_parts_are_cleared_away_beside_complete_results_too(tmp_path):
+    # A kill while the page or the command is written, after the results are there.
+    _write(tmp_path)
+    part = tmp_path / f".command.txt.x7{PART}"
+    part.write_text("half")
+    with Folder(tmp_path, MINE).opened(resume=True, overwrite=False) as complete:
+        assert complete
+        assert not part.exists()
+
+
 def test_a_folder_in_progress_is_ours_and_says_whose(tmp_path):
     with Folder(tmp_path, MINE).opened(resume=False, overwrite=False):
         pass

@@ -66,3 +66,21 @@ def test_qualities_are_those_written_out():
     loss, error = quality(problem.loss, model, x, problem.data.targets)
     assert loss == pytest.approx(-np.mean(np.log(shares[np.arange(56), y])))
     assert error == np.mean(shares.argmax(axis=1) != y)
+
+
+def test_a_class_keeps_a_row_to_learn_from():
+    problem = make(Softmax(num_classes=3, ridge=0.1))
+    for seed in range(20):
+        targets = problem.data.targets.copy()
+        targets[targets == 2.0] = 0.0
+        targets[
+            np.flatnonzero(np.isin(problem.data.features, split(problem, seed).rows[0]).all(1))[0]
+        ] = 2.0
+        rare = Problem(
+            FederatedData(problem.data.features, targets, problem.data.offsets),
+            problem.loss,
+            batch_size=3,
+        )
+        parts = split(rare, seed)
+        assert set(parts.training.data.targets) == {0.0, 1.0, 2.0}
+        assert 2.0 not in parts.rows[1]

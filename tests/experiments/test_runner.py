@@ -157,6 +157,32 @@ def test_what_cannot_run_does_not_cost_the_old_results(small, tmp_path, change):
     assert files(tmp_path / "run") == before
 
 
+def test_results_are_not_replaced_by_a_run_that_diverged_altogether(small, tmp_path):
+    folder, wild = tmp_path / "run", {**small, "seed": 8}
+    wild["algorithm"] = [{**table, "step_size": 50.0} for table in small["algorithm"]]
+    run_experiment(make_experiment(small), folder)
+    before = files(folder)
+    with pytest.raises(StoreError, match=r"are kept.*FedAvg diverged in round \d+.*ISFedAvg"):
+        run_experiment(make_experiment(wild), folder, overwrite=True)
+    assert files(folder) == before
+    # The same after a stop, when nothing says --overwrite any more.
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(
+            make_experiment(wild), folder, overwrite=True, progress=Stop(1), workers=OFTEN
+        )
+    with pytest.raises(StoreError, match="are kept"):
+        run_experiment(make_experiment(wild), folder, resume=True)
+    assert files(folder) == before
+    # Where one algorithm did not diverge, or nothing better is lost, new results are written.
+    wild["algorithm"][0]["step_size"] = 0.01
+    assert len(run_experiment(make_experiment(wild), folder, overwrite=True).diverged) == 1
+    wild["algorithm"][0]["step_size"] = 60.0
+    assert len(run_experiment(make_experiment(wild), tmp_path / "new").diverged) == 2
+    wild["algorithm"][0]["step_size"] = 70.0
+    results = run_experiment(make_experiment(wild), tmp_path / "new", overwrite=True)
+    assert len(results.diverged) == 2
+
+
 def test_overwriting_leaves_the_files_of_others(small, tmp_path):
     run_experiment(make_experiment(small), tmp_path / "run")
     (tmp_path / "run" / "notes.md").write_text("mine")

@@ -6,8 +6,8 @@ in batches of their own seeds, so that a part can be continued.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import datetime
 import importlib.util
 import json
 import math
@@ -15,21 +15,26 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import table_cases
 import tomli_w
 from common import Tally, judged
 from damage import in_process
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from table_cases import Case
+from warm import sketched
 
 from isfed.experiments import make_experiment
 from isfed.experiments.folder import StoreError
 
+KINDS = {"calls": 575, "TOML files": 225, "tables": 200}  # and how many of a thousand
 BATCH = 250
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 SLOW = 60.0  # seconds of computing: such an input takes a fraction of one, after compiling
@@ -126,53 +131,6 @@ def _written(value: Any) -> Any:
     return [_written(v) for v in value if v is not None] if isinstance(value, list) else value
 
 
-CELLS = st.one_of(
-    st.none(), st.integers(-5, 5), st.floats(-3, 3), st.sampled_from([math.nan, math.inf, 1e300]),
-    st.sampled_from(WORDS), st.booleans(), st.binary(max_size=3), st.lists(st.integers(0, 2)),
-    st.dictionaries(st.sampled_from("ab"), st.integers(0, 2)), st.dates(), st.decimals(-3, 3),
-    st.just(datetime.timedelta(days=1)),
-)  # fmt: skip
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[pa.Table, list[str], str]:
-    """A table with one column replaced by something odd, and the options of a command."""
-    rows = draw(st.sampled_from([0, 1, 3, 12]))
-    columns: dict[str, Any] = {
-        "site": [str(i % 3) for i in range(rows)],
-        "x": [0.5 * i for i in range(rows)],
-        "colour": ["red" if i % 2 else "blue" for i in range(rows)],
-        "y": [float(i % 4) for i in range(rows)],
-    }
-    name = draw(st.sampled_from(list(columns)))
-    one = draw(st.sampled_from([st.just(None), CELLS.flatmap(st.just), CELLS]))
-    kind = draw(CELLS.map(type))
-    cells = CELLS.filter(lambda cell: isinstance(cell, kind) or cell is None)
-    columns[name] = [draw(one if kind is type(None) else cells) for _ in range(rows)]
-    try:
-        table = pa.table(columns)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        columns[name] = [None] * rows
-        table = pa.table(columns)
-    agent, target = draw(
-        st.sampled_from(
-            [
-                ("site", "y"),
-                ("y", "site"),
-                ("x", "y"),
-                ("site", "x"),
-                ("colour", "y"),
-                ("site", "colour"),
-                ("no", "y"),
-            ]
-        )
-    )
-    task = draw(st.sampled_from(["regression", "classification", "x"]))
-    missing = draw(st.sampled_from(["error", "mean", "0", "nan", "x"]))
-    words = ["--agent", agent, "--target", target, "--task", task, "--missing", missing]
-    return table, words, name
-
-
 def _finite_results(folder: Path) -> str | None:
     """What in a results folder is not finite and not absent; None if nothing is."""
 
@@ -201,7 +159,8 @@ def _try_toml(case: tuple[str, str], place: Path, tally: Tally) -> None:
     shutil.rmtree(out, ignore_errors=True)
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     begun = time.process_time()
-    code, errors = in_process(["run", "bad.toml", "--out", "bad-out", "--threads", "1"], place)
+    with contextlib.nullcontext() if tally.counts["TOML files"] % 8 == 0 else sketched():
+        code, errors = in_process(["run", "bad.toml", "--out", "bad-out", "--threads", "1"], place)
     wrong = judged(code, errors, allowed=[0, 1, 2]) or _late(begun)
     if not wrong and code == 2 and word and word not in errors and "bad.toml" not in errors:
         wrong = f"the message does not name {word}: {errors.strip()[:200]}"
@@ -210,22 +169,28 @@ def _try_toml(case: tuple[str, str], place: Path, tally: Tally) -> None:
     _book(tally, "TOML files", code, wrong, text)
 
 
-def _try_table(case: tuple[pa.Table, list[str], str], place: Path, tally: Tally) -> None:
-    table, words, name = case
-    out = place / "bad-out"
-    shutil.rmtree(out, ignore_errors=True)
-    try:
-        pq.write_table(table, place / "bad.parquet")
-    except pa.ArrowNotImplementedError:  # a struct without fields: nobody can have such a file
-        return
+def _try_table(case: Case, place: Path, tally: Tally) -> None:
+    """Through `diagnose` or `compare`; one in eight is drawn, which takes most of the time."""
+    folder, out = place / "table", place / "bad-out"
+    for old in (folder, out):
+        shutil.rmtree(old, ignore_errors=True)
+    folder.mkdir()
+    (folder / case.name).write_bytes(case.content)
+    number = tally.counts["tables"]
+    command = "compare" if number % 2 else "diagnose"
+    few = ["--rounds", "8", "--repetitions", "2", "--threads", "1"] if number % 2 else []
+    words = [command, f"table/{case.name}", *case.options, *few, "--out", "bad-out"]
     begun = time.process_time()
-    command = ["diagnose"] if tally.counts["tables"] % 4 else ["compare"]
-    few = [] if command == ["diagnose"] else ["--rounds", "20", "--repetitions", "2"]
-    code, errors = in_process([*command, "bad.parquet", *words, *few, "--out", "bad-out"], place)
+    with contextlib.nullcontext() if number % 16 < 2 else sketched():
+        code, errors = in_process(words, place)
     wrong = judged(code, errors, allowed=[0, 1, 2]) or _late(begun)
     if not wrong and code == 0:
         wrong = _finite_results(out)
-    _book(tally, "tables", code, wrong, f"{words} {name}: {table.to_pydict()}")
+    if not wrong and code and not any(word in errors for word in case.words):
+        wrong = f"the message names nothing: {errors.strip()[:300]}"
+    for what in case.done:
+        tally.add(f"table, {what}: {'refused' if code else 'taken'}")
+    _book(tally, "tables", code, wrong, f"{words} {case.done}: {case.content[:1200]!r}")
 
 
 def _late(begun: float) -> str | None:
@@ -306,13 +271,13 @@ def _finite(result: Any) -> bool:
     return True
 
 
-def run(place: Path, tally: Tally, *, cases: int) -> None:
-    """A third of each kind, at least."""
+def run(place: Path, tally: Tally, *, cases: int, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """Calls are quick, and tables slow: of the former there are more."""
     make_experiment(CONFIG)  # it must be right as it is, or every change of it is refused
     calls = _calls()
 
     def batch(strategy: Any, attempt: Any, number: int, of: str) -> None:
-        count = min(BATCH, share - tally.counts[of])
+        count = min(BATCH, shares[of] - tally.counts[of])
 
         @seed(number)
         @settings(
@@ -321,19 +286,19 @@ def run(place: Path, tally: Tally, *, cases: int) -> None:
         )  # fmt: skip
         @given(case=strategy)
         def go(case: Any) -> None:
-            if tally.counts[of] < share:
+            if tally.counts[of] < shares[of]:
                 attempt(case)
 
         go()
 
-    share = -(-cases // 3)
+    shares = {kind: -(-cases * share // 1000) for kind, share in KINDS.items()}
     for of, strategy, attempt in (
+        ("tables", table_cases.cases(), lambda case: _try_table(case, place, tally)),
         ("calls", st.data(), lambda case: _try_call(case, calls, tally)),
         ("TOML files", tomls(), lambda case: _try_toml(case, place, tally)),
-        ("tables", tables(), lambda case: _try_table(case, place, tally)),
     ):
-        while tally.counts[of] < share:
+        while of in kinds and tally.counts[of] < shares[of]:
             batch(strategy, attempt, tally.counts[f"batches of {of}"], of)
             tally.add(f"batches of {of}")
             tally.save()
-            print(f"{of}: {tally.counts[of]} of {share}", flush=True)
+            print(f"{of}: {tally.counts[of]} of {shares[of]}", flush=True)

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--damage", type=float, default=1.0, help="share of the damages")
     parser.add_argument("--folder", type=Path, help="keeps what was done, so that it continues")
+    parser.add_argument("--kind", choices=list(inputs.KINDS), action="append", help="of inputs")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.gettempdir()) / "isfed-faults"
@@ -45,7 +46,7 @@ def main() -> int:
     for part in given.only or PARTS:
         tally = Tally.of(folder, part)
         if part == "inputs":
-            inputs.run(place, tally, cases=given.inputs)
+            inputs.run(place, tally, cases=given.inputs, kinds=given.kind or list(inputs.KINDS))
         elif part == "damage":
             damage.run(place, tally, share=given.damage)
         elif part == "disk":

@@ -75,6 +75,14 @@ def test_nobody_owns_the_mean_by_claiming_examples(caplog):
     assert "1 agents say num-examples above 10.0 times the median" in caplog.text
 
 
+def test_not_even_of_two():
+    strategy = Strategy(ISFedAvg(step_size=0.1, num_active=1), num_agents=2)
+    liar = reply(MetricRecord({"loss": 0.0, "num-examples": 1e300}))
+    found = strategy.aggregate_evaluate(1, [reply(MetricRecord(HONEST[1])), liar])
+    assert found is not None
+    assert found["loss"] == pytest.approx(2.0 / 11)
+
+
 def test_a_function_of_ones_own_gets_the_good_replies_and_may_fail(caplog):
     seen = []
 

@@ -3,12 +3,12 @@
 # pyright: reportMissingImports=false
 import numpy as np
 import pytest
-from flwr.app import Array, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from hostile import send
 from local_grid import LocalGrid
 from small_flower import AGENTS, client_app, initial, make_grid, make_strategy, params_of
 
-from isfed import ISFedAvg
+from isfed import ISFedAvg, Memory
 from isfed.federation.safety import Safety
 
 EVERYBODY = ISFedAvg(step_size=0.01, num_active=AGENTS)
@@ -70,6 +70,73 @@ def test_poisoning_moves_the_model_by_as_much_as_the_length_that_is_accepted(tmp
     moved = after_a_round("poison", lambda reply: send(reply, Array(poison)))
     without = after_a_round("absent", lambda _: None)
     np.testing.assert_allclose(moved - without, poison / AGENTS, rtol=1e-12)
+
+
+class Impersonating(LocalGrid):
+    """Agent 0 sends what it likes in answer to agent 1's messages, before agent 1 can."""
+
+    def push_messages(self, messages):
+        ids = super().push_messages(messages)
+        ours, other = ids[0], ids[1]
+        forged = send(self._replies[ours], Array(np.array([9.0, 9.0])))
+        forged.metadata.__dict__["_reply_to_message_id"] = other
+        self._replies[other] = forged
+        return ids
+
+
+def test_nobody_answers_for_another(tmp_path, caplog):
+    configs = [{"partition-id": k, "isfed-state": str(tmp_path / "state")} for k in range(AGENTS)]
+    grid = Impersonating(client_app(), configs)
+    without = make_grid(tmp_path / "absent", lambda agent, reply: None if agent < 2 else reply)
+    found, counts = trained(grid, time_limit=0.2)
+    expected, _ = trained(without, time_limit=0.2)
+    assert counts == [AGENTS - 2] * 3  # neither its own message nor the other's is answered
+    assert (found == expected).all()
+    assert "node 1000 answered what node 1001 was asked" in caplog.text
+
+
+def test_a_tiny_score_buys_weight_in_the_rare_turns_and_none_on_average(tmp_path):
+    """A change in one of the few turns left counts 1 / (K p_k) times, which the floor limits."""
+    floor, steps = 0.2, []
+    algorithm = ISFedAvg(step_size=0.01, num_active=2, agents=Memory(floor=floor))
+
+    def spoil(agent, reply):
+        change = np.array([0.0 if agent else 1.0, 0.0])
+        return send(reply, Array(change), 1.0 if agent else 1e-300)
+
+    strategy = make_strategy(
+        algorithm,
+        weighting="change",
+        on_round=lambda report, _: steps.append(report.step if 0 in report.agents else 0.0),
+    )
+    rounds = 200
+    strategy.start(make_grid(tmp_path, spoil), initial(), num_rounds=rounds)
+    first = next(i for i, step in enumerate(steps) if step > 0.0)
+    later = np.array(steps[first + 1 :])  # the cloud has the tiny score by now
+    turns = later[later > 0.0]
+    assert 0 < len(turns) < 0.3 * len(later)  # of 2 / 5 with a score like the others'
+    np.testing.assert_allclose(turns, 1.0 / (2 * floor), rtol=1e-9)  # 1 / (L K p_k), K p_k = floor
+    error = later.std() / np.sqrt(len(later))
+    assert abs(later.mean() - 1.0 / AGENTS) < 4 * error
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_step_that_overflows_the_model_s_type_is_left_out(tmp_path, dtype, caplog):
+    """As long as hardly anybody has been heard, nothing else limits a change of half precision."""
+    largest = min(float(np.finfo(dtype).max), 1e11)
+    algorithm = ISFedAvg(step_size=0.01, num_active=2)
+
+    def spoil(agent, reply):
+        return send(reply, Array(np.full(2, largest, dtype))) if agent < 2 else reply
+
+    grid = make_grid(tmp_path, spoil)
+    start = ArrayRecord({"params": Array(np.zeros(2, dtype))})
+    strategy = make_strategy(algorithm, weighting="change", safety=Safety(most_refusals=0))
+    result = strategy.start(grid, start, num_rounds=12)
+    assert np.isfinite(params_of(result)).all()
+    answered = [m["answered"] for m in result.train_metrics_clientapp.values()]
+    assert answered[-1] in (1, 2)  # honest agents can still work with the model
+    assert ("would overflow" in caplog.text) == (dtype == "float16")
 
 
 def test_metrics_of_agents_do_not_overwrite_the_cloud_s_own_report(tmp_path):

@@ -1,6 +1,8 @@
 """Who is which agent, when nodes are slow to say so or fail at first."""
 
 # pyright: reportMissingImports=false
+from types import SimpleNamespace
+
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -60,6 +62,20 @@ def test_a_node_that_fails_at_first_is_asked_again():
     roll.wait(grid, seconds=60.0)
     assert sorted(roll.online(grid)) == [0, 1, 2, 3]
     assert len(grid.questions[1001]) == 3
+
+
+def test_of_two_nodes_with_one_name_neither_is_believed(caplog, monkeypatch):
+    def nodes(self):
+        names = {1000: "agent0", 1001: "agent1", 1002: "agent1", 1003: "agent3"}
+        return [SimpleNamespace(node_id=n, name=names[n]) for n in self.get_node_ids()]
+
+    monkeypatch.setattr(LocalGrid, "get_nodes", nodes)
+    grid, roll = SlowGrid({}), Roll(4, [f"agent{k}" for k in range(4)])
+    for _ in range(3):
+        assert roll.online(grid) == {0: 1000, 3: 1003}
+    assert caplog.text.count("2 nodes are registered as agent1") == 1
+    grid.offline.add(1002)
+    assert roll.online(grid) == {0: 1000, 1: 1001, 3: 1003}
 
 
 class Clock:

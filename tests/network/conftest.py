@@ -18,6 +18,11 @@ if find_spec("flwr") is None or not os.environ.get(WANTED):
     collect_ignore_glob = ["test_*.py"]
 
 
+def pytest_collection_modifyitems(items):
+    """The file that takes longest begins: beside it there is time for all the others."""
+    items.sort(key=lambda item: item.path.name != "test_faults.py")  # otherwise as they were
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say that something was left out."""
     if not os.environ.get(WANTED):
@@ -57,7 +62,8 @@ class Job:
 
     def submit(self) -> str:
         """Start a run; it continues if an earlier one left a checkpoint."""
-        (self.results / "server.pid").unlink(missing_ok=True)
+        for name in ("server.pid", "done"):
+            (self.results / name).unlink(missing_ok=True)
         return self.federation.submit(self.folder / "app", self.config)
 
     def wait(self, ready, what: str, seconds: float = LONGEST):
@@ -72,8 +78,18 @@ class Job:
 
     def works(self, agent: int, number: int) -> bool:
         """Whether that agent has begun that round."""
+        return f"{agent} {number}" in self.work()
+
+    def work(self) -> list[str]:
+        """The turns that have begun: "agent round", also those of a run that was killed."""
         log = self.folder / "work.log"
-        return log.exists() and f"{agent} {number}" in log.read_text().splitlines()
+        return log.read_text().splitlines() if log.exists() else []
+
+
+def give_support(federation) -> None:
+    """Let its processes import the apps of tests/support."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    federation.env["PYTHONPATH"] = f"{SUPPORT}{os.pathsep}{inherited}".rstrip(os.pathsep)
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +101,7 @@ def federation(tmp_path_factory):
 
     in_process(DEFAULTS)  # compiles once what every process then loads
     with LocalFederation(tmp_path_factory.mktemp("federation"), agents=3) as running:
-        inherited = os.environ.get("PYTHONPATH", "")
-        running.env["PYTHONPATH"] = f"{SUPPORT}{os.pathsep}{inherited}".rstrip(os.pathsep)
+        give_support(running)
         running.start()
         yield running
     assert marked(running.mark) == []
@@ -95,7 +110,7 @@ def federation(tmp_path_factory):
 @pytest.fixture(scope="session")
 def honest(federation, tmp_path_factory):
     """A job in which all is well, and its rounds."""
-    job = Job(federation, tmp_path_factory.mktemp("honest"), rounds=4, active=2)
+    job = Job(federation, tmp_path_factory.mktemp("honest"), rounds=3, active=2)
     job.submit()
     return job, list(job.watch.follow())
 
@@ -104,14 +119,25 @@ def honest(federation, tmp_path_factory):
 def time_limit(honest):
     """For rounds in which somebody is too late: far beyond what the others need on this machine."""
     _, rounds = honest
-    return max(60.0, 10.0 * max(second for line in rounds[1:] for second in line["seconds"]))
+    return max(60.0, 4.0 * max(second for line in rounds[1:] for second in line["seconds"]))
 
 
 @pytest.fixture
 def make_job(federation, tmp_path):
     """Jobs in the test's own folder."""
 
-    def make(faults=None, *, on=federation, **config) -> Job:
-        return Job(on, tmp_path / "job", faults, **config)
+    def make(faults=None, **config) -> Job:
+        return Job(federation, tmp_path / "job", faults, **config)
+
+    return make
+
+
+@pytest.fixture
+def make_job_on(tmp_path):
+    """The same on a federation of the test's own, which is about to be started."""
+
+    def make(federation, **config) -> Job:
+        give_support(federation)
+        return Job(federation, tmp_path / "job", **config)
 
     return make

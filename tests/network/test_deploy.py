@@ -50,10 +50,10 @@ def test_systemd_finds_nothing_wrong_with_the_units(name, tmp_path):
 
 
 @needs("nginx")
-def test_agents_work_through_the_proxy_and_operators_do_not(federation, make_job, tmp_path):
+def test_agents_work_through_the_proxy_and_operators_do_not(make_job_on, tmp_path):
     """Three agents behind nginx as the page has it; the control paths are closed there."""
     with LocalFederation(tmp_path / "proxied", agents=3) as proxied:
-        proxied.env["PYTHONPATH"] = federation.env["PYTHONPATH"]
+        job = make_job_on(proxied, rounds=2, active=2)
         proxied.gate = free_port()
         server = block("location /v1/fleet/")
         for there, here in {
@@ -78,7 +78,6 @@ def test_agents_work_through_the_proxy_and_operators_do_not(federation, make_job
         proxied.register()
         for agent in range(3):
             proxied.start_node(agent)
-        job = make_job(on=proxied, rounds=3, active=2)
         job.submit()
         lines = list(job.watch.follow())
         assert [line["params"] for line in lines] == in_process(job.config).tolist()

@@ -12,7 +12,21 @@ THING = object()
 MADE = ("problem", "algorithm", "data", "rules")  # where the table has a function that makes one
 MASKED = np.ma.masked_array([0.5, 0.5], mask=[True, False])
 PAIR = np.array([1.0, 2.0])  # whose truth is ambiguous
-NEVER_NUMBERS = [None, "x", b"1", math.nan, True, [], {}, THING, 1j, PAIR]
+LONE = np.array(0.5)  # without a length
+SPAN = np.timedelta64(1, "s")  # which NumPy counts among the whole numbers
+
+
+class Stubborn:
+    """What cannot be made an array of."""
+
+    def __array__(self, *given, **more):
+        raise RuntimeError("no")
+
+
+NEVER_NUMBERS = [
+    None, "x", "2", b"1", math.nan, True, np.True_, [], {}, THING, 1j, PAIR, LONE, SPAN,
+    np.ma.masked,
+]  # fmt: skip
 BAD: dict[str, list[Any]] = {
     "whole": [*NEVER_NUMBERS, -1, 1.5, math.inf, 1e300],
     "number": [*NEVER_NUMBERS, 10**400],
@@ -20,21 +34,24 @@ BAD: dict[str, list[Any]] = {
     "limit": [*NEVER_NUMBERS, -1.0],  # a positive number, or infinity
     "amount": [*NEVER_NUMBERS, -1.0, math.inf],
     "share": [*NEVER_NUMBERS, -0.1, 1.1, math.inf],
-    "range": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), (2.0, 1.0), THING],
+    "range": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), (2.0, 1.0), THING, LONE,
+              {1.0, 2.0}, MASKED],
     "flag": [None, "x", 1, math.nan, [], PAIR, THING],
     "word": [None, 1, "no such word", [], PAIR, {}, THING],
     "text": [None, 1, [], PAIR, {}, THING],
-    "object": [7, "no such word", math.nan, [], PAIR, {}, THING, int],
+    "object": [7, "no such word", math.nan, [], PAIR, LONE, SPAN, {}, THING, int],
     "function": [7, "x", [], PAIR, THING],
-    "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0]],
+    "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0], Stubborn(),
+              [10**400, 1.0]],
+    "costs": [None, "x", 7, THING, LONE, {1.0}, {1: 2}, iter([1.0]), [0.0], ["1"], [math.nan]],
     "rng": [None, "x", 1.5, -1, math.nan, True, [], PAIR, THING],
     "units": ["x", THING, [0.5], MASKED],
-    "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING],
+    "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING, LONE, {1.0, 2.0}],
     "path": [None, 7, [], PAIR, THING],
-    "columns": [7, "x", THING],
+    "columns": [7, "x", THING, np.array("x"), {"x"}],
     "filling": [None, "x", [], PAIR, {}, THING, math.nan, True],
     "int": [*NEVER_NUMBERS, 1.5, math.inf],
-}
+}  # fmt: skip
 
 
 def wrong_of(kind: str) -> list[Any]:

@@ -157,7 +157,7 @@ ELSEWHERE = {
         "tests/flower/test_hostile.py",
     ),
     "a change as long as the others', in any direction": (
-        "**moves the model** by its length over L: poisoning is not prevented",
+        "**moves the model** by its length over L K p_k: poisoning is not prevented",
         "tests/flower/test_replies.py",
     ),
     "a huge change before three agents have been heard": (
@@ -167,6 +167,19 @@ ELSEWHERE = {
     "two replies to one message": ("nothing: it counts once", "tests/flower/test_replies.py"),
     "the reply of an earlier round again": (
         "nothing: counts as an absence",
+        "tests/flower/test_replies.py",
+    ),
+    "an answer to another agent's message": (
+        "the other is absent in that round; the answer is not used. It needs the message's id, "
+        "which the other agent alone is told",
+        "tests/flower/test_replies.py",
+    ),
+    "a tiny score in every round, to weigh more when drawn": (
+        "fewer turns, in which its change **counts up to 1 / `floor` times**; no more on average",
+        "tests/flower/test_replies.py",
+    ),
+    "changes that overflow a model of half precision, before three agents have been heard": (
+        "nothing: the step that would overflow is left out, and the model stays finite",
         "tests/flower/test_replies.py",
     ),
     "training metrics named like the cloud's own counts": (
@@ -183,6 +196,10 @@ ELSEWHERE = {
     ),
     "an evaluation of 1e300 examples": (
         "counts as ten times the median agent",
+        "tests/flower/test_evaluation.py",
+    ),
+    "the same by one of only two agents": (
+        "counts as ten times the other",
         "tests/flower/test_evaluation.py",
     ),
     "a malformed evaluation": ("nothing: left out", "tests/flower/test_evaluation.py"),
@@ -225,6 +242,10 @@ ELSEWHERE = {
     "a second node that claims the number of another": (
         "not believed while the first is there",
         "tests/flower/test_strategy.py",
+    ),
+    "a second node under the registered name of another, which Flower allows": (
+        "neither is asked while both are online, and the log says so",
+        "tests/flower/test_roll.py",
     ),
     "Flower's differential privacy around the strategy": (
         "the run ends with an error that says why",

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "flower-torch" /
 from torchapp.task import Net, load
 
 client, server = ClientApp(), ServerApp()
-DEFAULTS = {"rounds": 4, "seed": 7, "results": "", "hold": ""}
+DEFAULTS = {"rounds": 3, "seed": 7, "results": "", "hold": ""}
 STEPS, BATCH, AGENTS = 20, 32, 3
 LONGEST = 1800.0  # seconds: nobody is absent because the machine is busy
 torch.set_num_threads(1)

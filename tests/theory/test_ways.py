@@ -19,6 +19,7 @@ from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways, gradient_variance
 from isfed.theory.remembering import Memories
 from isfed.theory.stability import explain_divergence, memory_limit
+from isfed.theory.ways import WORTH
 
 KINDS = 4
 
@@ -103,14 +104,33 @@ def test_the_recommendation_fits_the_cause(kind, options, best, words):
     assert found.as_dict()["recommendation"] == found.recommendation()
 
 
-def test_a_correction_draws_by_scores_where_the_noise_of_agents_differs():
-    equal = compare_ways(federation("noise"), num_active=4)
-    assert not equal.weighted
-    assert "agents=Uniform()" in equal.recommendation()
-    unequal = compare_ways(federation("unequal noise"), num_active=4)
-    assert unequal.weighted
-    assert "with agents=Memory()" in unequal.recommendation()
-    assert unequal.as_dict()["weighted"]
+@pytest.mark.parametrize("kind", ["noise", "unequal noise"])
+def test_a_correction_draws_by_scores_where_agents_differ(kind):
+    found = compare_ways(federation(kind), num_active=4)
+    assert found.weighted
+    assert "with agents=Memory()" in found.recommendation()
+    assert found.as_dict()["weighted"]
+
+
+def test_a_correction_draws_equally_where_agents_are_all_alike():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, KINDS))
+    y = x @ np.ones(KINDS) + rng.normal(size=20)
+    data = FederatedData.from_agents([(x, y)] * 10)
+    found = compare_ways(Problem(data, LeastSquares(0.01), batch_size=5), num_active=4)
+    assert not found.weighted
+    assert found.best.name == "uniform"
+
+
+def test_of_two_corrections_that_cost_the_same_the_one_that_leaves_less_is_chosen():
+    """Even where it is less than the 0.2 dB that a way with more to remember must gain."""
+    several = compare_ways(federation("direction", steps=2), num_active=4, step_size=1e-3)
+    left = several.ways["difference"].excess / several.ways["drift"].excess
+    assert 1.0 < left < WORTH
+    assert several.best.name == "drift"
+    one = compare_ways(federation("direction"), num_active=4, step_size=1e-3)
+    assert one.ways["difference"].excess == one.ways["drift"].excess
+    assert one.best.name == "difference"
 
 
 def test_memories_that_few_rounds_have_taught_are_worth_less():

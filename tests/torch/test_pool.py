@@ -2,6 +2,12 @@
 
 # pyright: reportMissingImports=false
 
+import os
+import signal
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from torch import nn
@@ -9,6 +15,7 @@ from torch import nn
 from isfed import FederatedData, Memory, Problem, simulate
 from isfed.federation.agents import Local, Turns
 from isfed.torch import Network, importance
+from isfed.torch.mailbox import MEMORY
 from isfed.torch.pool import joined, part_of
 
 RNG = np.random.default_rng(0)
@@ -28,6 +35,72 @@ def test_two_processes_give_the_numbers_of_one():
     np.testing.assert_array_equal(two.agent_prob, one.agent_prob)
 
 
+@pytest.mark.parametrize("local", [Local(), Local(momentum=0.5, prox=0.1)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_whatever_a_turn_needs_crosses(shared, local):
+    problem = Problem(DATA, NETWORK, 3, 2)
+    rules = importance(step_size=0.1, num_active=3).rules(5)
+    size = problem.num_params
+    params = NETWORK.initial() + (0.0 if shared else RNG.standard_normal((5, size)))
+    turns = Turns(np.arange(5), params, np.linspace(0.1, 0.2, 5))
+    correction, velocity = RNG.standard_normal((2, 5, size))
+    local = replace(local, correction=correction, velocity=velocity if local.momentum else None)
+    one, two = (
+        NETWORK.make_agents(problem, rules, seed=0, repetition=0, workers=n) for n in (1, 2)
+    )
+    for i in range(2):
+        for found, expected in zip(
+            two.work(turns, i, local), one.work(turns, i, local), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
+    assert two.memory == one.memory
+    assert two.told == one.told
+
+
+class Deadly(nn.Linear):
+    """Ends its process while a file exists, except the process of the test."""
+
+    def __init__(self, flag: str, survivor: int) -> None:
+        super().__init__(4, 3)
+        self.flag, self.survivor = flag, survivor
+
+    def forward(self, input):
+        if Path(self.flag).exists() and os.getpid() != self.survivor:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(input)
+
+
+def _mail() -> set[Path]:
+    folders = (MEMORY, Path(tempfile.gettempdir()))
+    return {path for folder in folders for path in folder.glob("isfed-mail-*")}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing can be killed like this")
+def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
+    flag, survivor = str(tmp_path / "flag"), os.getpid()
+    problem = Problem(DATA, Network(lambda: Deadly(flag, survivor)), 3, 2)
+    algorithm = importance(step_size=0.1, num_active=3)
+    rules, params = algorithm.rules(5), problem.loss.initial()
+    agents = problem.loss.make_agents(problem, rules, seed=0, repetition=0, workers=2)
+    turns = Turns(np.arange(5), params, np.full(5, 0.1))
+    before = agents.work(turns, 0).changes.copy()
+    pool = agents.pool
+    mailbox, folder = Path(pool.mailbox.folder.name), Path(pool.folder.name)
+    assert mailbox in _mail()
+    Path(flag).touch()
+    with pytest.raises(RuntimeError, match="takes turns of the agents has ended"):
+        agents.work(turns, 0)
+    assert not mailbox.exists()
+    assert not folder.exists()
+    Path(flag).unlink()
+    np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
+    again = Path(agents.pool.mailbox.folder.name)
+    assert again in _mail()
+    del pool
+    agents.pool = None  # collected
+    assert again not in _mail()
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_round_is_cut_and_joined_again(shared):
     problem = Problem(DATA, NETWORK, 3, 2)
@@ -41,7 +114,8 @@ def test_a_round_is_cut_and_joined_again(shared):
     agents.memory.clear()
     parts = [agents.work(*_with_round(part_of(turns, local, rows))) for rows in
              (slice(0, 2), slice(2, 5))]  # fmt: skip
-    for found, expected in zip(joined(parts), whole, strict=True):
+    changes = np.concatenate([part.changes for part in parts])
+    for found, expected in zip(joined(parts, changes), whole, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

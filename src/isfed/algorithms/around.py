@@ -20,7 +20,8 @@ class Around:
     algorithm: Any
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.algorithm, "round", None)):
+        # An array can be rounded too, but it cannot start.
+        if not all(callable(getattr(self.algorithm, name, None)) for name in ("start", "round")):
             raise TypeError(f"algorithm={self.algorithm!r} must be an algorithm, e.g. FedAvg(...)")
 
     @property

@@ -14,7 +14,7 @@ from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.hearing import Hearing
 from isfed.algorithms.parts import ClientWeights, check_choice
-from isfed.base.arguments import shown
+from isfed.base.arguments import matches, shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
@@ -154,12 +154,11 @@ class ISFedAvg:
                 "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
                 "of what the agents send as points: Spread(LocalPivotal())"
             )
-        try:
-            costs = tuple(self.costs)
-        except TypeError:
+        if not matches(self.costs, Sequence):
             raise ValueError(
                 f"costs={shown(self.costs)} must be positive numbers, one for each agent"
-            ) from None
+            )
+        costs = tuple(self.costs)
         for agent, cost in enumerate(costs):
             if not (is_number(cost) and cost > 0.0):
                 raise ValueError(

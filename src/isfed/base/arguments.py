@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -24,6 +24,7 @@ WORDS = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a text",
     Path: "a path", type(None): "None",
 }  # fmt: skip
+NOT_NUMBERS = (bool, np.timedelta64)  # which Python and NumPy count among the whole numbers
 LONGEST = 80  # characters of a value that a message shows
 
 
@@ -64,16 +65,19 @@ def matches(value: Any, hint: Any) -> bool:
     return True
 
 
-_NEVER_OBJECTS = (bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None), type)
+_NEVER_OBJECTS = (
+    bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None), type, np.ndarray,
+    np.generic,
+)  # fmt: skip
 
 
 def _matches_plain(value: Any, hint: Any) -> bool:
     if hint is bool:
         return isinstance(value, bool)
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, NOT_NUMBERS)
     if hint is float:  # infinity may be a limit; not-a-number is nothing
-        return isinstance(value, Real) and not isinstance(value, bool) and not _is_nan(value)
+        return isinstance(value, Real) and not isinstance(value, NOT_NUMBERS) and not _is_nan(value)
     return isinstance(value, str | Path) if hint is Path else isinstance(value, hint)
 
 
@@ -85,7 +89,9 @@ def _is_nan(value: Any) -> bool:
 
 
 def _matches_sequence(value: Any, parts: tuple) -> bool:
-    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__"):
+    if isinstance(value, str | bytes | Mapping | Set) or not hasattr(value, "__len__"):
+        return False  # a set has no order
+    if isinstance(value, np.ndarray) and (value.ndim == 0 or np.ma.is_masked(value)):
         return False
     if not parts or not hasattr(value, "__iter__"):
         return hasattr(value, "__iter__")
@@ -137,7 +143,11 @@ def check_fields(record: Any) -> None:
     hints = _hints(type(record))
     for field in fields(record):
         if field.init and field.name in hints:
-            check_argument(field.name, getattr(record, field.name), hints[field.name])
+            value = getattr(record, field.name)
+            check_argument(field.name, value, hints[field.name])
+            if isinstance(value, np.integer | np.floating):  # of few bits, which overflow
+                plain = int(value) if isinstance(value, np.integer) else float(value)
+                object.__setattr__(record, field.name, plain)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.arguments import shown
+from isfed.base.arguments import NOT_NUMBERS, matches, shown
+
+LARGEST = 2**63 - 1  # that compiled code and arrays can count to
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite real number."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not isinstance(value, Real) or isinstance(value, NOT_NUMBERS):
         return False
     try:
         return math.isfinite(value)
@@ -24,9 +26,20 @@ def is_number(value: Any) -> bool:
 def check_whole(value: Any, *, name: str, least: int) -> int:
     """A whole number that is not too small."""
     # An int is asked first: `Integral` is an abstract class, and asking it is slow.
-    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    whole = type(value) is int or (
+        isinstance(value, Integral) and not isinstance(value, NOT_NUMBERS)
+    )
     if not whole or value < least:
         raise ValueError(f"{name}={shown(value)} must be a whole number >= {least}")
+    if value > LARGEST:
+        raise ValueError(f"{name}={shown(value)} must be a whole number, at most {LARGEST}")
+    return int(value)
+
+
+def check_seed(value: Any) -> int:
+    """A whole number that is not negative, of any size."""
+    if not matches(value, int) or value < 0:
+        raise ValueError(f"seed={shown(value)} must be a whole number >= 0")
     return int(value)
 
 
@@ -47,7 +60,7 @@ def as_numbers(value: Any, *, name: str, objects: bool = False) -> np.ndarray:
         raise ValueError(f"{name} has masked entries; fill them in or leave them out")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # an object of somebody else's may refuse in any way
         raise ValueError(f"{name} must be numbers in rows of equal length ({error})") from None
     if objects and array.dtype.kind == "O" and all(isinstance(entry, Real) for entry in array.flat):
         try:

@@ -20,7 +20,7 @@ SPELLING = {
     "task": "--task", "batch_size": "--batch-size", "local_steps": "--local-steps",
     "encoding": "--encoding", "separator": "--separator", "decimal": "--decimal",
     "format": "--format", "na": "--na", "rounds": "--rounds", "repetitions": "--repetitions",
-    "ridge": "--ridge", "seed": "--seed",
+    "ridge": "--ridge", "seed": "--seed", "drop": "--drop",
 }  # fmt: skip
 
 

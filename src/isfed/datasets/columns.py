@@ -54,7 +54,7 @@ class Columns:
             raise ValueError(f"missing={shown(self.missing)} must be 'error', 'mean' or a number")
         check_fields(self)
         for name in (self.agent, self.target):
-            if name in (self.features or ()):
+            if self.features is not None and name in self.features:
                 raise ValueError(f"column {name!r} cannot be a feature too")
             if name in self.categorical:
                 raise ValueError(

@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from isfed.datasets.dates import looks_like_date
 from isfed.datasets.numerals import number, unknown
 from isfed.datasets.sources import Source
+from isfed.problems.losses import LARGEST
 
 MOST_CATEGORIES = 1000
+MOST_MEASURED = 1e151  # beyond, the squares that a scale is found from overflow
 
 
 def is_text(column: pa.ChunkedArray) -> bool:
@@ -149,7 +151,17 @@ def numbers(source: Source, name: str) -> np.ndarray:
             f"({infinite.size} such); expected finite numbers, so correct them, or declare them "
             f"missing (--na {values[infinite[0]]})"
         )
+    _check_size(source, name, values, MOST_MEASURED)
     return values
+
+
+def _check_size(source: Source, name: str, values: np.ndarray, most: float) -> None:
+    large = np.flatnonzero(np.abs(values) > most)
+    if large.size:
+        raise ValueError(
+            f"{source.place(large[0], name)}: {values[large[0]]:g} is beyond {most:g} "
+            f"({large.size} such), and cannot be squared; use another unit, or correct it"
+        )
 
 
 def _numbers_of_words(words: pa.ChunkedArray, *, comma: bool) -> np.ndarray:
@@ -267,6 +279,7 @@ def measured_target(source: Source, name: str) -> np.ndarray:
         )
     values = numbers(source, name)
     _check_known(source, name, np.isnan(values))
+    _check_size(source, name, values, LARGEST)
     return values
 
 

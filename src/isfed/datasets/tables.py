@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.arguments import shown
+from isfed.base.arguments import check_argument, shown
 from isfed.base.progress import say
 from isfed.datasets import account, encoding
 from isfed.datasets.account import Account, Role
@@ -95,6 +95,9 @@ def read_table(
     """
     if not isinstance(columns, Columns):
         raise TypeError(f"columns={shown(columns)} must be Columns(agent=..., target=...)")
+    if reading is not None and not isinstance(reading, Reading):
+        raise TypeError(f"reading={shown(reading)} must be Reading(...)")
+    check_argument("release", release, bool)
     return _Encoder(open_source(source, reading), columns, None, release=release).table()
 
 

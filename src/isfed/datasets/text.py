@@ -20,7 +20,13 @@ USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what U
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 PIECE = 1 << 22  # bytes between two places whose line is known
 ROWS = 6  # lines that a separator has to divide alike
-_BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_BOMS = {
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe\0\0": "utf-32",  # before the next, which it begins with
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 _UNEVEN = (b'"', b"\n\n", b"\n\r")  # where a line may be empty, or go on
 
 
@@ -128,11 +134,19 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        if self.plain:
+        if self.plain and not self._bare_returns():
             return self._plain_line(row)
         lines = (line for line, _ in self.rows())
         next(lines)  # the header
         return next(line for number, line in enumerate(lines) if number == row)
+
+    def _bare_returns(self) -> bool:
+        """Whether lines end as they did on old Macs: Arrow knows that, a file of bytes does not."""
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE) + file.readline():
+                if piece.count(b"\r") != piece.count(b"\r\n"):
+                    return True
+        return False
 
     def _plain_line(self, row: int) -> int:
         """The same from the bytes; between odd quotes a line goes on."""

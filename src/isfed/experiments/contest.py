@@ -218,7 +218,10 @@ class _Contest:
             return None
         budget, algorithms = self.rivalry.budget, self.rivalry.algorithms
         kept = Kept(self.rivalry.source, budget.seed)
-        num_active = min(budget.num_active, problem_of(kept)[0].num_agents)
+        try:
+            num_active = min(budget.num_active, problem_of(kept)[0].num_agents)
+        except ValueError:  # a class that only agents have that are held out
+            return None
         found = {}
         for curve in curves:
             algorithm = replace(

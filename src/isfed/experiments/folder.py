@@ -154,8 +154,9 @@ class Folder:
         self.check(resume=resume, overwrite=overwrite)  # a folder that is refused is not made
         with locked(self.path):
             complete = self.check(resume=resume, overwrite=overwrite)
-            if complete:
-                self._remove_cells()  # a process may have been killed before it did
+            if complete:  # a process may have been killed before it cleared away its own
+                clear_parts(self.path)
+                self._remove_cells()
             else:
                 self._prepare(overwrite=overwrite)
             yield complete
@@ -205,6 +206,19 @@ class Folder:
             _remove_cells(self.cells)
         write_whole(self.cells / CONFIG, self.configured.to_toml().encode())  # now it is ours
 
+    def refuse_worse(self, summary: Mapping[str, Any]) -> None:
+        """Refuse results in which everything diverged if there are others, and keep those."""
+        reasons = _divergences(summary)
+        if reasons is None or not (self.path / SUMMARY).is_file():
+            return
+        with contextlib.suppress(ValueError):  # what is damaged is not worth keeping
+            if _divergences(read_json(self.path / SUMMARY)) is None:
+                self._remove_cells()
+                raise StoreError(
+                    f"the results in {self.path} are kept, because nothing of the new run could "
+                    f"take their place: {'; '.join(reasons)}"
+                )
+
     def replace(
         self,
         tables: Mapping[str, Mapping[str, Any]],
@@ -239,6 +253,13 @@ class Folder:
     def _remove_cells(self) -> None:
         _remove_cells(self.cells)
         _remove_empty(self.path / CELLS)
+
+
+def _divergences(summary: Mapping[str, Any]) -> list[str] | None:
+    """Why every algorithm of a summary diverged; None if one did not, or there is none."""
+    rows = summary.get("algorithms")
+    reasons = [row.get("diverged") for row in rows] if isinstance(rows, list) else []
+    return [str(reason) for reason in reasons] if reasons and all(reasons) else None
 
 
 def _remove_cells(folder: Path) -> None:

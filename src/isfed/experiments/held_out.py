@@ -43,6 +43,9 @@ def split(problem: Problem, seed: int) -> Split:
         if size >= LEAST_ROWS:
             held[data.offsets[agent] + rng.permutation(size)[: int(ROW_SHARE * size)]] = True
     of_others = np.repeat(apart, data.num_examples)
+    if isinstance(problem.loss, Softmax):  # no class can be learned without a row of it
+        kept = np.unique(data.targets[~(held | of_others)])
+        held &= np.isin(data.targets, kept)
     kept = ~(held | of_others)
     sizes = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)[~apart]
     training = Problem(

@@ -43,6 +43,7 @@ def run_study(
             shelf = Shelf(place.cells, configured.digest)
             with workers.opened() as jobs:
                 outcome = study(Crew(workers, jobs, shelf, progress))
+            place.refuse_worse(outcome.summary)
             place.replace(*outcome)
     return load_results(folder)
 
@@ -50,7 +51,8 @@ def run_study(
 def run_experiment(experiment: Experiment, folder: str | Path, **options: Any) -> Results:
     """Run every algorithm of an experiment, and return what is in the folder then.
 
-    An algorithm that diverges does not stop the others; `Results.diverged` names it.
+    An algorithm that diverges does not stop the others; `Results.diverged` names it. If all of
+    them diverge, results that are in the folder already are kept, and a StoreError says so.
 
     experiment: what to run.
     folder: the results folder.

@@ -178,6 +178,12 @@ class FileSource:
             value = getattr(self, name)
             if is_number(value) and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        for role in ("agent", "target"):
+            if getattr(self.columns, role) in self.drop:
+                raise ValueError(
+                    f"drop={getattr(self.columns, role)!r} is the column of the {role}, which is "
+                    "never a feature; remove it from what is left out"
+                )
         if not self.sha256:
             object.__setattr__(self, "sha256", self._content())
         self._check_content()

@@ -126,6 +126,15 @@ class Layout:
             parts.append(read_bytes(array.data, dtype=dtype, shape=shape))
         return np.concatenate(parts, dtype=np.float64)
 
+    def holds(self, vector: np.ndarray) -> bool:
+        """Whether the arrays' types can hold these numbers: float16 ends at 65504."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = np.split(np.abs(vector), np.cumsum(sizes)[:-1])
+        return all(  # NaN is held by none
+            bool((part <= np.finfo(dtype).max).all())
+            for part, dtype in zip(parts, self.dtypes, strict=True)
+        )
+
     def arrange(self, vector: np.ndarray) -> ArrayRecord:
         """The arrays of this layout from one vector."""
         record, first = {}, 0

@@ -84,7 +84,9 @@ def limited(found: Sequence[dict[str, Any]], weight: str) -> list[RecordDict]:
     """As records for Flower's functions; nobody counts for more than MOST_WEIGHT median agents."""
     if not found:
         return []
-    most = MOST_WEIGHT * float(np.median([metrics[weight] for metrics in found]))
+    counts = sorted(metrics[weight] for metrics in found)
+    # The lower of the two in the middle: their mean would be in the hands of one of two agents.
+    most = MOST_WEIGHT * float(counts[(len(counts) - 1) // 2])
     above = sum(metrics[weight] > most for metrics in found)
     if above:
         log(WARNING, "%s agents say %s above %s times the median; they count as that many",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 
@@ -39,19 +39,22 @@ def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     return ids if len(ids) == len(messages) else [None] * len(messages)
 
 
-def pull(grid: Grid, ids: Iterable[str]) -> tuple[dict[str, Message], set[str]]:
+def pull(grid: Grid, asked: Mapping[str, int]) -> tuple[dict[str, Message], set[str]]:
     """The replies that are there, by the id of what they answer, and those beyond decoding.
 
-    One at a time: Flower hands out a reply once, and one that cannot be decoded raises, so that
-    those fetched with it would be lost.
+    `asked` has the node to which every message went. One at a time: Flower hands out a reply once,
+    and one that cannot be decoded raises, so that those fetched with it would be lost.
     """
     found: dict[str, Message] = {}
     unreadable: set[str] = set()
-    for ident in ids:
+    for ident, node in asked.items():
         try:
             for reply in grid.pull_messages([ident]):
-                # Matched by what it answers: an error may name the cloud itself as its sender.
-                if reply.metadata.reply_to_message_id == ident:
+                about = reply.metadata
+                # An error may come from the SuperLink, which names itself as its sender.
+                if about.src_node_id != node and not reply.has_error():
+                    log(WARNING, "node %s answered what node %s was asked", about.src_node_id, node)
+                elif about.reply_to_message_id == ident:
                     found[ident] = reply
         except httpx.HTTPError as error:
             log(WARNING, "a reply could not be fetched, trying again: %s", shown(error))
@@ -81,10 +84,11 @@ def exchange(
         return answers
     began = time.monotonic()
     waiting = {ident: place for place, ident in enumerate(push(grid, messages)) if ident}
+    nodes = [message.metadata.dst_node_id for message in messages]
     good = 0
     while waiting:
         closing, over = good >= enough, time.monotonic() >= until  # before looking a last time
-        found, unreadable = pull(grid, list(waiting))
+        found, unreadable = pull(grid, {ident: nodes[place] for ident, place in waiting.items()})
         for ident in unreadable:
             answers.unreadable.add(waiting.pop(ident))
         for ident, reply in found.items():

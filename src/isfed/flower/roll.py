@@ -9,6 +9,7 @@ asked again until it answers; the first to claim a number keeps it while it is o
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from logging import INFO, WARNING
 from typing import Any
@@ -40,6 +41,7 @@ class Roll:
         self.names = None if names is None else {name: k for k, name in enumerate(names)}
         self.claims: dict[int, int] = {}  # node id -> agent, as answered
         self.ignored: set[int] = set()
+        self.doubted: set[str] = set()  # names that two nodes had, reported once
         self._asked: dict[str, tuple[int, float]] = {}  # question -> node, when to ask again
         self._failed: dict[int, float] = {}  # node -> when to ask again
         self.seen: set[int] = set()  # agents that have been online at least once
@@ -53,7 +55,7 @@ class Roll:
             return {}
         here: dict[int, int] = {}
         if self.names is not None:
-            here = {self.names[n.name]: n.node_id for n in nodes if n.name in self.names}
+            here = {self.names[n.name]: n.node_id for n in self._unique(nodes)}
         else:
             ids = [node.node_id for node in nodes]
             self._ask(grid, ids)
@@ -63,6 +65,18 @@ class Roll:
                     here.setdefault(self.claims[node], node)
         self.seen.update(here)
         return here
+
+    def _unique(self, nodes: list[Any]) -> list[Any]:
+        """Those with a name of ours that no other node has: of two, one is not the agent."""
+        assert self.names is not None
+        counts = Counter(node.name for node in nodes)
+        for name in self.names:
+            if counts[name] > 1 and name not in self.doubted:
+                self.doubted.add(name)
+                log(WARNING, "%s nodes are registered as %s: which is the agent cannot be told, "
+                    "and none is asked; `flwr supernode unregister` those that are not",
+                    counts[name], name)  # fmt: skip
+        return [node for node in nodes if node.name in self.names and counts[node.name] == 1]
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         """Ask those who have not said who they are, unless a question is on its way."""
@@ -84,7 +98,7 @@ class Roll:
 
     def _hear(self, grid: Grid) -> None:
         """Take the answers that have come; a node that failed is asked again."""
-        found, unreadable = exchange.pull(grid, list(self._asked))
+        found, unreadable = exchange.pull(grid, {q: node for q, (node, _) in self._asked.items()})
         again = time.monotonic() + RETRY_SECONDS
         for question in unreadable:
             self._failed[self._asked.pop(question)[0]] = again

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from isfed.algorithms import ISFedAvg
 from isfed.base import files
 from isfed.base.arguments import checked
-from isfed.base.checks import check_whole
+from isfed.base.checks import check_seed
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
 from isfed.federation.reports import RoundReport
@@ -77,7 +77,7 @@ class Strategy(FedAvg):
         **flower: Any,
     ) -> None:
         check_for_network(algorithm, num_agents)
-        check_whole(seed, name="seed", least=0)
+        check_seed(seed)
         if not join_limit >= 0.0:
             raise ValueError(f"join_limit={join_limit} must be a number of seconds >= 0")
         if not time_limit > 0.0:
@@ -159,7 +159,13 @@ class Strategy(FedAvg):
         standing = self.coordinator.standing
         before = standing.excluded.copy()
         timing = self._turns.timing(patient=self.coordinator.waits_for_all())
+        model = self.coordinator.params
         report = self.coordinator.close(self._turns.selection, self._turns.uploads(), timing)
+        if not self._layout.holds(self.coordinator.params):
+            # Agents could do nothing with infinities, and would be left out for their answers.
+            log(WARNING, "the step of round %s, of length %.3g, would overflow the model's type, "
+                "and is left out", server_round, report.step)  # fmt: skip
+            self.coordinator.cloud.params = model
         if self.checkpoint is not None:
             files.save_arrays(self.checkpoint, self.coordinator.state())
         log(INFO, "%s", report.line())

@@ -63,10 +63,14 @@ class Turns:
     def take(self, replies: Iterable[Message]) -> None:
         """Read replies that Flower's own loop has collected."""
         # Only now: a message gets its id when it is sent.
-        ids = [message.metadata.message_id for message in self.messages]
-        places = dict(zip(ids, self.places, strict=True))
+        sent = [message.metadata for message in self.messages]
+        places = {(m.message_id, m.dst_node_id): p for m, p in zip(sent, self.places, strict=True)}
+        nodes = {m.message_id: m.dst_node_id for m in sent}
         for reply in replies:
-            place = places.get(reply.metadata.reply_to_message_id)
+            ident, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if reply.has_error():
+                node = nodes.get(ident, node)  # may come from the SuperLink itself
+            place = places.get((ident, node))
             if place is not None and place not in self.read:
                 self._read(place, reply)
 

@@ -39,7 +39,7 @@ def check_agent(agent: Any, num_agents: int) -> int:
 
 def _weights(given: Any, num_agents: int) -> np.ndarray:
     """How much every agent counts, with mean 1."""
-    weights = np.asarray(given, dtype=np.float64)
+    weights = as_numbers(given, name="weights", objects=True).astype(np.float64)
     if weights.shape != (num_agents,) or not (np.isfinite(weights).all() and weights.min() > 0.0):
         raise ValueError(
             f"weights must be {num_agents} positive numbers, one per agent, got {weights}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isfed.base.arguments import check_fields
-from isfed.base.checks import check_whole, is_number
+from isfed.base.checks import check_seed, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import Softmax
@@ -68,7 +68,7 @@ class Synthetic:
 
     def make(self, *, seed: int = 0) -> Problem:
         """Generate the problem."""
-        check_whole(seed, name="seed", least=0)
+        check_seed(seed)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(Purpose.DATA),)))
         count, size, classes = self.num_agents, self.num_features, self.num_classes
         sizes = rng.lognormal(4.0, 2.0, count).astype(np.int64) + 50

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.base.arguments import check_fields
-from isfed.base.checks import check_whole
+from isfed.base.checks import check_seed, check_whole
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
 from isfed.problems.losses import LeastSquares
@@ -93,7 +93,7 @@ class Regression:
 
     def make(self, *, seed: int = 0) -> Problem:
         """Generate the problem."""
-        return make_regression(self, seed=check_whole(seed, name="seed", least=0))
+        return make_regression(self, seed=check_seed(seed))
 
 
 PAPER = Regression(name="paper")

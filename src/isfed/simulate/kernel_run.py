@@ -107,7 +107,7 @@ class KernelRun:
     ) -> None:
         if threads is not None:
             check_whole(threads, name="threads", least=1)
-        which = range(repetitions) if isinstance(repetitions, int) else repetitions
+        which = repetitions if isinstance(repetitions, range) else range(repetitions)
         self.threads = threads or num_cores()
         self.problem = problem
         self.algorithm = algorithm = with_step_size(problem, algorithm, initial=initial)

@@ -36,7 +36,7 @@ class RoundsRun:
         initial: np.ndarray,
         clock: Clock | None = None,
     ) -> None:
-        which = range(repetitions) if isinstance(repetitions, int) else repetitions
+        which = repetitions if isinstance(repetitions, range) else range(repetitions)
         self.problem = problem
         self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
         rules = self.algorithm.rules(problem.num_agents)

@@ -12,7 +12,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm, Plan
 from isfed.base.arguments import shown
-from isfed.base.checks import check_active, check_vector, check_whole
+from isfed.base.checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.arrays import compiled_design
 from isfed.federation.clock import Clock
 from isfed.federation.compiled_agents import CompiledAgents
@@ -125,7 +125,7 @@ def make_run(
         unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     """
-    check_whole(seed, name="seed", least=0)
+    check_seed(seed)
     if threads is not None:
         check_whole(threads, name="threads", least=1)
     if clock is not None and not isinstance(clock, Clock):
@@ -200,6 +200,7 @@ def simulate(
     (1, 20)
     """
     check_run(problem, algorithm, rounds, repetitions)
+    rounds, repetitions = int(rounds), int(repetitions)  # NumPy's may have few bits
     if progress is not None and not callable(progress):
         raise TypeError(f"progress={shown(progress)} must be a function")
     if measure is not None:

@@ -21,7 +21,7 @@ from isfed.algorithms import ISFedAvg, corrected
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.in_process import Federation
 from isfed.base.arguments import checked
-from isfed.base.checks import check_active, check_whole
+from isfed.base.checks import check_active, check_seed, check_whole
 from isfed.federation.agent import Agent, Upload
 from isfed.federation.agents import PLAIN_LOCAL, Local, Turns, Uploads
 from isfed.federation.correction import Reference
@@ -154,7 +154,7 @@ def certify(
     check_active(algorithm.num_active, problem.num_agents)
     check_uniform(algorithm)
     check_whole(rounds, name="rounds", least=0)
-    check_whole(seed, name="seed", least=0)
+    check_seed(seed)
     if samples < 2 or not 0.0 < confidence < 1.0:
         raise ValueError(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"

@@ -34,6 +34,7 @@ SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 # 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
 # memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
 WORTH = 10.0**0.02
+ROUNDING = 1e-9  # of a variance: what is nearer is equal
 SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
@@ -82,9 +83,9 @@ class Ways:
     step_size: mu, for which the numbers are.
     ways: by name, from the simplest to those that remember the most.
     sources: the error of uniform sampling, by its causes.
-    weighted: whether a correction should draw agents by their scores, agents=Memory(); without,
-        the variance would be more than 0.2 dB larger. The numbers of corrections are for this
-        choice.
+    weighted: whether a correction should draw agents by their scores, agents=Memory(): it should
+        wherever the variance is then smaller at all, for scores cost one number of a turn. The
+        numbers of corrections are for this choice.
     """
 
     step_size: float
@@ -94,11 +95,18 @@ class Ways:
 
     @property
     def best(self) -> Way:
-        """Uniform sampling if it is within 0.5 dB of the best way, else the simplest within 0.2."""
-        least = min(way.excess for way in self.ways.values())
-        if self.ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
-            return self.ways["uniform"]
-        return next(way for way in self.ways.values() if way.excess <= least * WORTH)
+        """Uniform sampling if it is within 0.5 dB of the best way, else the simplest within 0.2.
+
+        "drift" sends and remembers no more than "difference", so that it is chosen of the two
+        wherever it leaves less: where some agent takes several local steps.
+        """
+        ways = self.ways
+        least = min(way.excess for way in ways.values())
+        if ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
+            return ways["uniform"]
+        found = next(way for way in ways.values() if way.excess <= least * WORTH)
+        steered = found.name == "difference" and ways["drift"].excess < found.excess
+        return ways["drift"] if steered else found
 
     def recommendation(self) -> str:
         """What to do and why, in one or two sentences."""
@@ -188,8 +196,8 @@ def compare_ways(
     )
     by_news = memory.inclusion(num_active, weighted.agents.floor)
     scored, equal = (memory.variance(known) for known in (by_news, inclusion["uniform"]))
-    worth = equal > scored * WORTH
-    found["difference"] = found["drift"] = scored if worth else equal
+    worth = scored < equal * (1.0 - ROUNDING)
+    found["difference"] = found["drift"] = min(scored, equal)
     # Under a spread the cloud chooses between probabilities by score and equal ones by itself.
     found["drift, spread"] = min(
         memory.variance(known, spread=True) for known in (by_news, inclusion["uniform"])

@@ -19,7 +19,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.convert import numpy_type, reseed
+from isfed.torch.convert import all_finite, numpy_type, one_thread, reseed
 from isfed.torch.pool import Block, Pool, joined, part_of
 from isfed.torch.turn import Order, Outcome, Sampled, take_turn
 
@@ -86,48 +86,69 @@ class TorchAgents(AddressedAgents):
         if local.shift is not None:
             raise ValueError("drift is supported for linear losses only; use drift=0")
         apart = self.workers > 1 and turns.agents.size > 1
-        uploads = (self._apart if apart else self._here)(turns, round_index, local)
+        take = self._apart if apart else self.take_turns
+        uploads = take(turns, round_index, local, np.empty((turns.agents.size, self.num_params)))
         gradients = int(uploads.gradients.sum())
         scored = self.rules.agents.learns
         self.charge_turns(turns.agents.size, gradients, scored=scored, local=local)
         self.tick(turns.agents, uploads.gradients, round_index, local)
         return uploads
 
-    def _apart(self, turns: Turns, round_index: int, local: Local) -> Uploads:
-        """The turns in other processes; what the agents remember goes with them and comes back."""
+    def _apart(self, turns: Turns, round_index: int, local: Local, changes: np.ndarray) -> Uploads:
+        """The turns in several processes, of which this is one.
+
+        What the agents remember goes to the others with their turns, and comes back.
+        """
         if self.pool is None:
-            self.pool = Pool(self.problem, self.rules, self.workers, self.address)
+            self.pool = Pool(self.problem, self.rules, self.workers - 1, self.address)
         turns = turns._replace(params=np.asarray(turns.params, self.type))
-        edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int)
-        blocks = []
-        for begin, end in pairwise(edges.tolist()):
-            some, how = part_of(turns, local, slice(begin, end))
-            which = some.agents.tolist()
-            kept = [] if self.rules.examples.equal else which
-            nodes = {k: self.table(k).nodes for k in kept}
-            memory = {k: self.memory[k] for k in which if k in self.memory}
-            if which:
-                blocks.append(Block(some, round_index, how, nodes, memory))
-        done = self.pool.work(blocks)
-        for part in done:
+        edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int).tolist()
+        # This process also joins the parts, so that its own is the smallest: the first.
+        rows = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
+        blocks = [self._block(turns, local, round_index, some) for some in rows]
+        try:
+            started = self.pool.start(blocks[1:], self.type)
+            try:
+                with one_thread():
+                    mine = blocks[0]
+                    own = self.take_turns(mine.turns, round_index, mine.local, changes[rows[0]])
+            finally:
+                done = self.pool.finish(started)
+        except RuntimeError:
+            self.pool = None  # the next round begins with new processes
+            raise
+        for part, some in zip(done, rows[1:], strict=True):
+            changes[some] = part.uploads.changes
             for k, nodes in part.nodes.items():
                 self.table(k).nodes[:] = nodes
             self.memory.update(part.memory)
             self.told.update(part.told)
             self.trouble = self.trouble or part.trouble
-        return joined([part.uploads for part in done])
+        return joined([own, *(part.uploads for part in done)], changes)
 
-    def _here(self, turns: Turns, round_index: int, local: Local) -> Uploads:
-        """The turns one after the other."""
+    def _block(self, turns: Turns, local: Local, round_index: int, rows: slice) -> Block:
+        """Some of the turns of a round, with all that they need."""
+        some, how = part_of(turns, local, rows)
+        which = some.agents.tolist()
+        kept = [] if self.rules.examples.equal else which
+        nodes = {k: self.table(k).nodes for k in kept}
+        memory = {k: self.memory[k] for k in which if k in self.memory}
+        return Block(some, round_index, how, nodes, memory)
+
+    def take_turns(
+        self, turns: Turns, round_index: int, local: Local, changes: np.ndarray
+    ) -> Uploads:
+        """The turns one after the other in this process; fills `changes`, (n, M)."""
         count, size = turns.agents.size, self.num_params
-        changes, scores = np.empty((count, size)), np.empty(count)
+        scores = np.empty(count)
         gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
         velocity = np.zeros((count, size if local.momentum != 0.0 else 0))
         if local.velocity is not None:
             velocity[...] = local.velocity
         flat = self.network.worker.flat
+        # As the module can hold them.
         models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
-        starts = models.cpu().numpy()  # as the module can hold them
+        rows = torch.from_numpy(changes)
         with torch.random.fork_rng():
             for i, k in enumerate(turns.agents.tolist()):
                 order = Order(
@@ -140,12 +161,12 @@ class TorchAgents(AddressedAgents):
                 )
                 place = i if models.dim() == 2 else slice(None)
                 outcome, watch[i] = self._turn(order, models[place], round_index, local)
-                trained = flat.collect().cpu().numpy()
-                changes[i] = trained - starts[place]  # in the model's type, as it would cross
+                change = flat.collect() - models[place]  # in the model's type, as it would cross
+                rows[i].copy_(change)
                 self.told[k] = outcome.loss
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)
                 gradients[i] = outcome.gradients
-                if not self.trouble and not np.isfinite(changes[i]).all():
+                if not self.trouble and not all_finite(change):
                     self.trouble = (
                         f"agent {k} ended its turn of round {round_index} with a model that is "
                         "not finite"
@@ -194,7 +215,7 @@ class TorchAgents(AddressedAgents):
             stored = self.table(order.agent).mean_seen() ** 2
         if order.agent not in self.memory:
             self.memory[order.agent] = np.full(memory_size(rules.agents, change.size), -1.0)
-        gradient = change / (-order.step * order.steps)
+        gradient = change.astype(np.float64) / (-order.step * order.steps)
         return score_of_turn(
             int(rules.agents.score), rules.agents.rate, order.steps, order.batch_size,
             spread, stored, gradient, self.memory[order.agent],

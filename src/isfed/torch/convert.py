@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,23 @@ def numpy_type(dtype: torch.dtype) -> np.dtype:
     """The NumPy type with the same name; float32 for one that NumPy does not have."""
     name = str(dtype).removeprefix("torch.")
     return np.dtype(name) if hasattr(np, name) else np.dtype(np.float32)
+
+
+def all_finite(vector: Tensor) -> bool:
+    """Whether every number is finite; their squares usually say so, in one fast pass."""
+    square = float(torch.dot(vector, vector))
+    return math.isfinite(square) or bool(torch.isfinite(vector).all())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch uses one thread inside: other processes use the other cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from isfed.algorithms.fedavg import FedAvg
 from isfed.base.arguments import checked
-from isfed.base.checks import check_active, check_vector, check_whole
+from isfed.base.checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.agents import Turns
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
@@ -125,7 +125,7 @@ def diagnose(
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
     check_active(num_active, problem.num_agents)
     check_whole(draws, name="draws", least=1)
-    check_whole(seed, name="seed", least=0)
+    check_seed(seed)
     if not 0.0 < step_size < np.inf:
         raise ValueError(f"step_size={step_size} must be a positive number")
     model = network.initial()

@@ -46,6 +46,10 @@ class FlatModule:
         """The length of the vector."""
         return self.flat.numel()
 
+    def views_of(self, vector: Tensor) -> list[Tensor]:
+        """The places of the trainable parameters in a vector like `flat`."""
+        return _views(vector[: self.trained], [*self.params])
+
     def load(self, params: np.ndarray | Tensor) -> None:
         """Set the model."""
         source = torch.from_numpy(params) if isinstance(params, np.ndarray) else params

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isfed.base.arguments import check_fields
-from isfed.base.checks import check_whole
+from isfed.base.checks import check_seed
 from isfed.federation.agent import Rules
 from isfed.problems import FederatedData, Problem
 from isfed.torch.agents import TorchAgents
@@ -78,7 +78,7 @@ class Network:
                 f"reduction={getattr(self.loss, 'reduction', None)!r}"
             )
         check_fields(self)
-        check_whole(self.seed, name="seed", least=0)
+        check_seed(self.seed)
         if self.score not in ("last_layer", "exact"):
             raise ValueError(f"score={self.score!r} must be 'last_layer' or 'exact'")
         if self.other_layers not in ("refuse", "func"):
@@ -193,7 +193,7 @@ class Network:
         found = worker.batch(inputs, targets, weights, scored=positive)
         scores = found.norms if found.norms is not None else worker.scores(inputs, targets)
         gradient = np.zeros(worker.flat.size)  # buffers have none
-        gradient[: worker.flat.trained] = worker.flatten(found.gradients).cpu().numpy()
+        gradient[: worker.flat.trained] = worker.flatten(found).cpu().numpy()
         return gradient, _float64(scores)
 
     def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.base.arguments import checked
-from isfed.base.checks import check_whole
+from isfed.base.checks import check_seed, check_whole
 from isfed.base.files import load_arrays, save_arrays
 from isfed.federation.agents import Ledger
 from isfed.problems import Problem
@@ -202,7 +202,7 @@ def train(
 
     A run that diverges ends in a `DivergenceError`; the last good model is kept.
     """
-    check_whole(seed, name="seed", least=0)
+    check_seed(seed)
     check_whole(every, name="every", least=1)
     network = problem.loss
     if not isinstance(network, Network):

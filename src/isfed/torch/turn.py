@@ -151,9 +151,13 @@ class _PlainStep:
 
     def __init__(self, worker: Worker, step: float) -> None:
         self.params: list[Any] = worker.flat.params
+        self.model = worker.flat.flat[: worker.flat.trained]
         self.step = step
 
     def __call__(self, batch: Batch) -> None:
+        if batch.vector is not None:
+            self.model.add_(batch.vector, alpha=-self.step)
+            return
         pairs = zip(self.params, batch.gradients, strict=True)
         used = [(p, g) for p, g in pairs if g is not None]
         with torch.no_grad():
@@ -178,7 +182,7 @@ class _VectorStep:
 
     def direction(self, batch: Batch) -> Tensor:
         """Gradient, pull and correction."""
-        direction = self.worker.flatten(batch.gradients)
+        direction = self.worker.flatten(batch)
         if self.local.prox != 0.0:
             direction.add_(self.model - self.start, alpha=self.local.prox)
         if self.correction is not None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from isfed.torch.chain import Chain
 from isfed.torch.flat import FlatModule
 from isfed.torch.watch import Watch
 
@@ -22,6 +23,7 @@ class Batch(NamedTuple):
     gradients: Sequence[Tensor | None]  # of the weighted mean loss, None where there is none
     norms: Tensor | None  # (B,), if asked for
     loss: Tensor  # the weighted mean loss
+    vector: Tensor | None = None  # the gradients in one vector, if they are; until the next batch
 
 
 def per_example(values: Tensor) -> Tensor:
@@ -31,6 +33,12 @@ def per_example(values: Tensor) -> Tensor:
 
 def _mean(values: Tensor, share: Tensor | None) -> Tensor:
     return values.mean() if share is None else torch.dot(values, share)
+
+
+def _bound(slopes: Tensor, share: Tensor | None) -> Tensor:
+    """The norm of every loss's gradient in the outputs, from that of the weighted mean."""
+    norms = torch.linalg.vector_norm(slopes.flatten(1), dim=1)
+    return norms * len(norms) if share is None else norms / share
 
 
 class Worker:
@@ -44,6 +52,7 @@ class Worker:
         self.module: nn.Module = flat.module
         self.loss = loss
         self.watch = watch
+        self.chain = Chain.of(flat, loss)
 
     def values(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of every example."""
@@ -59,6 +68,8 @@ class Worker:
         share = None if weight is None else weight / len(x)
         if scored and self.watch is not None:
             return self._watched(x, y, share, self.watch)
+        if self.chain is not None and self.chain.takes(x, y):
+            return self._chained(x, y, share, self.chain, scored=scored)
         outputs = self.module(x)
         mean = _mean(per_example(self.loss(outputs, y)), share)
         if not scored:
@@ -66,9 +77,13 @@ class Worker:
             return Batch(gradients, None, mean.detach())
         wanted = [outputs, *self.flat.params]
         slopes, *gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
-        norms = torch.linalg.vector_norm(slopes.flatten(1), dim=1)
-        norms = norms * len(x) if share is None else norms / share
-        return Batch(gradients, norms, mean.detach())
+        return Batch(gradients, _bound(slopes, share), mean.detach())
+
+    def _chained(self, x, y, share: Tensor | None, chain: Chain, *, scored: bool) -> Batch:
+        """The same without autograd."""
+        mean, slopes = chain.batch(x, y, share)
+        norms = _bound(slopes, share) if scored else None
+        return Batch(chain.gradients, norms, mean, chain.gradient)
 
     def _watched(self, x: Tensor, y: Tensor, share: Tensor | None, watch: Watch) -> Batch:
         """The same with exact norms."""
@@ -112,9 +127,14 @@ class Worker:
         (gradient,) = torch.autograd.grad(per_example(self.loss(outputs, y)).sum(), outputs)
         return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
 
-    def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """One vector of the trainable parameters' gradients; 0 where one took no part."""
-        params = self.flat.params
+    def flatten(self, batch: Batch) -> Tensor:
+        """One vector of the trainable parameters' gradients; 0 where one took no part.
+
+        The caller may change it, and must be done with it before the next batch.
+        """
+        if batch.vector is not None:
+            return batch.vector
+        gradients, params = batch.gradients, self.flat.params
         parts = [
             p.new_zeros(p.numel()) if g is None else g.reshape(-1)
             for g, p in zip(gradients, params, strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers
 from isfed.base.compiled import compiled, inlined
 from isfed.base.streams import Stream, as_stream, below, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
@@ -102,10 +103,7 @@ class LocalPivotal:
             return
         from scipy.spatial import KDTree  # takes a while to import
 
-        try:
-            points = np.ascontiguousarray(self.points, np.float64)
-        except (TypeError, ValueError):  # rows of different lengths, or words
-            points = np.empty(0)
+        points = np.ascontiguousarray(as_numbers(self.points, name="points"), np.float64)
         points = points[:, None] if points.ndim == 1 else points
         if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
             raise ValueError(

@@ -1,0 +1,151 @@
+"""The gradient by hand against autograd's, and who goes which way."""
+
+# pyright: reportMissingImports=false
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from isfed.torch import Network
+from isfed.torch.models import cnn, mlp, softmax
+
+
+def deep() -> nn.Module:
+    """In-place layers after layers that need their outputs, and a ReLU at both ends."""
+    inner = nn.Sequential(nn.Linear(49, 9), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.ReLU())
+    return nn.Sequential(nn.ReLU(), nn.Flatten(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
+
+
+def images() -> nn.Module:
+    """Convolutions and pooling in unusual orders and shapes."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 7)), nn.Conv2d(1, 4, 3, padding=2, stride=2), nn.Tanh(), nn.ReLU(),
+        nn.MaxPool2d(2, stride=1, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 2, groups=2, bias=False),
+        nn.ReLU(), nn.MaxPool2d((2, 3), ceil_mode=True), nn.Conv2d(6, 1, 1), nn.MaxPool2d(1),
+        nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+
+
+def made(build):
+    module = build()
+    module(torch.zeros(1, 7, 7))  # gives lazy layers their shapes
+    return module
+
+
+LINEAR = {
+    "softmax": lambda: softmax((7, 7), 5, 0),
+    "mlp": lambda: mlp((7, 7), 5, 33),
+    "deep": deep,
+}
+CONVOLUTIONS = {"cnn": lambda: cnn((7, 7), 5, 12), "images": images}
+
+
+def batches(dtype: torch.dtype):
+    generator = torch.Generator().manual_seed(3)
+    for count in (1, 8, 21):
+        x = torch.randn(count, 7, 7, generator=generator, dtype=dtype)
+        y = torch.randint(5, (count,), generator=generator)
+        weight = torch.rand(count, generator=generator, dtype=dtype) + 0.1
+        yield x, y, None
+        yield x, y, weight
+
+
+def by_hand_and_autograd(worker, x, y, weight):
+    """(gradient, scores, loss) of both."""
+    assert worker.chain is not None
+    kept = x.clone()
+    found = worker.batch(x, y, weight, scored=True)
+    assert found.vector is not None, "it went through autograd"
+    assert torch.equal(x, kept), "the data were changed"
+    first = (found.vector.clone(), found.norms, found.loss)
+    chain, worker.chain = worker.chain, None
+    found = worker.batch(x, y, weight, scored=True)
+    worker.chain = chain
+    return first, (worker.flatten(found), found.norms, found.loss)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_layers_give_the_bits_of_autograd(name):
+    worker = Network(LINEAR[name]).make_worker()
+    for x, y, weight in batches(torch.float32):
+        for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, weight), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_give_the_numbers_of_autograd(name):
+    worker = Network(lambda: made(CONVOLUTIONS[name]).double()).make_worker()
+    for x, y, weight in batches(torch.float64):
+        for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, weight), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_examples_that_cross_entropy_ignores_count_for_nothing():
+    loss = nn.CrossEntropyLoss(reduction="none", ignore_index=2)
+    worker = Network(LINEAR["mlp"], loss=loss).make_worker()
+    x, y = torch.randn(6, 7, 7), torch.tensor([0, 2, 1, 2, 3, 4])
+    for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, None), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+class Doubled(nn.Linear):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+def tied() -> nn.Module:
+    layer = nn.Linear(49, 49)
+    return nn.Sequential(nn.Flatten(), layer, layer)
+
+
+def frozen() -> nn.Module:
+    module = mlp((7, 7), 5, 8)
+    module[1].bias.requires_grad = False
+    return module
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(nn.Flatten(), Doubled(49, 5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(49, 5), nn.Dropout(0.5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(49, 5), nn.BatchNorm1d(5)),
+        lambda: nn.Sequential(nn.Flatten(), weight_norm(nn.Linear(49, 5))),
+        lambda: nn.Sequential(nn.Conv1d(7, 5, 7), nn.Flatten()),
+        tied,
+        frozen,
+    ],
+)  # fmt: skip
+def test_every_other_module_goes_through_autograd(build):
+    assert Network(build).make_worker().chain is None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1),
+        nn.CrossEntropyLoss(reduction="none", weight=torch.ones(5)),
+        lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none"),
+    ],
+)
+def test_every_other_loss_goes_through_autograd(loss):
+    assert Network(LINEAR["mlp"], loss=loss).make_worker().chain is None
+
+
+def test_rows_that_a_layer_by_hand_does_not_take_go_through_autograd():
+    worker = Network(lambda: nn.Sequential(nn.Linear(7, 5), nn.Flatten())).make_worker()
+    assert worker.chain is not None  # whether x is a matrix shows later
+    assert worker.batch(torch.randn(3, 7, 7), torch.zeros(3).long(), None, scored=False)
+    assert not worker.chain.takes(torch.randn(3, 7, 7), torch.zeros(3).long())
+
+
+def test_a_hook_that_comes_later_is_called():
+    worker = Network(LINEAR["mlp"]).make_worker()
+    called = []
+    hook = worker.module[2].register_forward_hook(lambda *_: called.append(1))
+    x, y = torch.randn(3, 7, 7), torch.zeros(3).long()
+    assert worker.batch(x, y, None, scored=False).vector is None
+    assert called
+    hook.remove()
+    assert worker.batch(x, y, None, scored=False).vector is not None
