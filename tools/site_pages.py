@@ -158,10 +158,10 @@ def keys_page() -> str:
 
     parts = [
         "# TOML keys",
-        "`isfed run FILE.toml` reads these. [Experiments](../experiments.md) shows whole files. A "
-        "key or value that is not known is an error that names the nearest one. Where a method, a "
-        "policy, a design or a loss is named, `module:Class` names [one of your own]"
-        "(../extend.md#in-a-configuration-file).",
+        "These are the keys of the file that `isfed run FILE.toml` reads. [Experiments]"
+        "(../experiments.md) shows whole files. An unknown key or value is an error that suggests "
+        "the nearest known one. Methods, policies, designs and losses of your own are named as "
+        "[`module:Class`](../extend.md#in-a-configuration-file).",
         *_experiment_keys(),
         *_problem_keys(),
         "## Policies",
