@@ -1,17 +1,20 @@
 """Size, direction and drift: every way to sample, on every problem.
 
     python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
+                                            [--missing]
     python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
     python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
     python benchmarks/variance_study.py page       # both, the tables into docs/variance.md
     python benchmarks/variance_study.py keep       # means and errors into benchmarks/variance.json
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
-over four step sizes with seeds of their own, and then run with `--seeds` others. Where a turn is one
-step and nothing is lost, the two best step sizes are told apart with three more tuning seeds: there
-the noise of a single run is larger than what lies between them. One file for every
-cell and method in benchmarks/results/variance: what is there is not run again. What is not there is
-taken from benchmarks/variance.json, so that tables and page can be made without running anything.
+over four step sizes with seeds of their own, and then run with `--seeds` others. Where a turn is
+one step and nothing is lost, the two best step sizes are told apart with three more tuning seeds:
+there the noise of a single run is larger than what lies between them.
+
+One file for every cell and method in benchmarks/results/variance: what is there is not run again.
+What is not there is taken from benchmarks/variance.json, so that tables and page can be made
+without running anything; with `--missing` only what is in neither is run.
 """
 
 from __future__ import annotations
@@ -194,13 +197,17 @@ def path_of(cell: Cell, method: str) -> Path:
     return RESULTS / str(variance_problems.PIXELS) / cell.name / f"{name}.json"
 
 
-def run(num_seeds: int, minutes: float, only: str) -> None:
-    """All that is missing, until the time is up."""
+def run(num_seeds: int, minutes: float, only: str, *, missing: bool = False) -> None:
+    """All that is missing in the folder, or nowhere to be found, until the time is up."""
+    from variance_kept import measured
+
     end = time.monotonic() + 60.0 * minutes
     later = [method for method in METHODS if method not in FIRST]
     for cell, method in [(c, m) for methods in (FIRST, later) for c in cells() for m in methods]:
         place = path_of(cell, method)
         if place.exists() or only not in f"{cell.name} {method}":
+            continue
+        if missing and measured(cell, method) is not None:
             continue
         if time.monotonic() > end:
             return
@@ -222,11 +229,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--only", default="")
+    parser.add_argument("--missing", action="store_true")
     parser.add_argument("--pixels", type=int, default=14, choices=(7, 14))
     given = parser.parse_args()
     variance_problems.PIXELS = given.pixels
     if given.command == "run":
-        run(given.seeds, given.minutes, given.only)
+        run(given.seeds, given.minutes, given.only, missing=given.missing)
         return
     import variance_kept
     import variance_page
