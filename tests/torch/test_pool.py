@@ -85,7 +85,7 @@ def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
     turns = Turns(np.arange(5), params, np.full(5, 0.1))
     before = agents.work(turns, 0).changes.copy()
     pool = agents.pool
-    mailbox, folder = Path(pool.mailbox.folder.name), Path(pool.folder.name)
+    mailbox, folder = pool.mailbox.folder.path, pool.folder.path
     assert mailbox in _mail()
     Path(flag).touch()
     with pytest.raises(RuntimeError, match="takes turns of the agents has ended"):
@@ -94,7 +94,7 @@ def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
     assert not folder.exists()
     Path(flag).unlink()
     np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
-    again = Path(agents.pool.mailbox.folder.name)
+    again = agents.pool.mailbox.folder.path
     assert again in _mail()
     del pool
     agents.pool = None  # collected

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.in_process import Federation
-from isfed.base import files
+from isfed.base.folders import HeldFolder, abandoned
 from isfed.flower import require_flwr
 from isfed.flower.processes import FederationError, LocalFederation, end_marked, is_running
 
 QUIET_SECONDS = 600.0  # no round ends for so long: give up
-PREFIX, LOCK_FILE, MARK_FILE = "isfed-demo-", "lock", "mark"
+PREFIX, MARK_FILE = "isfed-demo-", "mark"
 Say = Callable[[str], None]
 
 
@@ -48,29 +46,20 @@ def terminable() -> Iterator[None]:
 @contextmanager
 def demo_folder() -> Iterator[Path]:
     """A temporary folder that only its owner can enter; its lock shows others that it is in use."""
-    new = Path(tempfile.mkdtemp(prefix="isfed-"))
-    with files.hold(new / LOCK_FILE):
-        folder = new.rename(new.with_name(new.name.replace("isfed-", PREFIX, 1)))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder)
+    folder = HeldFolder(PREFIX)
+    try:
+        yield folder.path
+    finally:
+        folder.close()
 
 
 def remove_leftovers() -> list[Path]:
     """Remove the folders of demos that were killed, with their keys, and end their processes."""
     removed = []
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            with files.hold(folder / LOCK_FILE):  # the system lets go of it when a process dies
-                mark = folder / MARK_FILE
-                if mark.exists():
-                    end_marked(mark.read_text(encoding="utf-8"))
-                shutil.rmtree(folder)
-        except (BlockingIOError, FileNotFoundError, NotADirectoryError):
-            continue  # in use, or another start was faster
+    for folder in abandoned(PREFIX):
+        mark = folder / MARK_FILE
+        if mark.exists():
+            end_marked(mark.read_text(encoding="utf-8"))
         removed.append(folder)
     return removed
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-import tempfile
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from isfed.base.folders import HeldFolder, remove_abandoned
+
+PREFIX = "isfed-mail-"
 MEMORY = Path("/dev/shm")  # a folder of files that are never written to a disk, on Linux
 _ALIGN = 64
 _OPEN: dict[str, np.ndarray] = {}  # of a worker process: the mailbox that it has mapped
@@ -34,7 +36,7 @@ class Mailbox:
     """Places for the arrays of one round; `clear` makes room for the next round's."""
 
     def __init__(self) -> None:
-        self.folder: tempfile.TemporaryDirectory | None = None
+        self.folder: HeldFolder | None = None
         self.bytes = np.empty(0, np.uint8)
         self.path, self.used = "", 0
 
@@ -45,13 +47,11 @@ class Mailbox:
             return
         self.close()
         in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 * size
-        self.folder = tempfile.TemporaryDirectory(
-            prefix="isfed-mail-",
-            dir=MEMORY if in_memory else None,
-            ignore_cleanup_errors=True,  # Windows keeps a file that somebody has mapped
-        )
+        parent = MEMORY if in_memory else None
+        remove_abandoned(PREFIX, parent)
+        self.folder = HeldFolder(PREFIX, parent)
         # Another name for every size: a process that has the old file finds that it is another.
-        self.path = str(Path(self.folder.name) / str(size))
+        self.path = str(self.folder.path / str(size))
         with open(self.path, "wb") as file:
             if hasattr(os, "posix_fallocate"):  # or writing would be fatal where there is no room
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -79,7 +79,7 @@ class Mailbox:
         """Remove the file; arrays that are still in use keep their memory until they are not."""
         self.bytes = np.empty(0, np.uint8)
         if self.folder is not None:
-            self.folder.cleanup()
+            self.folder.close()
             self.folder = None
 
 

@@ -9,7 +9,6 @@ and changes cross in memory that all of them see, the rest through pipes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,11 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isfed.base.folders import HeldFolder, remove_abandoned
 from isfed.federation.agents import Local, Turns, Uploads
 from isfed.torch.mailbox import Mailbox, Place, received, space
 
 _HERE: dict[str, Any] = {}  # of a worker process: its agents
 NOTHING = np.empty(0)
+PREFIX = "isfed-pool-"
 
 
 class Block(NamedTuple):
@@ -85,13 +86,11 @@ class Pool:
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.mailbox = Mailbox()
-        self.folder = tempfile.TemporaryDirectory(
-            prefix="isfed-pool-",
-            ignore_cleanup_errors=True,  # Windows removes no file that a process still maps
-        )
-        joblib.dump((_Sent(problem), rules), Path(self.folder.name) / "problem.joblib")
+        remove_abandoned(PREFIX)
+        self.folder = HeldFolder(PREFIX)
+        joblib.dump((_Sent(problem), rules), self.folder.path / "problem.joblib")
         self.processes = ProcessPoolExecutor(
-            processes, initializer=_begin, initargs=(self.folder.name, address)
+            processes, initializer=_begin, initargs=(str(self.folder.path), address)
         )
 
     def start(self, blocks: list[Block], dtype: np.dtype) -> list[Started]:
@@ -145,7 +144,7 @@ class Pool:
         """End the processes, and remove what they shared."""
         self.processes.shutdown(wait=False, kill_workers=True)
         self.mailbox.close()
-        self.folder.cleanup()
+        self.folder.close()
 
     def __del__(self) -> None:
         if hasattr(self, "processes"):
