@@ -169,7 +169,7 @@ def compare_ways(
 
     >>> from isfed import EQUAL
     >>> compare_ways(EQUAL.make(), num_active=6).best.name
-    'difference'
+    'drift'
     """
     check_active(num_active, problem.num_agents)
     if rounds is not None:
