@@ -281,12 +281,13 @@ def test_counts_beyond_every_array_are_refused_by_name(name, argument):
 
 
 def test_a_seed_may_be_of_any_size():
-    seed = np.random.SeedSequence().entropy  # 128 bits
+    seed: Any = np.random.SeedSequence().entropy  # 128 bits
     assert isfed.simulate(small(), method(), rounds=1, seed=seed).msd.shape == (1, 1)
 
 
 def test_numbers_of_few_bits_are_taken_as_what_they_are():
-    counted = {"rounds": np.int8(2), "repetitions": np.int64(3)}
+    counted: dict[str, Any] = {"rounds": np.int8(2), "repetitions": np.int64(3)}
+    sizes: dict[str, Any] = {"num_agents": np.int8(3), "num_examples": np.int8(100)}
     assert isfed.simulate(small(), method(), **counted).msd.shape == (3, 2)
-    wide = isfed.Regression(num_agents=np.int8(3), num_examples=np.int8(100))
+    wide = isfed.Regression(**sizes)
     assert wide.make().data.num_examples.tolist() == [100] * 3

@@ -77,8 +77,9 @@ def test_share_of_noisy_agents(share, expected):
     ("changes", "message"),
     [
         ({"num_agents": 0}, "num_agents=0 must be a whole number >= 1"),
-        ({"num_examples": 2**63}, "num_examples=9223372036854775808 .* than any memory holds"),
-        ({"num_agents": 10**400}, "num_agents=10+, num_examples=100 .* than any memory holds"),
+        ({"num_examples": 2**63}, "num_examples=9223372036854775808 must be .* at most"),
+        ({"num_agents": 10**400}, r"num_agents=10+\.\.\. must be .* at most"),
+        ({"num_agents": 2**40, "num_examples": 2**40}, "make more numbers than any memory holds"),
         ({"num_examples": -1}, "num_examples=-1 must be a whole number >= 1"),
         ({"num_features": 0}, "num_features=0 must be a whole number >= 1"),
         ({"feature_variance": (0.0, 1.0)}, r"feature_variance=\(0.0, 1.0\) must be a range"),
