@@ -19,7 +19,9 @@ def page(tmp_path_factory):
         folder = tmp_path_factory.mktemp("extend")
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
+        sys.modules.pop("my_sampler", None)  # tests of the registry have one of this name, too
         yield run_page("docs/extend.md", folder) | {"folder": folder}
+    sys.modules.pop("my_sampler", None)
     for registry, before in known:  # the names that the page gives are its own
         registry._known = before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -245,7 +246,7 @@ def test_a_file_names_spreads(table, design):
         ({"agent_design": "local-pivotal"}, ["needs points", "Spread(LocalPivotal())"]),
         (
             {"agent_design": {"design": "local-pivotal", "points": [[1, 2], [3]]}},
-            ["as many numbers in each", "[[1, 2], [3]]"],
+            ["rows of equal length", "[[1, 2], [3]]"],
         ),
         ({"correction": "drif"}, ["'drif'", "'drift'"]),
         ({"correction": {"kind": "drift", "gain": 2}}, ["gain=2", "between 0 and 1"]),
@@ -327,6 +328,9 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for known in (DESIGNS, METHODS):
         monkeypatch.setattr(known, "_known", dict(known._known))
+    sys.modules.pop("my_sampler", None)  # a page of the documents has one of this name, too
+    yield
+    sys.modules.pop("my_sampler", None)
 
 
 def test_a_file_names_a_class_of_ones_own_by_its_module(mine):

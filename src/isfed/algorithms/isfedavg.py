@@ -154,7 +154,7 @@ class ISFedAvg:
                 "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
                 "of what the agents send as points: Spread(LocalPivotal())"
             )
-        if not matches(self.costs, Sequence):
+        if not matches(self.costs, Sequence[Any]):
             raise ValueError(
                 f"costs={shown(self.costs)} must be positive numbers, one for each agent"
             )

@@ -60,8 +60,8 @@ def as_numbers(value: Any, *, name: str, objects: bool = False) -> np.ndarray:
         raise ValueError(f"{name} has masked entries; fill them in or leave them out")
     try:
         array = np.asarray(value)
-    except Exception as error:  # an object of somebody else's may refuse in any way
-        raise ValueError(f"{name} must be numbers in rows of equal length ({error})") from None
+    except Exception:  # an object of somebody else's may refuse in any way
+        raise ValueError(f"{name}={shown(value)} must be numbers in rows of equal length") from None
     if objects and array.dtype.kind == "O" and all(isinstance(entry, Real) for entry in array.flat):
         try:
             array = array.astype(np.float64)
