@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from bad_arguments import complaint, complaints
 
@@ -113,6 +114,7 @@ def rules() -> Rules:
 HALF = [0.5, 0.5]
 ROWS = {"features": np.eye(2), "targets": np.ones(2), "offsets": [0, 1, 2]}
 RUN = {"problem": small, "algorithm": method, "rounds": 2, "engine": "objects"}
+TABLE = pa.table({"a": ["one", "one", "two", "two"], "x": [1, 2, 3, 5], "t": [0.0, 1.0, 2.0, 3.0]})
 OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "Memory": (isfed.Memory, {}, {"floor": "share", "score": "object", "rate": "share"}),
     "Running": (isfed.Running, {}, {"floor": "share"}),
@@ -183,7 +185,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "History.watched": (lambda **k: history().watched(**k), {}, {"column": "word"}),
     "History.variance_ratio": (lambda **k: history().variance_ratio(**k), {}, {"rate": "share"}),
     "History.steady": (lambda **k: history().steady(**k), {}, {"share": "share"}),
-    "read_table": (isfed.read_table, {"source": {"a": [1], "t": [1]},
+    "read_table": (isfed.read_table, {"source": TABLE,
                                       "columns": Columns(agent="a", target="t")}, {
         "columns": "object", "reading": "object?", "release": "flag"}),
     "LocalPivotal": (isfed.LocalPivotal, {}, {"points": "array"}),
