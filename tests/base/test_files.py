@@ -102,3 +102,30 @@ def test_a_byte_that_was_changed_in_a_table_is_noticed(tmp_path):
     np.testing.assert_array_equal(read_columns(path)["a"], known["a"])
     with pytest.raises(FileNotFoundError):
         read_columns(tmp_path / "absent.parquet")
+
+
+def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    known = {"name": ["one", "two"] * 20, "round": np.arange(40), "x": rng.random(40)}
+    known["x"][3] = np.nan  # absent in the file
+    path = tmp_path / "a.parquet"
+    write_columns(path, known)
+    content = path.read_bytes()
+    messages = []
+    for at in range(0, len(content), 3):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        try:
+            found = read_columns(path)
+        except ValueError as error:
+            messages.append(str(error))
+            continue
+        for name, column in known.items():
+            np.testing.assert_array_equal(found[name], column)
+    assert len(messages) > len(content) / 6  # half of those tried
+    assert all("a.parquet is damaged" in message for message in messages)
+
+
+def test_a_folder_in_the_place_of_a_table_is_no_table(tmp_path):
+    (tmp_path / "a.parquet").mkdir()
+    with pytest.raises(ValueError, match=r"a\.parquet is damaged .a folder"):
+        read_columns(tmp_path / "a.parquet")

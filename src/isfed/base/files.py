@@ -197,14 +197,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write a Parquet file of columns of equal length."""
+    """Write a Parquet file of columns of equal length, with a checksum of what is in them."""
     import pyarrow as pa  # here, because an import of PyArrow takes a while
     import pyarrow.parquet as pq
 
     # What is not known is absent in the file, not a number that is none.
-    arrays = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
+    table = pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
     sink = io.BytesIO()
-    pq.write_table(pa.table(arrays), sink, write_page_checksum=True)
+    # Page checksums do not cover the headers, by which a flipped byte can change numbers as well.
+    marked = table.replace_schema_metadata({CHECKSUM: _checksum(_texts(_arrays(table)))})
+    pq.write_table(marked, sink, write_page_checksum=True)
     write_whole(path, sink.getvalue())
 
 
@@ -213,10 +215,25 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if path.is_dir():  # which would be read as a table in parts, of none
+        raise ValueError(f"{path} is damaged (a folder where a file should be)")
     try:
         table = pq.read_table(path, page_checksum_verification=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        columns = _arrays(table)
+    except (ValueError, OSError, pa.ArrowException) as error:  # names need not be UTF-8 any more
         if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) is not None:
             raise  # of the disk, not of the content
         raise ValueError(f"{path} is damaged ({error})") from error
+    given = (table.schema.metadata or {}).get(CHECKSUM.encode())  # earlier versions wrote none
+    if given is not None and given.decode(errors="replace") != _checksum(_texts(columns)):
+        raise ValueError(f"{path} is damaged (its checksum does not match)")
+    return columns
+
+
+def _arrays(table: Any) -> dict[str, np.ndarray]:
     return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _texts(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same with words of a fixed length instead of objects, which have no bytes."""
+    return {n: c.astype(str) if c.dtype.kind == "O" else c for n, c in columns.items()}
