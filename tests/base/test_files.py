@@ -88,6 +88,28 @@ def test_parts_of_files_are_cleared_away(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_a_part_that_another_process_cleared_away_is_written_again(tmp_path, monkeypatch):
+    chmod, cleared = os.chmod, []
+
+    def clear_first(name, mode):
+        if len(cleared) < 2:
+            cleared.append(name)
+            clear_parts(tmp_path)
+        chmod(name, mode)
+
+    monkeypatch.setattr("os.chmod", clear_first)
+    write_json(tmp_path / "a.json", {"x": 1})
+    assert len(cleared) == 2
+    assert read_json(tmp_path / "a.json") == {"x": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_part_that_is_always_cleared_away_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.chmod", lambda *_: clear_parts(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        write_json(tmp_path / "a.json", {"x": 1})
+
+
 def test_a_byte_that_was_changed_in_a_table_is_noticed(tmp_path):
     path = tmp_path / "t.parquet"
     known = {"a": np.random.default_rng(0).normal(size=50), "n": np.arange(50)}

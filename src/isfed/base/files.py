@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ import numpy as np
 OWNER_ONLY = 0o600
 CHECKSUM = "checksum"  # the name of an array
 PART = ".part"  # the end of the name of a file that is not whole yet
+TRIES = 3  # to write a file, while others take what is not whole yet for a dead process's
 WINDOWS = os.name == "nt"
 PATIENCE = (0.01, 0.05, 0.2, 0.5)  # seconds between two tries to rename, on Windows
 
@@ -27,6 +29,13 @@ PATIENCE = (0.01, 0.05, 0.2, 0.5)  # seconds between two tries to rename, on Win
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write to a temporary file beside `path`, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(FileNotFoundError):  # another process cleared it away
+            return _write(path, content, mode)
+    _write(path, content, mode)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
