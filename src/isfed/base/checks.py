@@ -31,9 +31,10 @@ def check_whole(value: Any, *, name: str, least: int) -> int:
     )
     if not whole or value < least:
         raise ValueError(f"{name}={shown(value)} must be a whole number >= {least}")
-    if value > LARGEST:
+    number = int(value)
+    if number > LARGEST:
         raise ValueError(f"{name}={shown(value)} must be a whole number, at most {LARGEST}")
-    return int(value)
+    return number
 
 
 def check_seed(value: Any) -> int:
