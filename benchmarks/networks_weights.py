@@ -2,9 +2,10 @@
 
     python benchmarks/networks_weights.py
 
-With 20 passes an agent takes as many steps as it has rows, so a method that does not divide by E_k
-moves the model mostly the way of large agents. The minimisers of both risks, with a small ridge
-(without one there need not be any), show what this is worth on test rows that are pooled.
+With 20 passes of batches of 10 an agent takes twice as many steps as it has rows, so a method that
+does not divide by E_k moves the model mostly the way of large agents. The minimisers of both risks,
+with a small ridge (without one there need not be any), show what this is worth on test rows that
+are pooled.
 """
 
 from __future__ import annotations
