@@ -106,7 +106,8 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
 def unpack_arrays(content: bytes | Path) -> dict[str, np.ndarray]:
     """What `pack_arrays` packed; a ValueError if it is anything else."""
     try:
-        with np.load(io.BytesIO(content) if isinstance(content, bytes) else content) as file:
+        source = io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")  # noqa: SIM115
+        with source, np.load(source) as file:  # which leaves a damaged file open
             arrays = {name: file[name] for name in file.files}
         given = str(arrays.pop(CHECKSUM))
     except KeyError:
