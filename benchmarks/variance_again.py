@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from variance_kept import measured
-from variance_page import heading, recommended, result
+from variance_page import as_text, heading, recommended, result
 from variance_problems import PRESETS, largest_step
 from variance_study import FIRST, METHODS, Cell, cells, errors, tune
 
@@ -58,10 +58,7 @@ def again(cell: Cell, method: str, num_seeds: int) -> np.ndarray:
 
 def shown(cell: Cell, found: np.ndarray) -> str:
     """Mean and standard error, as in the tables of the study."""
-    mean, error = float(found.mean()), float(found.std(ddof=1) / math.sqrt(found.size))
-    if cell.problem in PRESETS:
-        return f"{10 * math.log10(mean):.1f} ± {10 / math.log(10) * error / mean:.1f} dB"
-    return f"{1e3 * mean:.2f} ± {1e3 * error:.2f}"
+    return as_text(cell, float(found.mean()), float(found.std(ddof=1) / math.sqrt(found.size)))
 
 
 def main() -> None:

@@ -42,7 +42,11 @@ def shown(cell: Cell, method: str) -> str:
     found = result(cell, method)
     if found is None:
         return ""
-    mean, error = found
+    return as_text(cell, *found)
+
+
+def as_text(cell: Cell, mean: float, error: float) -> str:
+    """A mean and its standard error, in the units of a cell."""
     if not math.isfinite(mean):
         return "diverged"
     if cell.problem in PRESETS:

@@ -1,6 +1,7 @@
 """Folders of killed processes are removed by the next one, and those in use are not."""
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,20 @@ def test_a_folder_is_there_until_it_is_closed_or_collected(tmp_path):
     del collected
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps what another process still maps")
+def test_what_cannot_be_removed_is_an_error(tmp_path, monkeypatch):
+    folder = HeldFolder("some-", tmp_path)
+
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", refuse)
+        with pytest.raises(PermissionError):
+            folder.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing can be killed like this")

@@ -6,6 +6,7 @@ next process can tell an abandoned folder from one in use, and remove it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -49,7 +50,9 @@ def _make(prefix: str, parent: Path | None) -> tuple[Path, TextIO]:
 def _remove(path: Path, lock: TextIO) -> None:
     if os.name == "nt":  # removes no file that is open
         lock.close()
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):  # somebody else removed it
+        # Keys that stay are an error; Windows keeps what another process still maps.
+        shutil.rmtree(path, ignore_errors=os.name == "nt")
     lock.close()
 
 
