@@ -49,7 +49,7 @@ LAST_SHARE = 0.25
 class Setting:
     """One set-up: the problem, who is heard, and for how long.
 
-    grid: step sizes of a local step.
+    grid: step sizes of a local step; it grows while the best is at its edge.
     targets: accuracies whose rounds, bytes and seconds are told.
     fixed: a step size at which nothing is chosen, as published.
     """
@@ -136,6 +136,7 @@ class NetworkStudy(Configured):
     seed: int = 0
     grid_rounds: int = 100
     grid_repetitions: int = 2
+    widen: int = 3  # how often the grid may grow at each end
     only: Sequence[str] = ()  # the methods to run; all unless given
     kind: ClassVar[str] = "networks"
 
@@ -169,6 +170,7 @@ class NetworkStudy(Configured):
                 "grid": list(self.setting.grid),
                 "rounds": self.grid_rounds,
                 "repetitions": self.grid_repetitions,
+                "widen": self.widen,
             },
             "algorithm": [write_algorithm(name, a) for name, a in self.methods.items()],
         }
@@ -206,7 +208,7 @@ def quick(study: NetworkStudy) -> NetworkStudy:
         rounds=min(setting.rounds, 30),
         grid=setting.grid[-2:] if setting.fixed is None else setting.grid,
     )
-    return replace(study, setting=small, repetitions=2, grid_rounds=10, grid_repetitions=1)
+    return replace(study, setting=small, repetitions=2, grid_rounds=10, grid_repetitions=1, widen=0)
 
 
 def run_networks(study: NetworkStudy, folder: Path, **options: Any) -> Results:
@@ -240,7 +242,7 @@ def _choose(study: NetworkStudy, crew: Crew, name: str, mean_steps: int) -> Step
     search = Search(
         source=HeldOut(study.setting.source), grid=[steps * step for step in study.setting.grid],
         rounds=study.grid_rounds, repetitions=study.grid_repetitions,
-        seed=study.seed + TUNING_SEED, share=LAST_SHARE,
+        seed=study.seed + TUNING_SEED, share=LAST_SHARE, widen=study.widen,
     )  # fmt: skip
     return search_step_size(crew, name, algorithm, search)
 
