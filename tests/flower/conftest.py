@@ -25,9 +25,8 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(autouse=True)
 def task(monkeypatch):
     """The identity that Flower gives to a process before it runs an app, and no waiting."""
-    from flwr.supercore.task_identity import TaskIdentity  # pyright: ignore[reportMissingImports]
+    from local_grid import give_identity
 
-    for name in ("task_id", "run_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+    give_identity(monkeypatch)
     monkeypatch.setattr("isfed.flower.exchange.POLL_SECONDS", 0.01)
     monkeypatch.setattr("isfed.flower.roll.RETRY_SECONDS", 0.05)

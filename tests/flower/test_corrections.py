@@ -1,21 +1,15 @@
-"""Corrections over Flower: c_k on the agents' disks, c in the cloud's checkpoint."""
+"""Corrections over Flower: c_k on the agents' disks, c in the cloud's checkpoint.
+
+Agents have a linear model and `agent_turn`, or a network and `torch_turn`.
+"""
 
 # pyright: reportMissingImports=false
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
-from flwr.clientapp import ClientApp
-from local_grid import LocalGrid
-from small_flower import (
-    AGENTS,
-    NAMES,
-    PROBLEM,
-    in_process,
-    initial,
-    make_grid,
-    make_strategy,
-    params_of,
-)
+import small_flower
+from small_flower import AGENTS, initial, make_grid, make_strategy
 
 from isfed import ISFedAvg, Memory, Score, Uniform, WithReplacement
 from isfed.base import files
@@ -23,7 +17,7 @@ from isfed.federation.apart import OwnMemory
 from isfed.federation.correction import Correction
 from isfed.federation.privacy import Privacy
 from isfed.federation.safety import Safety
-from isfed.flower import agent_turn, own_turn
+from isfed.flower import own_turn
 
 DRIFT = ISFedAvg(step_size=0.01, num_active=3, correction="drift")
 ALGORITHMS = [
@@ -35,11 +29,24 @@ ALGORITHMS = [
         agents=Memory(score=Score.SECOND_MOMENT),
         correction=Correction("drift", gain=0.4, unseen="zero"),
     ),
+    ISFedAvg(step_size=0.01, num_active=3, correction="difference", agents=Uniform()),
 ]  # fmt: skip
 SAFETY = Safety(most_inclusion=1.0, largest_ratio=1e9)  # draws as a simulation does
 
 
-def corrected(algorithm=DRIFT, **options):
+@pytest.fixture(params=["agent_turn", "torch_turn"])
+def small(request):
+    """A federation whose agents have that handler."""
+    if request.param == "agent_turn":
+        return small_flower
+    pytest.importorskip("torch")
+    import small_network
+
+    return small_network
+
+
+def corrected(algorithm=DRIFT, small=small_flower, **options):
+    algorithm = replace(algorithm, step_size=small.STEP_SIZE)
     return make_strategy(algorithm, **{"weighting": "change", "safety": SAFETY, **options})
 
 
@@ -48,7 +55,7 @@ def mean_gap(strategy, folder):
     memory = strategy.coordinator.memory
     found = []
     for agent in range(AGENTS):
-        own, kept = OwnMemory(memory.rule, PROBLEM.num_params), memory.terms(agent)
+        own, kept = OwnMemory(memory.rule, memory.reference.centre.size), memory.terms(agent)
         for path in sorted(folder.glob(f"agent-{agent}-*.npz"), key=lambda p: p.stat().st_mtime):
             stored = files.load_arrays(path)
             start = "own_after_"
@@ -60,31 +67,32 @@ def mean_gap(strategy, folder):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: f"{a.name} {a.agent_design}")
-def test_agrees_with_the_run_in_one_process(tmp_path, algorithm):
-    strategy = corrected(algorithm)
-    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=15)
-    np.testing.assert_allclose(params_of(result), in_process(15, algorithm), rtol=1e-10)
+def test_agrees_with_the_run_in_one_process(tmp_path, small, algorithm):
+    strategy = corrected(algorithm, small)
+    result = strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=15)
+    expected = small.in_process(15, strategy.algorithm)
+    np.testing.assert_allclose(small.params_of(result), expected, rtol=1e-10)
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:2], ids=lambda a: a.name)
-def test_c_is_the_mean_of_the_c_k_although_uploads_are_lost(tmp_path, algorithm):
+def test_c_is_the_mean_of_the_c_k_although_uploads_are_lost(tmp_path, small, algorithm):
     """Of every third turn the upload is lost after the work, and agent 1 is away now and then."""
     rng = np.random.default_rng(0)
-    grid = make_grid(tmp_path, lambda agent, reply: None if rng.random() < 0.3 else reply)
+    grid = small.make_grid(tmp_path, lambda agent, reply: None if rng.random() < 0.3 else reply)
 
     def away(report, _):
         grid.offline = {1001} if report.round_index % 5 == 2 else set()
 
-    strategy = corrected(algorithm, on_round=away, time_limit=0.02)
-    result = strategy.start(grid, initial(), num_rounds=25)
+    strategy = corrected(algorithm, small, on_round=away, time_limit=0.02)
+    result = strategy.start(grid, small.initial(), num_rounds=25)
     answered = [m["answered"] for m in result.train_metrics_clientapp.values()]
     assert np.min(answered) < 2  # type: ignore[type-var]
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
 @pytest.mark.parametrize("lost_round", [1, 4, 6])
-def test_a_cloud_killed_within_a_round_repeats_it(tmp_path, lost_round):
+def test_a_cloud_killed_within_a_round_repeats_it(tmp_path, small, lost_round):
     class Killed(BaseException):
         pass
 
@@ -97,15 +105,17 @@ def test_a_cloud_killed_within_a_round_repeats_it(tmp_path, lost_round):
         return reply
 
     checkpoint = tmp_path / "cloud.npz"
+    strategy = corrected(small=small, checkpoint=checkpoint)
     with pytest.raises(Killed):
-        corrected(checkpoint=checkpoint).start(make_grid(tmp_path, kill), initial(), num_rounds=9)
-    strategy = corrected(checkpoint=checkpoint)
-    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=9)
-    np.testing.assert_allclose(params_of(result), in_process(9, DRIFT), rtol=1e-10)
+        strategy.start(small.make_grid(tmp_path, kill), small.initial(), num_rounds=9)
+    strategy = corrected(small=small, checkpoint=checkpoint)
+    result = strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=9)
+    expected = small.in_process(9, strategy.algorithm)
+    np.testing.assert_allclose(small.params_of(result), expected, rtol=1e-10)
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
-def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, monkeypatch):
+def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small, monkeypatch):
     """Its files are written or not: the cloud has not heard of the turn in either case."""
     from isfed.flower import client, memory
 
@@ -125,27 +135,26 @@ def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, monkey
 
     monkeypatch.setattr(memory.Memory, "keep", killed_before)
     monkeypatch.setattr(client.wire, "pack_upload", killed_after)
-    strategy = corrected()
-    strategy.start(make_grid(tmp_path), initial(), num_rounds=30)
+    strategy = corrected(small=small)
+    strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=30)
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
-def test_a_model_of_small_floats_is_remembered_as_the_cloud_reads_it(tmp_path):
-    arrays = ArrayRecord({"params": Array(np.zeros(PROBLEM.num_params, np.float32))})
-    strategy = corrected()
-    strategy.start(make_grid(tmp_path), arrays, num_rounds=20)
+def test_a_model_of_small_floats_is_remembered_as_the_cloud_reads_it(tmp_path, small):
+    strategy = corrected(small=small)
+    strategy.start(small.make_grid(tmp_path), small.initial("float32"), num_rounds=20)
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
-def test_an_agent_that_lost_its_files_is_left_out_with_the_reason(tmp_path, caplog):
-    grid = make_grid(tmp_path)
+def test_an_agent_that_lost_its_files_is_left_out_with_the_reason(tmp_path, small, caplog):
+    grid = small.make_grid(tmp_path)
 
     def lose(report, _):
         if report.round_index == 9:
             for path in (tmp_path / "state").glob("agent-0-*.npz"):
                 path.unlink()
 
-    corrected(on_round=lose).start(grid, initial(), num_rounds=20)
+    corrected(small=small, on_round=lose).start(grid, small.initial(), num_rounds=20)
     assert "begin a new job" in caplog.text
 
 
@@ -158,18 +167,24 @@ def test_only_one_vector_and_two_numbers_travel_up(tmp_path):
     assert found["metrics"] <= {"score", "agreement"}
 
 
-def test_what_cannot_be_is_said(tmp_path, caplog):
-    def run(handler):
-        app = ClientApp()
-        app.train()(handler)
-        configs = [{"partition-id": k, "isfed-state": str(tmp_path / "s")} for k in range(AGENTS)]
-        grid = LocalGrid(app, configs)
-        corrected(names=NAMES).start(grid, initial(), num_rounds=1)
+def refusal(tmp_path, small, turn):
+    """What an agent answers to an order with a correction."""
+    replies = []
+    grid = small.make_grid(tmp_path, lambda _, reply: replies.append(reply) or reply, turn)
+    corrected(small=small).start(grid, small.initial(), num_rounds=1)
+    return replies[0].error.reason
 
-    run(own_turn(lambda message, context: message))
-    assert "use agent_turn" in caplog.text
-    data = PROBLEM.data.agent(0)
-    run(agent_turn(lambda _: data, loss=PROBLEM.loss, privacy=Privacy(clip=1.0)))
-    assert "leave correction out" in caplog.text
+
+def test_a_loop_of_ones_own_is_refused(tmp_path):
+    reason = refusal(tmp_path, small_flower, lambda _: own_turn(lambda message, context: message))
+    assert "use agent_turn or torch_turn, or leave correction out" in reason
+
+
+def test_an_agent_that_hides_its_changes_refuses(tmp_path, small):
+    reason = refusal(tmp_path, small, lambda agent: small.turn(agent, privacy=Privacy(clip=1.0)))
+    assert "the cloud must leave correction out" in reason
+
+
+def test_the_weights_must_be_on_the_change(tmp_path):
     with pytest.raises(ValueError, match="weighting='change'"):
         corrected(weighting="step").start(make_grid(tmp_path), initial(), num_rounds=1)

@@ -17,7 +17,15 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from local_grid import LocalGrid  # noqa: E402
 from torch import nn  # noqa: E402
 
-from isfed import FedAvg, FederatedData, Memory, Problem, simulate  # noqa: E402
+from isfed import (  # noqa: E402
+    Correction,
+    FedAvg,
+    FederatedData,
+    Memory,
+    Problem,
+    Uniform,
+    simulate,
+)
 from isfed.flower import Strategy, own_turn, torch_turn  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
@@ -87,7 +95,8 @@ def test_the_train_config_reaches_our_loop(tmp_path):
     np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
-def test_frozen_and_tied_parameters_keep_their_places(tmp_path):
+@pytest.mark.parametrize("kind", [None, "difference", "drift"])
+def test_frozen_and_tied_parameters_keep_their_places(tmp_path, kind):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -101,13 +110,22 @@ def test_frozen_and_tied_parameters_keep_their_places(tmp_path):
             return self.b(torch.tanh(self.a(self.frozen(x))))
 
     network = Network(Tied)
-    algorithm = FedAvg(step_size=0.2, num_active=2)
+    # The cloud sees a parameter with two names twice, and would learn another gain from it.
+    correction = None if kind is None else Correction(kind, gain=0.5)
+    weighting = "step" if kind is None else "change"
+    algorithm = importance(
+        step_size=0.2, num_active=2, agents=Uniform(), correction=correction, weighting=weighting
+    )
     grid = grid_of(torch_turn(load, network, local_steps=2, batch_size=3), tmp_path)
-    strategy = Strategy(algorithm, weighting="step", **QUICK)
+    strategy = Strategy(algorithm, weighting=weighting, **QUICK)
     result = strategy.start(grid, initial(network), num_rounds=3)
     expected = simulate(Problem(DATA, network, 2, 3), algorithm, rounds=3).params[0]
     state = result.arrays.to_torch_state_dict()
-    np.testing.assert_array_equal(network.params(state), expected.astype(np.float32))
+    found = network.params(state)
+    if kind is None:  # the same sums in the same order
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     before = network.state_dict(network.initial())
     assert torch.equal(state["frozen.weight"], before["frozen.weight"])
     assert torch.equal(state["a.weight"], state["b.weight"])

@@ -1,4 +1,4 @@
-"""examples/flower-torch over TLS, three agents, killed and continued: the model of `simulate`."""
+"""examples/flower-torch over TLS, three agents, killed and continued: the model of one process."""
 
 # pyright: reportMissingImports=false
 import os
@@ -10,39 +10,79 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch_app  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from local_grid import LocalGrid, give_identity  # noqa: E402
+
 from isfed import Problem, simulate  # noqa: E402
 from isfed.flower.demo import Watch  # noqa: E402
 from isfed.flower.demo_app import DEFAULTS, write_app  # noqa: E402
 
 
-def wait(ready, what):
-    from torch_app import LONGEST
+class Job:
+    """The example with one loop: its app, its results, and a file that holds up round 1."""
 
-    until = time.monotonic() + LONGEST
-    while not ready():
-        assert time.monotonic() < until, what
+    def __init__(self, federation, folder, loop):
+        self.federation, self.app, self.results = federation, folder / "app", folder / "results"
+        self.results.mkdir(parents=True)
+        self.hold, self.worked = folder / "hold", folder / "worked-1"
+        self.hold.write_text("1")
+        files = {"results": str(self.results), "hold": str(self.hold)}
+        self.config = {**DEFAULTS, **torch_app.DEFAULTS, **files, "loop": loop}
+        write_app(self.app, module="torch_app", defaults=torch_app.DEFAULTS)
+        self.watch = Watch(self.results)
+
+    def submit(self):
+        self.federation.submit(self.app, self.config)
+
+    def kill(self):
+        """In round 1, of which an agent has sent nothing yet."""
+        assert len(self.watch.rounds()) == 1
+        os.kill(self.watch.server(), signal.SIGKILL)
+        self.hold.unlink()
+        (self.results / "server.pid").unlink()
+
+    def model(self):
+        """After the last round."""
+        rounds = [line["round_index"] for line in self.watch.follow(torch_app.LONGEST)]
+        assert rounds == [0, 1, 2]
+        return torch_app.network.params(torch.load(self.results / "model.pt", weights_only=True))
+
+
+@pytest.fixture(scope="module")
+def jobs(federation, tmp_path_factory):
+    """All loops side by side, for most of a round is waiting; killed and submitted again."""
+    jobs = {loop: Job(federation, tmp_path_factory.mktemp(loop), loop) for loop in torch_app.LOOPS}
+    for job in jobs.values():
+        job.submit()
+    waiting = list(jobs.values())
+    until = time.monotonic() + torch_app.LONGEST
+    while waiting:  # whoever comes first: its agents keep those of the others waiting
+        assert time.monotonic() < until, "no agent works on round 1"
+        for job in [job for job in waiting if job.worked.exists()]:
+            job.kill()
+            job.submit()
+            waiting.remove(job)
         time.sleep(0.1)
+    return jobs
 
 
-def test_killed_and_continued_it_is_the_model_of_the_process(federation, tmp_path):
-    import torch_app
+@pytest.mark.parametrize("loop", ["isfed", "drift"])
+def test_killed_and_continued_it_is_the_model_of_simulate(jobs, loop):
+    problem = Problem(torch_app.data(), torch_app.network, torch_app.STEPS, torch_app.BATCH)
+    expected = simulate(problem, torch_app.LOOPS[loop], rounds=3, seed=7).params[0]
+    found = jobs[loop].model()
+    if loop == "isfed":  # the same sums in the same order
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
-    results, hold = tmp_path / "results", tmp_path / "hold"
-    results.mkdir()
-    hold.write_text("1")  # whoever works on round 1 waits
-    config = {**DEFAULTS, **torch_app.DEFAULTS, "results": str(results), "hold": str(hold)}
-    write_app(tmp_path / "app", module="torch_app", defaults=torch_app.DEFAULTS)
-    federation.submit(tmp_path / "app", config)
-    wait(lambda: (tmp_path / "worked-1").exists(), "an agent works on round 1")
-    watch = Watch(results)
-    assert len(watch.rounds()) == 1
-    os.kill(watch.server(), signal.SIGKILL)
-    hold.unlink()
-    (results / "server.pid").unlink()
-    federation.submit(tmp_path / "app", config)
-    assert [line["round_index"] for line in watch.follow(torch_app.LONGEST)] == [0, 1, 2]
-    network = torch_app.network
-    problem = Problem(torch_app.data(), network, torch_app.STEPS, torch_app.BATCH)
-    expected = simulate(problem, torch_app.ALGORITHM, rounds=3, seed=7).params[0]
-    found = network.params(torch.load(results / "model.pt", weights_only=True))
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+@pytest.mark.parametrize("loop", list(torch_app.LOOPS))
+def test_killed_and_continued_it_is_the_model_of_one_process(jobs, loop, tmp_path, monkeypatch):
+    give_identity(monkeypatch)
+    app = ClientApp()
+    app.train()(torch_app.TURNS[loop])
+    nodes = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(torch_app.AGENTS)]
+    expected = torch_app.run(LocalGrid(app, nodes), jobs[loop].config)
+    np.testing.assert_array_equal(jobs[loop].model(), torch_app.network.params(expected))

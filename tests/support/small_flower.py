@@ -12,35 +12,40 @@ from isfed.flower import Strategy, agent_turn, tell_agent
 
 AGENTS, SEED = 5, 11
 PROBLEM = PAPER.replace(num_agents=AGENTS).make(seed=SEED)
-ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
+STEP_SIZE = 0.01
+ALGORITHM = ISFedAvg(step_size=STEP_SIZE, num_active=3)
 NAMES = [f"agent{k}" for k in range(AGENTS)]
 
 
-def client_app():
+def turn(agent, **options):
+    """The handler of one agent."""
+    return agent_turn(
+        lambda _: PROBLEM.data.agent(agent),
+        loss=PROBLEM.loss,
+        local_steps=int(PROBLEM.local_steps[agent]),
+        batch_size=int(PROBLEM.batch_size[agent]),
+        **options,
+    )
+
+
+def client_app(turn=turn):
     app = ClientApp()
 
     @app.train()
     def train(message, context):
-        agent = context.node_config["partition-id"]
-        turn = agent_turn(
-            lambda _: PROBLEM.data.agent(agent),
-            loss=PROBLEM.loss,
-            local_steps=int(PROBLEM.local_steps[agent]),
-            batch_size=int(PROBLEM.batch_size[agent]),
-        )
-        return turn(message, context)
+        return turn(context.node_config["partition-id"])(message, context)
 
     app.query()(tell_agent)
     return app
 
 
-def make_grid(tmp_path, spoil=None):
+def make_grid(tmp_path, spoil=None, turn=turn):
     configs = [{"partition-id": k, "isfed-state": str(tmp_path / "state")} for k in range(AGENTS)]
-    return LocalGrid(client_app(), configs, spoil)
+    return LocalGrid(client_app(turn), configs, spoil)
 
 
-def initial():
-    return ArrayRecord({"params": Array(np.zeros(PROBLEM.num_params))})
+def initial(dtype="float64"):
+    return ArrayRecord({"params": Array(np.zeros(PROBLEM.num_params, dtype))})
 
 
 def make_strategy(algorithm=ALGORITHM, **options):

@@ -1,4 +1,7 @@
-"""examples/flower-torch with isfed's local steps, as its README says; a turn may be held up."""
+"""examples/flower-torch with its own loop, or with isfed's local steps as its README says.
+
+A turn may be held up.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from torch import nn
@@ -20,17 +23,23 @@ from isfed import FederatedData, flower
 from isfed.torch import Network, importance
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "flower-torch" / "after"))
+from torchapp.client_app import train as own_train
 from torchapp.task import Net, load
 
 client, server = ClientApp(), ServerApp()
-DEFAULTS = {"rounds": 3, "seed": 7, "results": "", "hold": ""}
+DEFAULTS = {"loop": "isfed", "rounds": 3, "seed": 7, "results": "", "hold": ""}
 STEPS, BATCH, AGENTS = 20, 32, 3
 LONGEST = 1800.0  # seconds: nobody is absent because the machine is busy
 torch.set_num_threads(1)
 
 
 network = Network(Net, nn.CrossEntropyLoss(reduction="none"))
-ALGORITHM = importance(step_size=0.05, num_active=2, weighting="step")
+# Who does the local steps: isfed, isfed under a correction, or the example itself.
+LOOPS = {
+    "isfed": importance(step_size=0.05, num_active=2, weighting="step"),
+    "drift": importance(step_size=1.0, num_active=2, correction="drift"),
+    "own": importance(step_size=0.05, num_active=2),
+}
 
 
 def load_arrays(context):
@@ -45,13 +54,37 @@ def data():
     return FederatedData(x, y, np.cumsum([0, *(len(part[1]) for part in parts)]))
 
 
-turn = flower.torch_turn(load_arrays, network, local_steps=STEPS, batch_size=BATCH)
+def own_turn(message, context):
+    """The training function of the example, whose draws depend on the round and the agent alone."""
+    with torch.random.fork_rng():
+        order = message.content["isfed"]
+        torch.manual_seed(AGENTS * order["round"] + order["agent"])
+        return own_train(message, context)
+
+
+isfed_turn = flower.torch_turn(load_arrays, network, local_steps=STEPS, batch_size=BATCH)
+TURNS = {"isfed": isfed_turn, "drift": isfed_turn, "own": own_turn}
+
+
+def run(grid, config, **options):
+    """All rounds of a federation whose agents take their turns in the loop of that name."""
+    algorithm = LOOPS[config["loop"]]
+    strategy = flower.Strategy(
+        algorithm, num_agents=AGENTS, seed=config["seed"], weighting=algorithm.weighting,
+        time_limit=LONGEST, join_limit=LONGEST, names=[f"agent{k}" for k in range(AGENTS)],
+        fraction_evaluate=0.0, **options,
+    )  # fmt: skip
+    initial = ArrayRecord(network.state_dict(network.initial()))
+    train_config = ConfigRecord({"lr": 0.05})  # of the example's loop
+    return strategy.start(
+        grid, initial, num_rounds=config["rounds"], train_config=train_config
+    ).arrays.to_torch_state_dict()
 
 
 @client.train()
 def train(message, context):
     """A turn; then it waits as long as the file says so."""
-    reply = turn(message, context)
+    reply = TURNS[context.run_config["loop"]](message, context)
     here = f"{message.content['isfed']['round']}"
     hold = Path(context.run_config["hold"])
     (hold.parent / f"worked-{here}").touch()
@@ -72,12 +105,6 @@ def main(grid, context):
         with open(results / "rounds.jsonl", "a") as file:
             file.write(json.dumps({"round_index": report.round_index}) + "\n")
 
-    strategy = flower.Strategy(
-        ALGORITHM, num_agents=AGENTS, seed=config["seed"], weighting="step", time_limit=LONGEST,
-        join_limit=LONGEST, checkpoint=results / "checkpoint.npz",
-        names=[f"agent{k}" for k in range(AGENTS)], on_round=on_round, fraction_evaluate=0.0,
-    )  # fmt: skip
-    initial = ArrayRecord(network.state_dict(network.initial()))
-    result = strategy.start(grid, initial, num_rounds=config["rounds"])
-    torch.save(result.arrays.to_torch_state_dict(), results / "model.pt")
+    model = run(grid, config, checkpoint=results / "checkpoint.npz", on_round=on_round)
+    torch.save(model, results / "model.pt")
     (results / "done").write_text("")

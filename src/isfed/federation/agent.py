@@ -109,6 +109,13 @@ class SampledMethod(Protocol):
         ...
 
 
+def local_step(rules: Rules, local_steps: int, agent_prob: float | None) -> float:
+    """The size of a local step, eq. (8); without a chance, the cloud divides by K p_k itself."""
+    steps = local_steps if rules.divide_by_steps else 1
+    divisor = steps if agent_prob is None else steps * rules.num_agents * agent_prob
+    return rules.step_size / divisor
+
+
 @compiled
 def score_of_turn(rule, rate, steps, batch, spread, stored, gradient, memory):
     """What an agent reports after its turn, see `agent_score`."""
@@ -180,9 +187,7 @@ class Agent:
         self, params: np.ndarray, agent_prob: float, round_index: int, *, shift: Any = None
     ) -> Upload:
         """One turn of Algorithm 1's inner loop; `shift` is how far the true model has drifted."""
-        rules = self.rules
-        steps = self.local_steps if rules.divide_by_steps else 1
-        step = rules.step_size / (steps * rules.num_agents * agent_prob)  # eq. (8)
+        step = local_step(self.rules, self.local_steps, agent_prob)
         return self.take_turn(params, step, round_index, local=Local(shift=shift))
 
     def take_turn(

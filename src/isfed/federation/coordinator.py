@@ -17,7 +17,7 @@ from isfed.base import files
 from isfed.base.checks import check_active
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
-from isfed.federation.agent import Agent, SampledMethod, Upload
+from isfed.federation.agent import Agent, SampledMethod, Upload, local_step
 from isfed.federation.apart import MeanMemory, Terms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import make_rule
@@ -314,10 +314,7 @@ def take_turn(
     agent: Agent, params: np.ndarray, told_prob: float | None, round_index: int
 ) -> Upload:
     """A turn with the step that the cloud asks for: divided by K p_k, or plain."""
-    if told_prob is not None:
-        return agent.work(params, told_prob, round_index)
-    rules = agent.rules
-    step = rules.step_size / (agent.local_steps if rules.divide_by_steps else 1)
+    step = local_step(agent.rules, agent.local_steps, told_prob)
     return agent.take_turn(params, step, round_index)
 
 

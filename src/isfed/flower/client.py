@@ -59,33 +59,35 @@ def agent_turn(
         raise TypeError(f"loss={shown(loss)} must be a loss, e.g. LeastSquares()")
 
     def turn(message: Message, context: Context) -> Message:
-        order = wire.unpack_order(message.content)
-        check_noise(order.scores, score_noise)
-        if order.terms is not None and privacy is not None:
-            raise ValueError(
-                "this agent hides its changes (privacy), and a correction would remember what is "
-                "hidden: the cloud must leave correction out"
-            )
-        model: Any = message.content[wire.MODEL]
-        layout = Layout.of(model)
-        params = layout.flatten(model)
+        order = secrecy.order(message)
         features, targets = load(context)
         if batch_size > len(targets):
             raise ValueError(f"batch_size={batch_size} must be 1 to num_examples={len(targets)}")
         work = (local_steps, batch_size)
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)
-        folder = private_folder(state_folder(context))
-        memory = Memory(folder, agent, order, own_number(context))
-        told = memory.recall()
-        if memory.own is None:
-            upload = take_turn(agent, params, order.agent_prob, order.round_index)
-        else:
-            upload = _corrected(agent, memory.own, order, params, layout)
-        upload = secrecy.hide(upload, order, Hidden(folder, context, secrecy.limit), memory, told)
+        upload, layout = answer(agent, order, message, context, secrecy)
         return Message(wire.pack_upload(upload, layout), reply_to=message)
 
     return turn
+
+
+def answer(
+    agent: Agent, order: wire.Order, message: Message, context: Context, secrecy: Secrecy
+) -> tuple[Upload, Layout]:
+    """A turn from the model in a message, as it leaves the agent, whose files then know of it."""
+    model: Any = message.content[wire.MODEL]
+    layout = Layout.of(model)
+    params = layout.flatten(model)
+    folder = private_folder(state_folder(context))
+    memory = Memory(folder, agent, order, own_number(context))
+    told = memory.recall()
+    if memory.own is None:
+        upload = take_turn(agent, params, order.agent_prob, order.round_index)
+    else:
+        upload = _corrected(agent, memory.own, order, params, layout)
+    hidden = Hidden(folder, context, secrecy.limit)
+    return secrecy.hide(upload, order, hidden, memory, told), layout
 
 
 def _corrected(
@@ -113,6 +115,17 @@ class Secrecy:
         self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
         if reports_per_day is None and (score_noise > 0.0 or privacy is not None):
             self.limit = REPORTS_PER_DAY
+
+    def order(self, message: Message) -> wire.Order:
+        """The order in a message, if this agent can follow it and hide what it must."""
+        order = wire.unpack_order(message.content)
+        check_noise(order.scores, self.score_noise)
+        if order.terms is not None and self.privacy is not None:
+            raise ValueError(
+                "this agent hides its changes (privacy), and a correction would remember what is "
+                "hidden: the cloud must leave correction out"
+            )
+        return order
 
     def hide(
         self, upload: Upload, order: wire.Order, hidden: Hidden, memory: Memory, told: float | None

@@ -45,7 +45,7 @@ def own_turn(fit: Handler) -> Handler:
         if order.terms is not None:
             raise ValueError(
                 "own_turn cannot steer a loop of your own, nor remember its gradients: use "
-                "agent_turn, or leave correction out"
+                "agent_turn or torch_turn, or leave correction out"
             )
         model: Any = message.content[wire.MODEL]
         layout = Layout.of(model)

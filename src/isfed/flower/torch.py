@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,11 @@ from isfed.base.arguments import checked
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Upload
-from isfed.federation.agents import Turns
+from isfed.federation.agents import PLAIN_LOCAL, Local, Turns
 from isfed.federation.privacy import Privacy
-from isfed.federation.trust import check_noise
 from isfed.flower import wire
 from isfed.flower.arrays import Layout
-from isfed.flower.client import Handler, Hidden, Secrecy, own_number, state_folder
-from isfed.flower.memory import Memory, private_folder
+from isfed.flower.client import Handler, Secrecy, answer
 from isfed.problems import FederatedData, Problem
 from isfed.sampling.policies import Table, memory_size
 from isfed.torch import Network
@@ -27,15 +26,21 @@ from isfed.torch.agents import TorchAgents
 
 
 class _Alone:
-    """One agent of `TorchAgents` on its own machine, as its file of memories knows agents."""
+    """One agent of `TorchAgents` on its own machine, with what a turn over Flower asks of `Agent`.
 
-    def __init__(self, problem: Problem, order: wire.Order) -> None:
+    Models, changes and corrections are in the order of the cloud's arrays.
+    """
+
+    def __init__(self, problem: Problem, order: wire.Order, arrays: ArrayRecord) -> None:
         self.agents = TorchAgents(problem, order.rules, seed=0, repetition=0)
         self.agents.first = order.agent
         self.agents.keys[Purpose.EXAMPLES] = np.uint64(order.key)
         size = memory_size(order.rules.agents, self.agents.num_trained)
         self.agents.memory[0] = np.full(size if order.rules.agents.learns else 0, -1.0)
-        self.order = order
+        self.places = _Places(self.agents.network, arrays)
+        self.rules, self.targets = order.rules, problem.data.targets
+        self.local_steps = int(self.agents.local_steps[0])
+        self.batch_size = int(self.agents.batch_size[0])
 
     @property
     def table(self) -> Table:
@@ -51,15 +56,27 @@ class _Alone:
     def memory(self, values: np.ndarray) -> None:
         self.agents.memory[0] = values
 
-    def work(self, params: np.ndarray) -> tuple[Upload, float]:
-        """One turn, and its mean training loss."""
-        rules, prob = self.order.rules, self.order.agent_prob
-        steps = int(self.agents.local_steps[0]) if rules.divide_by_steps else 1
-        step = rules.step_size / (steps * (1.0 if prob is None else rules.num_agents * prob))
-        turns = Turns(np.array([0]), params, np.array([step]))
-        found = self.agents.work(turns, self.order.round_index)
-        upload = Upload(found.changes[0], float(found.scores[0]), int(found.gradients[0]))
-        return upload, self.agents.told[0]
+    @property
+    def loss(self) -> float:
+        """The mean training loss of its last turn."""
+        return self.agents.told[0]
+
+    def take_turn(
+        self,
+        params: np.ndarray,
+        step: float,
+        round_index: int,
+        *,
+        correction: np.ndarray | None = None,
+    ) -> Upload:
+        """One turn; `correction` is added to the gradient of every step."""
+        turns = Turns(np.array([0]), self.places.inward(params), np.array([step]))
+        local = PLAIN_LOCAL
+        if correction is not None:  # of the buffers, which have no gradient, no step takes note
+            local = Local(correction=self.places.inward(correction)[None])
+        found = self.agents.work(turns, round_index, local)
+        change = self.places.outward(found.changes[0])
+        return Upload(change, float(found.scores[0]), int(found.gradients[0]))
 
 
 @checked
@@ -76,7 +93,8 @@ def torch_turn(
     """A handler for `app.train()` that trains a network by isfed's own loop.
 
     The reply's metrics are train_loss and num-examples. The numbers are those of `simulate` with
-    the same network, data and seed.
+    the same network, data and seed, also under a correction: the agent then remembers its
+    gradients in a file.
 
     load: a function from the context to this agent's features and targets.
     network: the model and its loss; the cloud sends `ArrayRecord(module.state_dict())`.
@@ -89,13 +107,7 @@ def torch_turn(
     check_whole(batch_size, name="batch_size", least=1)
 
     def turn(message: Message, context: Context) -> Message:
-        order = wire.unpack_order(message.content)
-        check_noise(order.scores, score_noise)
-        if order.terms is not None:
-            raise ValueError(
-                "a network's agents do not remember their gradients over Flower: use `train` in "
-                "one process, or leave correction out"
-            )
+        order = secrecy.order(message)
         arrays: Any = message.content[wire.MODEL]
         config: Any = message.content.get(wire.TRAIN_CONFIG) or {}
         x, y = (np.asarray(part) for part in load(context))
@@ -105,37 +117,38 @@ def torch_turn(
             int(config.get("local-steps", local_steps)),
             int(config.get("batch-size", batch_size)),
         )
-        layout, names = Layout.of(arrays), _Names(network, arrays)
-        alone: Any = _Alone(problem, order)
-        folder = private_folder(state_folder(context))
-        memory = Memory(folder, alone, order, own_number(context))
-        told = memory.recall()
-        upload, loss = alone.work(names.params)
-        hidden = Hidden(folder, context, secrecy.limit)
-        upload = Upload(
-            names.arranged(upload.change, layout), upload.score, upload.gradients
-        )  # as the cloud sees it, for noise is on what leaves
-        upload = secrecy.hide(upload, order, hidden, memory, told)
-        metrics = {"train_loss": loss, "num-examples": len(y)}
+        alone: Any = _Alone(problem, order, arrays)
+        upload, layout = answer(alone, order, message, context, secrecy)
+        metrics = {"train_loss": alone.loss, "num-examples": len(y)}
         return Message(wire.pack_upload(upload, layout, metrics), reply_to=message)
 
     return turn
 
 
-class _Names:
-    """Between the arrays of a message and the network's own vector, by name."""
+class _Places:
+    """Between the vector of the cloud's arrays and the network's own, by name."""
 
     def __init__(self, network: Network, arrays: ArrayRecord) -> None:
-        self.network = network
+        flat = network.make_worker().flat
         given = {name: np.array(array.numpy()) for name, array in arrays.items()}
-        self.params = network.params(given)  # a ValueError if it is of another architecture
+        flat.load_state_dict(given)  # a ValueError if it is of another architecture
+        found, layout = flat.named(np.arange(flat.size)), Layout.of(arrays)
+        nowhere = {
+            name: np.full(math.prod(shape), -1)  # what is not trained
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
+        }
+        places = np.concatenate([found.get(name, nowhere[name]) for name in layout.names])
+        self.size, self.known = flat.size, places >= 0
+        self.places = places[self.known]
 
-    def arranged(self, change: np.ndarray, layout: Layout) -> np.ndarray:
-        """A change in the order of the cloud's arrays; what is not trained does not change."""
-        flat = self.network.make_worker().flat
-        moved = flat.named(change)
-        parts = []
-        for name, shape in zip(layout.names, layout.shapes, strict=True):
-            part = moved.get(name)
-            parts.append(np.zeros(int(np.prod(shape))) if part is None else part)
-        return np.concatenate(parts)
+    def inward(self, vector: np.ndarray) -> np.ndarray:
+        """A vector of the cloud in the network's order."""
+        found = np.zeros(self.size)
+        found[self.places] = vector[self.known]
+        return found
+
+    def outward(self, vector: np.ndarray) -> np.ndarray:
+        """A vector of the network in the cloud's order; what is not trained is 0."""
+        found = np.zeros(self.known.size)
+        found[self.known] = vector[self.places]
+        return found
