@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from variance_kept import measured
-from variance_page import as_text, heading, recommended, result
+from variance_page import as_text, heading, result, verdict
 from variance_problems import PRESETS, largest_step
-from variance_study import FIRST, METHODS, Cell, cells, errors, tune
+from variance_study import Cell, cells, errors, tune
 
 from isfed.base.files import read_json, write_json
 
@@ -28,16 +28,9 @@ FIRST_SEED = 20  # the study has 0 to 9
 
 
 def misses() -> list[tuple[Cell, str, str]]:
-    """The columns, with the recommended way and the best."""
-    found = []
-    for cell in cells():
-        known = {m: r for m in METHODS if (r := result(cell, m)) is not None}
-        if cell.absent or not known.keys() >= set(FIRST):
-            continue
-        chosen, best = recommended(cell)[1], min(known, key=lambda m: known[m][0])
-        if known[chosen][0] > known[best][0] + math.hypot(known[chosen][1], known[best][1]):
-            found.append((cell, chosen, best))
-    return found
+    """The columns without absences, with the recommended way and the best."""
+    judged = {cell: verdict(cell) for cell in cells() if not cell.absent}
+    return [(cell, each.chosen, each.best) for cell, each in judged.items() if not each.good]
 
 
 def again(cell: Cell, method: str, num_seeds: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import variance_problems
+from variance_problems import PRESETS, largest_step
 from variance_study import METHODS, Cell, cells, path_of
 
 from isfed.base.files import read_json, write_whole
@@ -28,7 +29,7 @@ class Measured(NamedTuple):
 
     mean: float  # of the msd (presets) or of the excess risk; inf if a seed diverged
     error: float  # its standard error
-    step: float  # the step size that was best when tuned
+    step: float  # the step size that was best when tuned; the paper's for the presets
     seeds: int
 
 
@@ -43,6 +44,8 @@ def measured(cell: Cell, method: str) -> Measured | None:
     if row is None:
         return None
     mean, error, step, seeds = row
+    if cell.problem in PRESETS:  # they are not tuned
+        step = largest_step(cell.problem)
     return Measured(math.inf if mean is None else mean, error, step, seeds)
 
 

@@ -6,16 +6,21 @@ from small_federations import regression
 
 from isfed import (
     FOLB,
+    SCAFFOLD,
     AdaptiveTau,
     AgnosticFL,
     Clock,
+    Correction,
     FedAvg,
     FedCS,
     HybridFL,
     ISFedAvg,
     LocalSGD,
+    Memory,
     QFedAvg,
     QFedSGD,
+    Score,
+    Uniform,
     simulate,
 )
 from isfed.federation.agents import Local, Turns
@@ -24,6 +29,7 @@ from isfed.federation.ledger import Ledger
 from isfed.federation.object_agents import ObjectAgents
 
 SOME = {"step_size": 0.02, "num_active": 2}
+SECOND = Memory(score=Score.SECOND_MOMENT)
 FIRST = 12  # N_k, E_k and B_k of four agents
 
 
@@ -45,9 +51,12 @@ def test_sizes_and_rounds_are_told():
         assert (found.rounds, found.scalars_up) == (7, FIRST)
 
 
-def test_engines_charge_the_same():
+@pytest.mark.parametrize("correction", [None, "difference", "drift"])
+@pytest.mark.parametrize("agents", [Memory(), SECOND, Uniform()], ids=["memory", "second", "equal"])
+def test_engines_charge_the_same(correction, agents):
+    method = ISFedAvg(correction=correction, agents=agents, **SOME)
     found = [
-        simulate(regression(), ISFedAvg(**SOME), rounds=6, engine=engine).ledger()
+        simulate(regression(), method, rounds=6, engine=engine).ledger()
         for engine in ("kernel", "agents", "objects")
     ]
     assert found[0] == found[1] == found[2]
@@ -58,6 +67,10 @@ def test_engines_charge_the_same():
     [
         (FedAvg(**SOME), 2, 2, 0),
         (ISFedAvg(**SOME), 2, 2, 2),
+        (ISFedAvg(correction="drift", **SOME), 4, 2, 4),  # c; the score and <v', v>
+        (ISFedAvg(correction="difference", agents=Uniform(), **SOME), 4, 2, 2),
+        (ISFedAvg(correction=Correction("drift", gain=0.1), agents=SECOND, **SOME), 4, 2, 0),
+        (SCAFFOLD(**SOME), 4, 4, 0),
         (LocalSGD(step_size=0.02), 4, 4, 0),
         (QFedAvg(**SOME), 2, 2, 2),
         (QFedSGD(**SOME), 2, 2, 2),

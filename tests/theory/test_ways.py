@@ -66,6 +66,17 @@ def test_the_variances_are_those_of_the_designs(kind):
     assert found.ways["drift"].excess <= found.ways["uniform"].excess
 
 
+def test_the_numbers_of_the_agents_are_no_cause():
+    """Agents of one kind with numbers in a row are drawn spread out: that is not their size."""
+    mixed = federation("direction")
+    order = np.argsort(np.arange(40) % (2 * KINDS), kind="stable")
+    agents = [mixed.data.agent(k) for k in order]
+    in_a_row = Problem(FederatedData.from_agents(agents), mixed.loss, batch_size=10)
+    shares = [compare_ways(p, num_active=8).sources.shares() for p in (mixed, in_a_row)]
+    assert shares[1] == pytest.approx(shares[0], abs=1e-3)
+    assert shares[1]["direction"] > 3.0 * shares[1]["size"]
+
+
 def test_drift_is_where_full_batches_settle():
     """1/2 b' H^-1 b against the excess risk of a long run with everybody and all data."""
     problem = federation("drift", steps=5, batch=20)

@@ -16,6 +16,7 @@ from isfed.federation.correction import (
     Reference,
     absorb,
     corrections_of,
+    extra_messages,
     make_reference,
     make_rule,
     take_news,
@@ -108,6 +109,7 @@ def step(
         local = Local(shift=shift, correction=corrections_of(rule, reference, active))
     divisor = agents.local_steps[active] if algorithm.divide_by_steps else 1
     uploads = agents.work(Turns(active, cloud.params, reach / divisor), round_index, local)
+    agents.cross(**extra_messages(rule, active.size))
     news, scores = uploads.changes, uploads.scores
     take_news(rule, reference, active, reach, news)
     share = noise_share(algorithm, agents, active)

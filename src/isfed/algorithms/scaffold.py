@@ -6,7 +6,7 @@ Every agent keeps a control variate c_k and the cloud their mean c, all zero at 
     cloud:  w <- w + mean over S of (x - w),  c <- c + 1/K sum over S of (c_k+ - c_k)
 
 Option II of the paper with a global step of 1. `ISFedAvg(correction="drift")` has it as a special
-case and sends one vector each way instead of two; this file is the method as published.
+case and sends one vector up instead of two; this file is the method as published.
 """
 
 from __future__ import annotations

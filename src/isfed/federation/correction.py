@@ -99,6 +99,18 @@ def make_rule(correction: Correction | None, agents: Policy) -> CorrectionRule:
     )
 
 
+def extra_messages(rule: CorrectionRule, turns: int) -> dict[str, int]:
+    """What turns cost beyond those of the plain method, by entry of the ledger.
+
+    Down goes c, with the round and the gain of the agent's last turn that was accepted. Up goes
+    <v', v> for an adaptive gain.
+    """
+    if rule.kind == NONE:
+        return {}
+    up = turns if rule.gain < 0.0 else 0
+    return {"models_down": turns, "scalars_down": 2 * turns, "scalars_up": up}
+
+
 class Reference(NamedTuple):
     """What agents and cloud remember, for one repetition."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.algorithm import CorrectedPlan, Plan
+from isfed.algorithms.corrected import rule_of
 from isfed.base.checks import check_whole
 from isfed.base.files import put
 from isfed.base.streams import Purpose, stream_keys
@@ -19,7 +20,7 @@ from isfed.federation.arrays import (
     probabilities_of_examples,
     write_scores,
 )
-from isfed.federation.correction import Reference, make_reference
+from isfed.federation.correction import Reference, extra_messages, make_reference
 from isfed.federation.ledger import Ledger, first_entries
 from isfed.federation.turn import Task
 from isfed.problems import Problem
@@ -211,21 +212,23 @@ class KernelRun:
         """(R, entries) what every repetition cost."""
         asks_all = self.algorithm.agents.refresh == Refresh.ALL
         everybody = self.round_index * self.problem.num_agents if asks_all else 0
-        reports = self.algorithm.agents.learns
+        reports = self.algorithm.rules(self.problem.num_agents).agents.learns
         first = first_entries(self.problem.num_agents)["scalars_up"]
-        return np.array(
-            [
-                Ledger(
-                    models_down=uploads + everybody,
-                    models_up=uploads,
-                    scalars_down=uploads,
-                    scalars_up=first + (uploads if reports else 0) + everybody,
-                    gradients=gradients,
-                    rounds=self.round_index,
-                ).as_array()
-                for gradients, uploads in self.arrays.counts.tolist()
-            ]
-        )
+        rule = rule_of(self.algorithm)
+        found = []
+        for gradients, uploads in self.arrays.counts.tolist():
+            ledger = Ledger(
+                models_down=uploads + everybody,
+                models_up=uploads,
+                scalars_down=uploads,
+                scalars_up=first + (uploads if reports else 0) + everybody,
+                gradients=gradients,
+                rounds=self.round_index,
+            )
+            for entry, more in extra_messages(rule, uploads).items():
+                setattr(ledger, entry, getattr(ledger, entry) + more)
+            found.append(ledger.as_array())
+        return np.array(found)
 
     def history(self, block: Block, measured: Measured | None = None) -> History:
         """What happened, given the msd and telemetry of all rounds and what was measured."""

@@ -216,7 +216,8 @@ def compare_ways(
     agents = found["uniform"] - _noise(inclusion["uniform"], noise)
     lengths = np.linalg.norm(means, axis=1)
     by_length = inclusion_probabilities(lengths, num_active, floor=1e-6)
-    direction = min(_agents_variance("importance", by_length, means), agents)
+    # In random order, as under uniform sampling: what an order spreads is not a matter of size.
+    direction = min(_agents_variance("uniform", by_length, means), agents)
     sources = Sources(
         size=0.25 * mu * (agents - direction),
         direction=0.25 * mu * direction,
@@ -251,8 +252,9 @@ def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> flo
         return float(total_variance(design, inclusion[order], values[order]).sum())
     try:
         return float(total_variance(design, inclusion, values).sum())
-    except NoJointError:
-        return float(total_variance(Deville(), inclusion, values).sum())
+    except NoJointError:  # too many agents for all random orders: one of them
+        order = np.random.default_rng(0).permutation(len(means))
+        return float(total_variance(Deville(), inclusion[order], values[order]).sum())
 
 
 def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
