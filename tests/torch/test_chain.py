@@ -27,6 +27,16 @@ def images() -> nn.Module:
     )  # fmt: skip
 
 
+def wide() -> nn.Module:
+    """Convolutions large enough to get their zeros first, and pooling with its ReLU in one."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 7)), nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 34, 5, padding=(4, 5), dilation=(2, 1), stride=(1, 2), groups=2),
+        nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(34, 33, (5, 6), padding=3, bias=False),
+        nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+
+
 def made(build):
     module = build()
     module(torch.zeros(1, 7, 7))  # gives lazy layers their shapes
@@ -38,7 +48,7 @@ LINEAR = {
     "mlp": lambda: mlp((7, 7), 5, 33),
     "deep": deep,
 }
-CONVOLUTIONS = {"cnn": lambda: cnn((7, 7), 5, 12), "images": images}
+CONVOLUTIONS = {"cnn": lambda: cnn((7, 7), 5, 12), "images": images, "wide": wide}
 
 
 def batches(dtype: torch.dtype):
@@ -151,10 +161,12 @@ def test_a_hook_that_comes_later_is_called():
     assert worker.batch(x, y, None, scored=False).vector is not None
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "wide"])
 def test_evaluation_gives_the_outputs_of_the_module(name):
-    worker = Network(lambda: {**LINEAR, **CONVOLUTIONS}[name]().double()).make_worker()
+    worker = Network(lambda: made({**LINEAR, **CONVOLUTIONS}[name]).double()).make_worker()
     x = torch.randn(1030, 7, 7, dtype=torch.float64)  # more than one pass
     found = worker.evaluate(lambda outputs, _: outputs, x, x)
     torch.testing.assert_close(found, worker.module(x).detach(), rtol=1e-12, atol=1e-14)
-    assert not any(hasattr(link, "x") for link in worker.chain.links), "activations are kept"
+    for name in ("x", "places", "before"):
+        kept = [getattr(link, name, None) for link in worker.chain.links]
+        assert all(value is None for value in kept), "activations are kept"
