@@ -105,10 +105,13 @@ class Chain:
             self.shares[count] = torch.ones(count, dtype=self.dtype) / count
         return self.shares[count]
 
-    def batch(self, x: Tensor, y: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, x: Tensor, y: Tensor, share: Tensor | None, squares: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The mean loss and its gradient in the outputs; `gradient` has that of the model.
 
-        `share` is what every example's loss counts, 1 / B each if it is None.
+        `share` is what every example's loss counts, 1 / B each if it is None. `squares`, (B,),
+        is increased by the squared norm of every example's part of the gradient.
         """
         with torch.no_grad():
             logs = torch.log_softmax(self.outputs(x), 1)
@@ -118,9 +121,15 @@ class Chain:
             else:
                 mean = torch.dot(values, share)
             slope = _nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
+            parts: list[Tensor] = []
             slopes = slope = _log_softmax_backward(slope, logs, 1, logs.dtype)
             for i in range(len(self.links) - 1, self.first - 1, -1):
-                slope = self.links[i].backward(slope, i == self.first)
+                link = self.links[i]
+                if squares is not None and hasattr(link, "gradients"):
+                    parts.append(link.squares(slope))
+                slope = link.backward(slope, i == self.first)
+            for part in reversed(parts):  # the order in which autograd's are added
+                squares += part
         return mean, slopes
 
 

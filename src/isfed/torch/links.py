@@ -2,7 +2,8 @@
 
 `forward` keeps what `backward` needs. `backward` gets the gradient in the layer's output, fills
 the gradients of the layer's own parameters and returns the gradient in the layer's input, or
-anything if the layer is the first that learns: nobody asks for it then.
+anything if the layer is the first that learns: nobody asks for it then. `squares` of a layer that
+learns comes before `backward`, if at all: the squared norm of every example's gradient.
 """
 
 # pyright: reportMissingImports=false
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from isfed.torch.norms import RULES
 
 _aten: Any = torch.ops.aten
 _relu_backward: Any = _aten.threshold_backward.default
@@ -50,6 +53,7 @@ class Linear:
         self.turned = self.weight.t()
         self.bias = None if layer.bias is None else layer.bias.detach()
         self.gradients = gradients
+        self.layer = layer
         # What a product rounds to can depend on where in memory it goes; autograd's places are
         # aligned.
         self.aligned = gradients[0].data_ptr() % 64 == 0
@@ -61,6 +65,9 @@ class Linear:
         if self.bias is None:
             return torch.mm(x, self.turned)
         return torch.addmm(self.bias, x, self.turned)
+
+    def squares(self, slope: Tensor) -> Tensor:
+        return RULES[nn.Linear](self.layer, self.x, slope).squares
 
     def backward(self, slope: Tensor, first: bool) -> Tensor:
         if self.aligned:
