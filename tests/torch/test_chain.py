@@ -14,7 +14,8 @@ from isfed.torch.models import cnn, mlp, softmax
 def deep() -> nn.Module:
     """A ReLU that must not change the data before it, and one at the end."""
     inner = nn.Sequential(nn.Linear(49, 9), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.ReLU())
-    return nn.Sequential(nn.Flatten(), nn.ReLU(), inner, nn.Linear(9, 5, bias=False), nn.ReLU())
+    layers = [nn.Linear(9, 8), nn.Linear(8, 7), nn.Linear(7, 5, bias=False)]
+    return nn.Sequential(nn.Flatten(), nn.ReLU(), inner, *layers, nn.ReLU())
 
 
 def images() -> nn.Module:
@@ -24,6 +25,16 @@ def images() -> nn.Module:
         nn.MaxPool2d(2, stride=1, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 2, groups=2, bias=False),
         nn.ReLU(), nn.MaxPool2d((2, 3), ceil_mode=True), nn.Conv2d(6, 1, 1), nn.MaxPool2d(1),
         nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+
+
+def wide() -> nn.Module:
+    """Convolutions large enough to get their zeros first, and pooling with its ReLU in one."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 7)), nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 34, 5, padding=(4, 5), dilation=(2, 1), stride=(1, 2), groups=2),
+        nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(34, 33, (5, 6), padding=3, bias=False),
+        nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(5),
     )  # fmt: skip
 
 
@@ -38,7 +49,7 @@ LINEAR = {
     "mlp": lambda: mlp((7, 7), 5, 33),
     "deep": deep,
 }
-CONVOLUTIONS = {"cnn": lambda: cnn((7, 7), 5, 12), "images": images}
+CONVOLUTIONS = {"cnn": lambda: cnn((7, 7), 5, 12), "images": images, "wide": wide}
 
 
 def batches(dtype: torch.dtype):
@@ -65,20 +76,32 @@ def by_hand_and_autograd(worker, x, y, weight):
     return first, (worker.flatten(found), found.norms, found.loss)
 
 
+@pytest.mark.parametrize("score", ["last_layer", "exact"])
 @pytest.mark.parametrize("name", LINEAR)
-def test_linear_layers_give_the_bits_of_autograd(name):
-    worker = Network(LINEAR[name]).make_worker()
+def test_linear_layers_give_the_bits_of_autograd(name, score):
+    worker = Network(LINEAR[name], score=score).make_worker()
     for x, y, weight in batches(torch.float32):
         for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, weight), strict=True):
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("score", ["last_layer", "exact"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_give_the_numbers_of_autograd(name):
-    worker = Network(lambda: made(CONVOLUTIONS[name]).double()).make_worker()
+def test_convolutions_give_the_numbers_of_autograd(name, score):
+    worker = Network(lambda: made(CONVOLUTIONS[name]).double(), score=score).make_worker()
     for x, y, weight in batches(torch.float64):
         for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, weight), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_without_scores_after_one_with_exact_scores():
+    worker = Network(lambda: made(CONVOLUTIONS["cnn"]).double(), score="exact").make_worker()
+    first, *_, (x, y, weight) = batches(torch.float64)
+    worker.batch(*first, scored=True)
+    ours = worker.flatten(worker.batch(x, y, weight, scored=False)).clone()
+    worker.chain = None
+    theirs = worker.flatten(worker.batch(x, y, weight, scored=False))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
 def test_examples_that_cross_entropy_ignores_count_for_nothing():
@@ -140,8 +163,9 @@ def test_rows_that_a_layer_by_hand_does_not_take_go_through_autograd():
     assert not worker.chain.takes(torch.randn(3, 7, 7), torch.zeros(3).long())
 
 
-def test_a_hook_that_comes_later_is_called():
-    worker = Network(LINEAR["mlp"]).make_worker()
+@pytest.mark.parametrize("score", ["last_layer", "exact"])
+def test_a_hook_that_comes_later_is_called(score):
+    worker = Network(LINEAR["mlp"], score=score).make_worker()
     called = []
     hook = worker.module[2].register_forward_hook(lambda *_: called.append(1))
     x, y = torch.randn(3, 7, 7), torch.zeros(3).long()
@@ -151,10 +175,12 @@ def test_a_hook_that_comes_later_is_called():
     assert worker.batch(x, y, None, scored=False).vector is not None
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "wide"])
 def test_evaluation_gives_the_outputs_of_the_module(name):
-    worker = Network(lambda: {**LINEAR, **CONVOLUTIONS}[name]().double()).make_worker()
+    worker = Network(lambda: made({**LINEAR, **CONVOLUTIONS}[name]).double()).make_worker()
     x = torch.randn(1030, 7, 7, dtype=torch.float64)  # more than one pass
     found = worker.evaluate(lambda outputs, _: outputs, x, x)
     torch.testing.assert_close(found, worker.module(x).detach(), rtol=1e-12, atol=1e-14)
-    assert not any(hasattr(link, "x") for link in worker.chain.links), "activations are kept"
+    for name in ("x", "places", "before"):
+        kept = [getattr(link, name, None) for link in worker.chain.links]
+        assert all(value is None for value in kept), "activations are kept"

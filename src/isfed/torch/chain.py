@@ -1,8 +1,8 @@
 """A sequential network without autograd: the gradient of a batch, layer by layer, by hand.
 
 Autograd and the calls of modules take longer than the arithmetic of a small network. A network
-that is an `nn.Sequential` of the layers below, under cross-entropy, needs neither; every other
-one goes through autograd. Linear layers give the same bits as autograd. Convolutions and pooling
+that is an `nn.Sequential` of known layers, under cross-entropy, needs neither; every other one
+goes through autograd. Linear layers give the same bits as autograd. Convolutions and pooling
 keep their channels last, which is faster and rounds differently.
 """
 
@@ -10,7 +10,7 @@ keep their channels last, which is faster and rounds differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,160 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isfed.torch.convolve import Conv2d, MaxPool2d
 from isfed.torch.flat import FlatModule
+from isfed.torch.halve import Halve
+from isfed.torch.links import Linear, ReLU, Reshape, Tanh, UnfitError
 
 _aten: Any = torch.ops.aten
 _log_softmax_backward: Any = _aten._log_softmax_backward_data.default
 _nll_backward: Any = _aten.nll_loss_backward.default
-_convolution_backward: Any = _aten.convolution_backward.default
-_pool: Any = _aten.max_pool2d_with_indices.default
-_pool_backward: Any = _aten.max_pool2d_with_indices_backward.default
-_relu_backward: Any = _aten.threshold_backward.default
-
-
-class UnfitError(Exception):
-    """An input that a layer by hand does not take."""
-
-
-class _Reshape:
-    """Flatten and Unflatten: other shapes of the same numbers."""
-
-    makes_new = False  # whether what follows may change the output
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
-        self.shape: Sequence[int] = ()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.shape = x.shape
-        return self.layer.forward(x)
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        return slope.reshape(self.shape)
-
-
-class _Linear:
-    """x W' + b of a matrix x."""
-
-    makes_new = True
-
-    def __init__(self, layer: nn.Linear, gradients: list[Tensor]) -> None:
-        self.weight = layer.weight.detach()
-        self.turned = self.weight.t()
-        self.bias = None if layer.bias is None else layer.bias.detach()
-        self.gradients = gradients
-        # What a product rounds to can depend on where in memory it goes; autograd's places are
-        # aligned.
-        self.aligned = gradients[0].data_ptr() % 64 == 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 2:
-            raise UnfitError
-        self.x = x
-        if self.bias is None:
-            return torch.mm(x, self.turned)
-        return torch.addmm(self.bias, x, self.turned)
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        if self.aligned:
-            torch.mm(slope.t(), self.x, out=self.gradients[0])
-        else:
-            self.gradients[0].copy_(torch.mm(slope.t(), self.x))
-        if self.bias is not None:
-            torch.sum(slope, 0, out=self.gradients[1])
-        return slope if first else torch.mm(slope, self.weight)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """The same numbers, those of one place next to each other."""
-    if x.shape[1] > 1:
-        return x.contiguous(memory_format=torch.channels_last)
-    # One channel is in both orders; its strides tell the convolution which one to go on with.
-    high, wide = x.shape[2:]
-    return x.contiguous().as_strided(x.shape, (high * wide, 1, wide, 1))
-
-
-class _Conv2d:
-    """A convolution with zeros around."""
-
-    makes_new = True
-
-    def __init__(self, layer: nn.Conv2d, gradients: list[Tensor]) -> None:
-        self.weight = layer.weight.detach()
-        self.bias = None if layer.bias is None else layer.bias.detach()
-        self.gradients = gradients
-        self.how = (layer.stride, layer.padding, layer.dilation)
-        self.groups = layer.groups
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 4:
-            raise UnfitError
-        self.x, self.ordered = _channels_last(x), _channels_last(self.weight)
-        return functional.conv2d(self.x, self.ordered, self.bias, *self.how, self.groups)
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        biased = self.bias is not None
-        before, *found = _convolution_backward(
-            _channels_last(slope), self.x, self.ordered, [len(self.weight)], *self.how,
-            False, [0, 0], self.groups, [not first, True, biased],
-        )  # fmt: skip
-        for place, gradient in zip(self.gradients, found, strict=False):
-            place.copy_(gradient)
-        return slope if first else before
-
-
-class _ReLU:
-    """max(x, 0), in the place of x where nobody needs it any more."""
-
-    makes_new = False
-    in_place = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.result = x.relu_() if self.in_place else x.relu()
-        return self.result
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        return _relu_backward(slope, self.result, 0)
-
-
-class _Tanh:
-    """The hyperbolic tangent."""
-
-    makes_new = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.result = x.tanh()
-        return self.result
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        return _aten.tanh_backward(slope, self.result)
-
-
-class _MaxPool2d:
-    """The largest number of every window."""
-
-    makes_new = True
-
-    def __init__(self, layer: nn.MaxPool2d) -> None:
-        kernel, stride, padding, dilation = map(
-            _pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-        )
-        self.how = (kernel, stride, padding, dilation, layer.ceil_mode)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 4:
-            raise UnfitError
-        self.x = x
-        largest, self.places = _pool(x, *self.how)
-        return largest
-
-    def backward(self, slope: Tensor, first: bool) -> Tensor:
-        slope = _channels_last(slope) if slope.shape[1] > 1 else slope
-        return _pool_backward(slope, self.x, *self.how, self.places)
-
-
-def _pair(value: int | Sequence[int]) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
 
 
 class Chain:
@@ -184,20 +38,17 @@ class Chain:
         self.gradient = torch.zeros_like(flat.flat)
         self.gradients = flat.views_of(self.gradient)
         self.links: list[Any] = []
-        at = 0
+        at, channels = 0, 0
         for layer in layers:
             count = len(list(layer.parameters(recurse=False)))
-            self.links.append(_link(layer, self.gradients[at : at + count]))
+            channels = layer.out_channels if isinstance(layer, nn.Conv2d) else channels
+            _append(self.links, _link(layer, self.gradients[at : at + count], channels))
             at += count
-        for i, (one, other) in enumerate(zip(self.links, self.links[1:], strict=False)):
-            if isinstance(one, _ReLU) and isinstance(other, _MaxPool2d):
-                # The largest of max(x, 0) is max(largest x, 0), from the same place.
-                self.links[i], self.links[i + 1] = other, one
         for one, other in pairwise(self.links):
-            if isinstance(other, _ReLU):
+            if isinstance(other, ReLU):
                 other.in_place = one.makes_new
-        learning = [i for i, layer in enumerate(layers) if list(layer.parameters(recurse=False))]
-        self.first = learning[0]  # nobody asks for the gradient of what comes before
+        # Nobody asks for the gradient of what comes before.
+        self.first = next(i for i, link in enumerate(self.links) if hasattr(link, "gradients"))
         self.fits: dict[torch.Size, bool] = {}
         self.shares: dict[int, Tensor] = {}
         self.zero = torch.zeros((), dtype=self.dtype)
@@ -245,7 +96,7 @@ class Chain:
     def forget(self) -> None:
         """Let go of what the last forward pass left for a backward pass."""
         for link in self.links:
-            for name in ("x", "result", "places"):
+            for name in ("x", "result", "places", "before"):
                 link.__dict__.pop(name, None)
 
     def equal_shares(self, count: int) -> Tensor:
@@ -254,10 +105,13 @@ class Chain:
             self.shares[count] = torch.ones(count, dtype=self.dtype) / count
         return self.shares[count]
 
-    def batch(self, x: Tensor, y: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, x: Tensor, y: Tensor, share: Tensor | None, squares: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The mean loss and its gradient in the outputs; `gradient` has that of the model.
 
-        `share` is what every example's loss counts, 1 / B each if it is None.
+        `share` is what every example's loss counts, 1 / B each if it is None. `squares`, (B,),
+        is increased by the squared norm of every example's part of the gradient.
         """
         with torch.no_grad():
             logs = torch.log_softmax(self.outputs(x), 1)
@@ -267,9 +121,15 @@ class Chain:
             else:
                 mean = torch.dot(values, share)
             slope = _nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
+            parts: list[Tensor] = []
             slopes = slope = _log_softmax_backward(slope, logs, 1, logs.dtype)
             for i in range(len(self.links) - 1, self.first - 1, -1):
-                slope = self.links[i].backward(slope, i == self.first)
+                link = self.links[i]
+                if squares is not None and hasattr(link, "gradients"):
+                    parts.append(link.squares(slope))
+                slope = link.backward(slope, i == self.first)
+            for part in reversed(parts):  # the order in which autograd's are added
+                squares += part
         return mean, slopes
 
 
@@ -302,12 +162,28 @@ def _known(layer: nn.Module) -> bool:
     return type(layer) in (nn.Linear, nn.ReLU, nn.Tanh, nn.Unflatten)
 
 
-def _link(layer: nn.Module, gradients: list[Tensor]) -> Any:
+def _link(layer: nn.Module, gradients: list[Tensor], channels: int) -> Any:
     if isinstance(layer, nn.Linear):
-        return _Linear(layer, gradients)
+        return Linear(layer, gradients)
     if isinstance(layer, nn.Conv2d):
-        return _Conv2d(layer, gradients)
+        return Conv2d(layer, gradients)
     if isinstance(layer, nn.MaxPool2d):
-        return _MaxPool2d(layer)
-    plain = {nn.ReLU: _ReLU, nn.Tanh: _Tanh}
-    return plain[type(layer)]() if type(layer) in plain else _Reshape(layer)
+        return Halve() if Halve.fits(layer, channels) else MaxPool2d(layer)
+    plain = {nn.ReLU: ReLU, nn.Tanh: Tanh}
+    return plain[type(layer)]() if type(layer) in plain else Reshape(layer)
+
+
+def _append(links: list[Any], link: Any) -> None:
+    """Add a link; pooling goes before a ReLU, or takes it over.
+
+    The largest of max(x, 0) is max(largest x, 0), from the same place.
+    """
+    last = links[-1] if links else None
+    if isinstance(link, ReLU) and isinstance(last, Halve):
+        last.relu = True
+    elif isinstance(link, Halve) and isinstance(last, ReLU):
+        link.relu, links[-1] = True, link
+    elif isinstance(link, MaxPool2d) and isinstance(last, ReLU):
+        links.insert(len(links) - 1, link)
+    else:
+        links.append(link)

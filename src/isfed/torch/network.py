@@ -191,9 +191,9 @@ class Network:
         # Scores are found from the weighted losses: a weight of 0 leaves nothing to find.
         positive = bool(np.all(np.asarray(weight) > 0.0))
         found = worker.batch(inputs, targets, weights, scored=positive)
-        scores = found.norms if found.norms is not None else worker.scores(inputs, targets)
         gradient = np.zeros(worker.flat.size)  # buffers have none
         gradient[: worker.flat.trained] = worker.flatten(found).cpu().numpy()
+        scores = found.norms if found.norms is not None else worker.scores(inputs, targets)
         return gradient, _float64(scores)
 
     def scores(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -71,9 +71,9 @@ class Call(NamedTuple):
 class Watch:
     """The exact norm of every example's gradient, beside the gradient of a weighted batch.
 
-    Hooks note the input of every layer during a forward pass. A layer that this cannot serve is
-    refused by name, or goes through `torch.func` with `other_layers="func"`; `audit` finds those
-    that only show when the module runs.
+    Hooks note the input of every layer during a forward pass; between passes there are none. A
+    layer that this cannot serve is refused by name, or goes through `torch.func` with
+    `other_layers="func"`; `audit` finds those that only show when the module runs.
     """
 
     def __init__(
@@ -90,14 +90,10 @@ class Watch:
         self.others: set[str] = set()  # layers that go through torch.func
         for name, reason in without_rule(module).items():
             self._refuse_or_add(LayerError(name, reason))
-        self.active = False
         self.num_examples = 0
         self.calls: dict[str, Call] = {}
         self.saved: set[Tensor] = set()  # whose gradients the rules find
         self.layers = {name: m for name, m in module.named_modules() if _own(name, m)}
-        for name, layer in self.layers.items():
-            if name not in self.others:
-                layer.register_forward_hook(self._hook(name), with_kwargs=True)
 
     def _refuse_or_add(self, error: LayerError) -> None:
         if self.other_layers == "refuse":
@@ -147,11 +143,16 @@ class Watch:
         self.num_examples = num_examples
         self.calls.clear()
         self.saved.clear()
-        self.active = True
+        hooks = [
+            layer.register_forward_hook(self._hook(name), with_kwargs=True)
+            for name, layer in self.layers.items()
+            if name not in self.others
+        ]
         try:
             yield
         finally:
-            self.active = False
+            for hook in hooks:
+                hook.remove()
 
     def gradients(
         self,
@@ -212,7 +213,7 @@ class Watch:
 
     def _hook(self, name: str):
         def forward(layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
-            if not self.active or name in self.others or not output.requires_grad:
+            if not output.requires_grad:
                 return
             if name in self.calls:
                 raise LayerError(

@@ -41,6 +41,11 @@ def _bound(slopes: Tensor, share: Tensor | None) -> Tensor:
     return norms * len(norms) if share is None else norms / share
 
 
+def _shares(mean: Tensor, share: Tensor | None, count: int) -> Tensor:
+    """What every example's loss counts in the mean."""
+    return mean.new_full((), 1.0 / count) if share is None else share
+
+
 class Worker:
     """A flat module in training mode that turns batches into gradients and scores."""
 
@@ -66,10 +71,10 @@ class Worker:
         if len(x) > CHUNK:
             return self._chunks(x, y, weight, scored=scored)
         share = None if weight is None else weight / len(x)
-        if scored and self.watch is not None:
-            return self._watched(x, y, share, self.watch)
         if self.chain is not None and self.chain.takes(x, y):
             return self._chained(x, y, share, self.chain, scored=scored)
+        if scored and self.watch is not None:
+            return self._watched(x, y, share, self.watch)
         outputs = self.module(x)
         mean = _mean(per_example(self.loss(outputs, y)), share)
         if not scored:
@@ -81,16 +86,20 @@ class Worker:
 
     def _chained(self, x, y, share: Tensor | None, chain: Chain, *, scored: bool) -> Batch:
         """The same without autograd."""
-        mean, slopes = chain.batch(x, y, share)
-        norms = _bound(slopes, share) if scored else None
-        return Batch(chain.gradients, norms, mean, chain.gradient)
+        if not scored or self.watch is None:
+            mean, slopes = chain.batch(x, y, share)
+            norms = _bound(slopes, share) if scored else None
+            return Batch(chain.gradients, norms, mean, chain.gradient)
+        squares = x.new_zeros(len(x))
+        mean, _ = chain.batch(x, y, share, squares)
+        squares /= _shares(mean, share, len(x)).square()
+        return Batch(chain.gradients, squares.sqrt_(), mean, chain.gradient)
 
     def _watched(self, x: Tensor, y: Tensor, share: Tensor | None, watch: Watch) -> Batch:
         """The same with exact norms."""
         with watch.examples(len(x)):
             mean = _mean(self.values(x, y), share)
-        equal = mean.new_full((), 1.0 / len(x))
-        share = equal if share is None else share
+        share = _shares(mean, share, len(x))
         return Batch(*watch.gradients(mean, self.flat.params, x, y, share), mean.detach())
 
     def _chunks(self, x, y, weight: Tensor | None, *, scored: bool) -> Batch:
