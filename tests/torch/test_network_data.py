@@ -7,9 +7,11 @@ import tomllib
 import numpy as np
 import pytest
 from torch import nn
+from typer.testing import CliRunner
 
 from isfed import FedAvg, simulate
-from isfed.experiments import ConfigError, make_experiment, run_experiment
+from isfed.cli.app import app
+from isfed.experiments import ConfigError, load_results, make_experiment, run_experiment
 from isfed.experiments.deals import FewClasses, OneClass, Shards
 from isfed.experiments.network_data import NetworkData
 from isfed.experiments.networks import (
@@ -80,6 +82,17 @@ def test_isfed_run_trains_a_network(tmp_path):
     again = make_experiment(experiment.resolved)
     assert again.source == experiment.source
     assert again.resolved == experiment.resolved
+
+
+def test_one_repetition_has_no_standard_error_and_still_a_report(tmp_path):
+    file, out = tmp_path / "one.toml", tmp_path / "out"
+    file.write_text(FILE.replace("repetitions = 2", "repetitions = 1"))
+    told = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
+    assert told.exit_code == 0, told.output
+    assert (out / "report.html").stat().st_size > 0
+    found = load_results(out).algorithms[0].measures["accuracy"]
+    assert found.stderr.dtype == np.float64
+    assert np.isnan(found.stderr).all()
 
 
 @pytest.mark.parametrize(
