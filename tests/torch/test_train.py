@@ -31,6 +31,7 @@ from isfed.torch import (
     TensorBoard,
     TorchSchedule,
     TorchServer,
+    diagnose,
     importance,
     load_model,
     train,
@@ -260,3 +261,18 @@ def test_what_train_cannot_do_is_said(tmp_path):
 
     with pytest.raises(TypeError, match="loss is a Network, got LeastSquares"):
         train(PAPER.make(), FEDAVG, rounds=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_of_agents_in_the_data_are_refused(dtype):
+    """Also where the rows must be converted to the type of the module."""
+    offsets = np.array([0, 20, 35, 60, 80])
+    data = FederatedData(ROWS[:80].astype(dtype), LABELS[:80], offsets, weights=np.diff(offsets))
+    problem = Problem(data, Network(mlp), 3, 5)
+    np.testing.assert_array_equal(problem.data.agent_weights, data.agent_weights)
+    with pytest.raises(ValueError, match="client_weights='size'"):
+        train(problem, FEDAVG, rounds=1)
+    with pytest.raises(ValueError, match="client_weights='size'"):
+        simulate(problem, importance(step_size=0.1, num_active=2), rounds=1)
+    with pytest.raises(ValueError, match="without weights"):
+        diagnose(problem, num_active=2, step_size=0.1)

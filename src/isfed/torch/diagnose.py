@@ -124,6 +124,8 @@ def diagnose(
     if not isinstance(network, Network):
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
     check_active(num_active, problem.num_agents)
+    if problem.data.weights is not None:
+        raise ValueError("diagnose counts all agents alike: give it data without weights")
     check_whole(draws, name="draws", least=1)
     check_seed(seed)
     if not 0.0 < step_size < np.inf:

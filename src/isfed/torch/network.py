@@ -170,7 +170,7 @@ class Network:
             if worker.watch is not None:
                 worker.watch.audit(x, y)
         same = features is data.features and targets is data.targets
-        return data if same else FederatedData(features, targets, data.offsets)
+        return data if same else FederatedData(features, targets, data.offsets, data.weights)
 
     def check_targets(self, targets: np.ndarray) -> None:
         """`prepare` has checked them against the outputs."""
