@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from isfed import FederatedData, Problem
+from isfed import FedAvg, FederatedData, Problem, simulate
 from isfed.torch import Network
 from isfed.torch.worker import CHUNK
 
@@ -224,6 +224,68 @@ def test_a_model_of_another_architecture_is_named():
 def test_it_can_be_sent_to_another_process_and_describes_itself():
     network = Network(mlp, score="exact")
     assert repr(network) == repr(Network(mlp, score="exact"))
+class Leaving(nn.Module):
+    """A pass changes tensors that are in no vector, in their places and by putting others there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.teacher = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("scratch", torch.zeros(1), persistent=False)
+        self.register_buffer("late", None)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.teacher.mul_(0.5)
+        self.calls += 1
+        self.scratch = self.scratch + 1.0
+        self.seen = self.seen + 1.0
+        self.late = torch.ones(1) if self.late is None else self.late + 1.0
+        told = self.calls + self.scratch + self.late + self.seen + self.teacher
+        return self.layer(x) * told
+
+
+def test_no_pass_sees_what_another_one_left():
+    network = Network(Leaving)
+    params = network.initial()
+    first = network.predict(params, X)
+    np.testing.assert_array_equal(network.predict(params, X), first)
+    gradients = [network.gradient(params, X, Y, np.ones(12))[0] for _ in range(2)]
+    np.testing.assert_array_equal(*gradients)
+    assert network.state_dict(params)["calls"].item() == 0
+
+
+def test_counting_batch_norm_does_not_depend_on_what_ran_before():
+    """With momentum=None the share of a batch in the running mean is 1 / num_batches_tracked."""
+    make = lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3))  # noqa: E731
+    problem = Problem(FederatedData(X, Y, OFFSETS), Network(make), 3, 4)
+    runs = [simulate(problem, FedAvg(step_size=0.1, num_active=1), rounds=3) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].params, runs[1].params)
+
+
+def test_float_buffers_of_another_type_belong_to_the_model():
+    def make():
+        norm = nn.BatchNorm1d(4)
+        norm.running_mean = norm.running_mean.double()
+        return nn.Sequential(norm, nn.Linear(4, 3))
+
+    network = Network(make)
+    same = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    params = network.initial()
+    assert params.size == same.num_params()
+    moved = network.params({**network.state_dict(params), "0.running_mean": np.arange(4.0)})
+    assert network.state_dict(moved)["0.running_mean"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert network.state_dict(moved)["0.running_mean"].dtype == torch.float64
+    place = network.worker.flat.named(moved)["0.running_mean"]
+    np.testing.assert_array_equal(place, np.arange(4.0))
+    flat = network.worker.flat
+    flat.load(moved)
+    network.worker.module[0].running_mean += 1.0
+    np.testing.assert_array_equal(flat.named(flat.vector())["0.running_mean"], 1.0 + np.arange(4.0))
+
+
     assert repr(network) != repr(Network(lambda: nn.Linear(4, 3)))
     again = pickle.loads(pickle.dumps(network))
     params = network.initial()
