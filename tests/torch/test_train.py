@@ -132,6 +132,49 @@ def test_a_training_that_was_killed_goes_on_bit_for_bit(algorithm, tmp_path, mon
         train(problem, algorithm, resume=True, seed=1, **options)
 
 
+FAR = FedAvg(step_size=20.0, num_active=2)  # so large that a good model only gets worse
+
+
+def test_the_first_model_may_be_the_best_also_after_a_resume_in_another_form(tmp_path):
+    good = train(make_problem(), FEDAVG, rounds=60, test=TEST, every=20).params
+    options = {"rounds": 6, "test": TEST, "every": 2, "initial": good, "folder": tmp_path}
+
+    def killed(point):
+        if point.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_problem(), FAR, form="pt", callbacks=[killed], **options)
+    found = train(make_problem(), FAR, resume=True, **options)
+    assert (found.accuracy[1:] < found.accuracy[0]).all()
+    assert found.best_round == 0
+    np.testing.assert_array_equal(found.best_params, good)
+    for form in ("pt", "safetensors"):
+        kept = load_model(make_problem().loss, tmp_path / f"best.{form}")
+        np.testing.assert_allclose(kept, good, rtol=1e-6)
+
+
+class Unseen(nn.Module):
+    """Returns NaN in evaluation once its weights have moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out if self.training or not self.linear.weight.any() else out * np.nan
+
+
+def test_an_evaluation_that_is_nan_is_never_the_best():
+    problem = make_problem(Unseen)
+    found = train(problem, FEDAVG, rounds=4, test=TEST, every=2)
+    assert np.isnan(found.loss[1:]).all()
+    assert found.best_round == 0
+    np.testing.assert_array_equal(found.best_params, problem.loss.initial())
+
+
 class Fragile(nn.Module):
     """Returns NaN once its weights have grown."""
 

@@ -23,7 +23,7 @@ from isfed.simulate.driver import Recording, drive
 from isfed.simulate.history import DivergenceError, History
 from isfed.simulate.run import check_run, make_run
 from isfed.torch.evaluate import Evaluate, Evaluation
-from isfed.torch.files import load_model, save_model
+from isfed.torch.files import save_model
 from isfed.torch.network import Network
 from isfed.torch.trackers import Point
 
@@ -41,7 +41,8 @@ class Training:
     """What a training leaves behind.
 
     params: (M,) the last model.
-    best_params: (M,) the model of the best evaluation.
+    best_params: (M,) the model of the best evaluation, which may be the first one, before round 1;
+        the last model if there are no test rows.
     best_round: its round.
     rounds: (points,) after which rounds it was evaluated.
     loss, accuracy: (points,) what the evaluations found.
@@ -90,11 +91,12 @@ class _Course:
     ) -> None:
         self.network, self.run, self.recording = network, run, recording
         self.callbacks = callbacks
+        self.judged = True  # whether there are test rows
         self.folder: Path | None = None
         self.form: Form = "safetensors"
         self.target: float | None = None
         self.best: tuple[float, int] = (-math.inf, 0)  # the higher the better
-        self.best_params: np.ndarray | None = None
+        self.best_params: np.ndarray = run.params[0]
         self.at = -1  # the last point that was told
         self.stopped = False
 
@@ -105,6 +107,8 @@ class _Course:
         return [Evaluation(*row) for row in measured.values[0].tolist()]
 
     def _worth(self, found: Evaluation) -> float:
+        if math.isnan(found.loss):
+            return -math.inf
         return -found.loss if math.isnan(found.accuracy) else found.accuracy
 
     def replay(self) -> None:
@@ -115,24 +119,31 @@ class _Course:
             if done <= self.run.round_index:
                 self._judge(i, done)
                 self.at = i
+        if self.best[1] == self.run.round_index:  # else it is the checkpoint's
+            self.best_params = self.run.params[0]
+        if self.folder is not None and not self.run.diverged:
+            self.save("best", self.best_params)
+            if self.run.round_index == 0 or not self.path("last").exists():
+                self.save("last", self.run.params[0])
+
+    def path(self, name: str) -> Path:
+        """Where the best or the last model goes."""
+        assert self.folder is not None
+        return self.folder / f"{name}.{self.form}"
+
+    def save(self, name: str, params: np.ndarray) -> None:
+        """Write one of them."""
+        save_model(self.network, params, self.path(name))
 
     def _judge(self, place: int, done: int) -> bool:
         found = self.found[place]
         worth = self._worth(found)
-        better = math.isnan(worth) or worth > self.best[0]
+        better = worth > self.best[0] or not self.judged
         if better:
-            self.best = (-math.inf if math.isnan(worth) else worth, done)
+            self.best = (worth, done)
         if self.target is not None and found.accuracy >= self.target:
             self.stopped = True
         return better
-
-    def best_model(self) -> np.ndarray:
-        """From this process, or from before a resume."""
-        if self.best_params is None and self.folder is not None:
-            path = self.folder / f"best.{self.form}"
-            if path.exists():
-                return load_model(self.network, path)
-        return self.run.params[0] if self.best_params is None else self.best_params
 
     def __call__(self) -> bool:
         """After a chunk: whether to stop."""
@@ -146,9 +157,9 @@ class _Course:
         if better:
             self.best_params = params
         if self.folder is not None:
-            save_model(self.network, params, self.folder / f"last.{self.form}")
+            self.save("last", params)
             if better:
-                save_model(self.network, params, self.folder / f"best.{self.form}")
+                self.save("best", params)
         point = Point(
             done, *self.found[place], self.recording.seconds, _megabytes(self.run), better, params
         )
@@ -224,15 +235,15 @@ def train(
     measure: Any = _Nothing(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
     course = _Course(network, run, recording, callbacks)
-    course.target, course.form = target, form
+    course.target, course.form, course.judged = target, form, test is not None
     save = None
     if folder is not None:
         course.folder = Path(folder)
         course.folder.mkdir(parents=True, exist_ok=True)
         path = course.folder / CHECKPOINT
         mark = _fingerprint(problem, algorithm, rounds, seed, run.params)
-        save = _saver(path, mark)
-        _begin(path, mark, run, recording, resume=resume)
+        save = _saver(path, mark, course)
+        _begin(path, mark, course, resume=resume)
     course.replay()
     try:
         history = _drive(run, recording, course, save)
@@ -246,7 +257,7 @@ def train(
     assert measured is not None
     return Training(
         params=run.params[0],
-        best_params=course.best_model(),
+        best_params=course.best_params,
         best_round=course.best[1],
         rounds=measured.rounds[points],
         loss=measured.values[0, points, 0],
@@ -266,17 +277,19 @@ def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> Histor
     except DivergenceError as error:
         if course.folder is None or known:
             raise
-        path = course.folder / f"last.{course.form}"
-        save_model(course.network, run.params[0], path)
-        error.args = (f"{error}; the last finite model is in {path}",)
+        course.save("last", run.params[0])
+        error.args = (f"{error}; the last finite model is in {course.path('last')}",)
         raise
 
 
-def _saver(path: Path, mark: str) -> Callable[[dict[str, np.ndarray]], None]:
-    return lambda arrays: save_arrays(path, {"mark": np.array(mark), **arrays})
+def _saver(path: Path, mark: str, course: _Course) -> Callable[[dict[str, np.ndarray]], None]:
+    def save(arrays: dict[str, np.ndarray]) -> None:
+        save_arrays(path, {"mark": np.array(mark), "best": course.best_params, **arrays})
+
+    return save
 
 
-def _begin(path: Path, mark: str, run: Any, recording: Recording, *, resume: bool) -> None:
+def _begin(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
     """Go on from a checkpoint, if there is one."""
     if not path.exists():
         return
@@ -291,4 +304,5 @@ def _begin(path: Path, mark: str, run: Any, recording: Recording, *, resume: boo
             f"{path} belongs to another network, algorithm, data, seed or number of rounds; give "
             "the same ones to continue it, or another folder to begin anew"
         )
-    recording.resume(run, arrays)
+    course.best_params = arrays.pop("best")
+    course.recording.resume(course.run, arrays)
