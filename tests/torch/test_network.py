@@ -136,6 +136,24 @@ def test_initial_parameters_come_from_the_seed_alone():
     assert not np.array_equal(first, Network(mlp, seed=2).initial())
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (lambda params: torch.optim.SGD(params, lr=0.1), r"as optimizer\(params, lr=step\)"),
+        (lambda params, lr: None, "returned NoneType, expected a torch.optim.Optimizer"),
+        (torch.optim.LBFGS, "LBFGS cannot take a step from the gradients alone"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_one_is_named_before_the_first_round(optimizer, said):
+    with pytest.raises(TypeError, match=said):
+        Problem(FederatedData(X, Y, OFFSETS), Network(mlp, optimizer=optimizer), 1, 2)
+
+
+def test_an_optimizer_has_no_step_size_of_its_own():
+    with pytest.raises(ValueError, match=r"SGD\(lr=0\.001\) must not have an lr: the step_size"):
+        Network(mlp, optimizer=partial(torch.optim.SGD, lr=0.001))
+
+
 class Counting(nn.Module):
     """Buffers as batch norm has them, an integer without axes among them, and a frozen part."""
 
@@ -206,24 +224,6 @@ def test_a_module_that_replaces_its_buffers_is_followed():
     assert network.worker.flat.vector()[-1] == 12.0
 
 
-def test_a_model_of_another_architecture_is_named():
-    network = Network(mlp)
-    state = Network(lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))).state_dict(
-        np.zeros(51)
-    )
-    with pytest.raises(
-        ValueError, match=r"another arch.*0\.bias has shape \(6,\), expected \(5,\)"
-    ):
-        network.params(state)
-    with pytest.raises(ValueError, match=r"2\.weight is missing"):
-        network.params(
-            {k: v for k, v in network.state_dict(np.zeros(43)).items() if k != "2.weight"}
-        )
-
-
-def test_it_can_be_sent_to_another_process_and_describes_itself():
-    network = Network(mlp, score="exact")
-    assert repr(network) == repr(Network(mlp, score="exact"))
 class Leaving(nn.Module):
     """A pass changes tensors that are in no vector, in their places and by putting others there."""
 
@@ -286,6 +286,24 @@ def test_float_buffers_of_another_type_belong_to_the_model():
     np.testing.assert_array_equal(flat.named(flat.vector())["0.running_mean"], 1.0 + np.arange(4.0))
 
 
+def test_a_model_of_another_architecture_is_named():
+    network = Network(mlp)
+    state = Network(lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))).state_dict(
+        np.zeros(51)
+    )
+    with pytest.raises(
+        ValueError, match=r"another arch.*0\.bias has shape \(6,\), expected \(5,\)"
+    ):
+        network.params(state)
+    with pytest.raises(ValueError, match=r"2\.weight is missing"):
+        network.params(
+            {k: v for k, v in network.state_dict(np.zeros(43)).items() if k != "2.weight"}
+        )
+
+
+def test_it_can_be_sent_to_another_process_and_describes_itself():
+    network = Network(mlp, score="exact")
+    assert repr(network) == repr(Network(mlp, score="exact"))
     assert repr(network) != repr(Network(lambda: nn.Linear(4, 3)))
     again = pickle.loads(pickle.dumps(network))
     params = network.initial()

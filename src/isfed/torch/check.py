@@ -44,6 +44,30 @@ def check_device(name: str) -> None:
         raise ValueError(f"device={name!r}: PyTorch finds no MPS here; use device='cpu'")
 
 
+def check_optimizer(factory: Any, name: str, worker: Worker) -> None:
+    """Take one step of the agents' optimizer, or raise an error that says why it cannot be one."""
+    params = worker.flat.params
+    try:
+        made = factory(params, lr=1e-3)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"optimizer={name} cannot be called as optimizer(params, lr=step): {error}"
+        ) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer={name} returned {type(made).__name__}, expected a torch.optim.Optimizer"
+        )
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    try:
+        made.step()
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(
+            f"optimizer={name} cannot take a step from the gradients alone: {error}; use one that "
+            "needs no closure, e.g. torch.optim.SGD or torch.optim.Adam"
+        ) from error
+
+
 def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Targets in the type the loss takes: classes as int64, other numbers in the module's type."""
     kind = targets.dtype.kind
