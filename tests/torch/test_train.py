@@ -154,6 +154,29 @@ def test_the_first_model_may_be_the_best_also_after_a_resume_in_another_form(tmp
         np.testing.assert_allclose(kept, good, rtol=1e-6)
 
 
+def same_name(step):
+    """Functions that cannot be told apart by what they are called."""
+    schedule = lambda i: step  # noqa: E731
+    schedule.__qualname__ = "schedule"
+    return schedule
+
+
+def test_a_resume_notices_another_schedule_other_test_rows_and_another_interval(tmp_path):
+    options = {"rounds": 4, "test": TEST, "every": 2, "folder": tmp_path}
+    first = Scheduled(FEDAVG, same_name(0.2))
+    done = train(make_problem(), first, **options)
+    again = train(make_problem(), Scheduled(FEDAVG, same_name(0.2)), resume=True, **options)
+    np.testing.assert_array_equal(again.params, done.params)
+    for algorithm, change in (
+        (Scheduled(FEDAVG, same_name(0.3)), {}),
+        (first, {"test": (np.roll(TEST[0], 1, axis=0), TEST[1])}),
+        (first, {"test": None}),
+        (first, {"every": 1}),
+    ):
+        with pytest.raises(ResumeError, match=r"another network.* test rows or `every`"):
+            train(make_problem(), algorithm, resume=True, **(options | change))
+
+
 class Unseen(nn.Module):
     """Returns NaN in evaluation once its weights have moved."""
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from isfed.algorithms.around import Scheduled
 from isfed.base.arguments import checked
 from isfed.base.checks import check_seed, check_whole
 from isfed.base.files import load_arrays, save_arrays
@@ -72,13 +73,26 @@ class _Nothing:
         return np.full((len(params), 2), np.nan)
 
 
-def _fingerprint(problem: Problem, algorithm: Any, rounds: int, seed: int, initial: Any) -> str:
+def _schedules(algorithm: Any, rounds: int) -> Iterator[list[Any]]:
+    """The step sizes of all rounds, for every schedule in a method around others."""
+    while algorithm is not None:
+        if isinstance(algorithm, Scheduled):
+            yield [algorithm.schedule(i) for i in range(rounds)]
+        algorithm = getattr(algorithm, "algorithm", None)
+
+
+def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any) -> str:
     """What a checkpoint must agree with: all that decides the numbers."""
+    problem = run.problem
     record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
+    steps = list(_schedules(algorithm, rounds))  # two functions may look alike
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
-    digest = hashlib.blake2b(repr((problem.loss, record, rounds, seed, work)).encode())
+    choices = (problem.loss, record, steps, rounds, seed, work, measure.every)
+    digest = hashlib.blake2b(repr(choices).encode())
     data = problem.data
-    for array in (data.features, data.targets, data.offsets, initial):
+    test = () if isinstance(measure, _Nothing) else (measure.x, measure.y)
+    for array in (data.features, data.targets, data.offsets, run.params, *test):
+        digest.update(repr((array.shape, array.dtype)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()[:32]
 
@@ -241,7 +255,7 @@ def train(
         course.folder = Path(folder)
         course.folder.mkdir(parents=True, exist_ok=True)
         path = course.folder / CHECKPOINT
-        mark = _fingerprint(problem, algorithm, rounds, seed, run.params)
+        mark = _fingerprint(run, algorithm, rounds, seed, measure)
         save = _saver(path, mark, course)
         _begin(path, mark, course, resume=resume)
     course.replay()
@@ -301,8 +315,8 @@ def _begin(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
     arrays = load_arrays(path)
     if str(arrays.pop("mark", "")) != mark:
         raise ResumeError(
-            f"{path} belongs to another network, algorithm, data, seed or number of rounds; give "
-            "the same ones to continue it, or another folder to begin anew"
+            f"{path} belongs to another network, algorithm, data, seed, number of rounds, test "
+            "rows or `every`; give the same ones to continue it, or another folder to begin anew"
         )
     course.best_params = arrays.pop("best")
     course.recording.resume(course.run, arrays)
