@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import isfed
@@ -80,6 +81,18 @@ def test_it_says_where_each_way_helps():
     assert drifting.drift > 0.05
     assert drifting.choice == "drift"
     assert 'correction="drift"' in drifting.recommendation()
+
+
+def test_the_seed_decides_also_about_dropout():
+    data = make_problem(np.ones(4)).data
+    make = lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).double()  # noqa: E731
+    problem = Problem(data, Network(make), 2, 4)
+    found = []
+    for caller in range(2):
+        torch.manual_seed(caller)
+        found.append(diagnose(problem, num_active=2, step_size=0.1, draws=20))
+        assert torch.initial_seed() == caller
+    assert found[0] == found[1]
 
 
 def test_what_cannot_be_is_said():

@@ -21,6 +21,7 @@ from isfed.federation.agents import Turns
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
+from isfed.torch.convert import seeded
 from isfed.torch.network import Network
 
 SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
@@ -137,16 +138,17 @@ def diagnose(
     rng = np.random.default_rng(seed)
     sketch = _Sketch(model.size, count, seed)
     gradients, uniform_noise, scored_noise = [], np.empty(count), np.empty(count)
-    for k in range(count):
-        x, y = problem.data.agent(k)
-        gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
-        gradients.append(sketch(gradient))
-        batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
-        prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
-        prob = 0.9 * prob + 0.1 / len(y)
-        even = np.full(len(y), 1.0 / len(y))
-        for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
-            noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
+    with seeded(seed):  # what the module draws, such as dropout
+        for k in range(count):
+            x, y = problem.data.agent(k)
+            gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
+            gradients.append(sketch(gradient))
+            batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
+            prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
+            prob = 0.9 * prob + 0.1 / len(y)
+            even = np.full(len(y), 1.0 / len(y))
+            for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
+                noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
     found = np.array(gradients)
     mean = found.mean(axis=0)
     signal = float(mean @ mean)
