@@ -102,3 +102,9 @@ def test_what_cannot_be_is_said():
         isfed.diagnose(make_problem(np.ones(4)), num_active=2)
     with pytest.raises(ValueError, match="9"):
         diagnose(make_problem(np.ones(4)), num_active=9, step_size=0.1)
+    with pytest.raises(ValueError, match="draws=1"):
+        diagnose(make_problem(np.ones(4)), num_active=2, step_size=0.1, draws=1)
+    data = FederatedData.from_agents([(np.ones((4, 3)), np.zeros((4, 1)))] * 3)
+    still = Problem(data, Network(lambda: nn.Linear(3, 1), nn.MSELoss(reduction="none")), 1, 2)
+    with pytest.raises(ValueError, match="the mean gradient at this model is 0"):
+        diagnose(still, num_active=2, step_size=0.1, params=np.zeros(4))

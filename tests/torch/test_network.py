@@ -377,11 +377,23 @@ def linear():
         (lambda: trial(linear, other_layers="skip"), "other_layers='skip' must be"),
         (lambda: trial(linear, device="warp"), "device='warp' is unknown"),
         (lambda: trial(linear, device="cuda:99"), "device='cuda:99': PyTorch finds .* CUDA"),
+        (lambda: trial(linear, device="meta"), "device='meta' is not supported; use 'cpu'"),
+        (lambda: trial(linear, device="xpu"), "device='xpu' is not supported; use 'cpu'"),
+        (lambda: trial(lambda: linear().bfloat16()), r"bfloat16.*return module\.float\(\)"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+def test_batch_norm_takes_any_number_of_rows():
+    """A chunk of a single row would have no variance."""
+    network = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    x, y = RNG.standard_normal((CHUNK + 1, 4)), RNG.integers(0, 3, CHUNK + 1)
+    gradient, norms = network.gradient(network.initial(), x, y, np.ones(len(y)))
+    assert np.isfinite(gradient).all()
+    assert norms.shape == network.scores(network.initial(), x, y).shape == (CHUNK + 1,)
 
 
 def test_a_module_in_place_of_a_function_is_refused():

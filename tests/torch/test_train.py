@@ -319,6 +319,13 @@ def test_what_train_cannot_do_is_said(tmp_path):
     problem = make_problem()
     with pytest.raises(ValueError, match=r"target=0.9 needs test"):
         train(problem, FEDAVG, rounds=1, target=0.9)
+    with pytest.raises(ValueError, match=r"target=90.* must be an accuracy, a number in \(0, 1\]"):
+        train(problem, FEDAVG, rounds=1, target=90.0, test=TEST)
+    squares = Network(lambda: nn.Linear(4, 1), nn.MSELoss(reduction="none"))
+    y = ROWS[:, :1]
+    regression = Problem(FederatedData(ROWS[:80], y[:80], np.array([0, 40, 80])), squares, 1, 5)
+    with pytest.raises(ValueError, match=r"target=0.9 is an accuracy.* not classes"):
+        train(regression, FEDAVG, rounds=1, target=0.9, test=(ROWS[80:], y[80:]))
     with pytest.raises(ValueError, match="needs the folder"):
         train(problem, FEDAVG, rounds=1, resume=True)
     with pytest.raises(ValueError, match="form='onnx' must be"):

@@ -33,6 +33,8 @@ def check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device={name!r} is unknown; use 'cpu', 'cuda' or 'mps'") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device={name!r} is not supported; use 'cpu', 'cuda' or 'mps'")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count <= (device.index or 0):

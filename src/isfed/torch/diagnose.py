@@ -115,7 +115,7 @@ def diagnose(
     step_size: the size of a local step.
     params: the model, (M,), best one that has been trained for a while: at the start all agents
         look alike. The network's first model unless given.
-    draws: how many sets of agents are drawn for the Monte-Carlo estimate.
+    draws: how many sets of agents are drawn for the Monte-Carlo estimate, at least 2.
     seed: the seed of all random draws.
 
     It takes every agent's gradient, four batches and two turns. "spread" and "difference" assume
@@ -124,10 +124,10 @@ def diagnose(
     network = problem.loss
     if not isinstance(network, Network):
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
-    check_active(num_active, problem.num_agents)
     if problem.data.weights is not None:
         raise ValueError("diagnose counts all agents alike: give it data without weights")
-    check_whole(draws, name="draws", least=1)
+    check_active(num_active, problem.num_agents)
+    check_whole(draws, name="draws", least=2)
     check_seed(seed)
     if not 0.0 < step_size < np.inf:
         raise ValueError(f"step_size={step_size} must be a positive number")
@@ -152,6 +152,11 @@ def diagnose(
     found = np.array(gradients)
     mean = found.mean(axis=0)
     signal = float(mean @ mean)
+    if signal == 0.0:
+        raise ValueError(
+            "the mean gradient at this model is 0: the variance cannot be compared with it; give "
+            "params of another model"
+        )
     squares = np.einsum("km,km->k", found, found)
     ways: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
         "uniform": (HartleyRao(), np.ones(count), found, uniform_noise),  # as FedAvg draws

@@ -181,4 +181,9 @@ def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     if len(types) > 1 or not next(iter(types)).is_floating_point:
         listed = ", ".join(sorted(str(t) for t in types))
         raise ValueError(f"the parameters of {kind} must all be of one float type, got {listed}")
+    if types == {torch.bfloat16}:
+        raise ValueError(
+            f"the parameters of {kind} are torch.bfloat16, which NumPy does not have: return "
+            "module.float() from make_module"
+        )
     return list(found), list(found.values())

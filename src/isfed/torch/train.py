@@ -213,7 +213,7 @@ def train(
     rounds: how many, unless the target is reached before.
     test: features and targets of rows that nobody trains on.
     every: rounds between evaluations; the last round is always among them.
-    target: an accuracy at which to stop.
+    target: an accuracy at which to stop, in (0, 1].
     seed: the seed of all random draws.
     initial: the first model, (M,), e.g. from `load_model`; the network's own unless given.
     folder: where best.safetensors, last.safetensors and the checkpoint go.
@@ -239,6 +239,8 @@ def train(
         raise ValueError(f"form={form!r} must be 'safetensors' or 'pt'")
     if target is not None and test is None:
         raise ValueError(f"target={target} needs test=(x, y), rows to measure the accuracy on")
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ValueError(f"target={target} must be an accuracy, a number in (0, 1]")
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the training to continue")
     check_run(problem, algorithm, rounds, 1)
@@ -248,6 +250,7 @@ def train(
     )  # fmt: skip
     measure: Any = _Nothing(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
+    _check_target(target, recording)
     course = _Course(network, run, recording, callbacks)
     course.target, course.form, course.judged = target, form, test is not None
     save = None
@@ -279,6 +282,18 @@ def train(
         stopped=course.stopped and run.round_index < rounds,
         history=history,
     )
+
+
+def _check_target(target: float | None, recording: Recording) -> None:
+    """Raise a ValueError for a target that no evaluation can reach."""
+    if target is None:
+        return
+    assert recording.measured is not None
+    if math.isnan(recording.measured.values[0, 0, 1]):
+        raise ValueError(
+            f"target={target} is an accuracy, but the targets of the test rows are not classes; "
+            "stop by a callback that returns True"
+        )
 
 
 def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> History:
