@@ -387,6 +387,26 @@ def test_what_cannot_work_is_said_at_once(attempt, message):
         attempt()
 
 
+MIXING = {
+    "mean": lambda o: o - o.mean(0),
+    "batch norm": lambda o: nn.functional.batch_norm(o, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("mix", MIXING.values(), ids=MIXING)
+def test_a_module_that_mixes_examples_has_no_exact_norms(mix):
+    x = X.copy()
+    x[1] = x[0]  # a row that differs is found further on
+    with pytest.raises(ValueError, match=r"Broken mixes the examples of a batch.*'last_layer'"):
+        trial(lambda: Broken(mix), x=x, score="exact")
+    trial(lambda: Broken(mix), x=x)
+
+
+def test_dropout_and_counting_do_not_look_like_mixing():
+    trial(lambda: Broken(nn.Dropout(0.5)), score="exact")
+    trial(Leaving, score="exact")
+
+
 def test_batch_norm_takes_any_number_of_rows():
     """A chunk of a single row would have no variance."""
     network = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from isfed.base.checks import as_numbers
+from isfed.torch.convert import seeded
+from isfed.torch.watch import AUDIT_TOLERANCE
 from isfed.torch.worker import Worker
 
 CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -68,6 +70,25 @@ def check_optimizer(factory: Any, name: str, worker: Worker) -> None:
             f"optimizer={name} cannot take a step from the gradients alone: {error}; use one that "
             "needs no closure, e.g. torch.optim.SGD or torch.optim.Adam"
         ) from error
+
+
+def check_examples_apart(worker: Worker, x: Tensor, y: Tensor, seed: int) -> None:
+    """Raise a ValueError if the loss of the first of two examples depends on the second.
+
+    Both passes are over two rows, under one seed: dropout is the same in them.
+    """
+    start = worker.flat.flat.clone()
+    found = []
+    for rows in ((0, 0), (0, 1)):
+        worker.flat.load(start)
+        with seeded(seed), torch.no_grad():
+            found.append(worker.values(x[[*rows]], y[[*rows]])[0])
+    if not torch.isclose(found[0], found[1], rtol=AUDIT_TOLERANCE, atol=1e-6):
+        raise ValueError(
+            f"{type(worker.module).__name__} mixes the examples of a batch: the loss of the first "
+            f"is {found[0]:.6g} beside itself and {found[1]:.6g} beside another one, so no example "
+            "has a gradient of its own. Use score='last_layer'"
+        )
 
 
 def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:

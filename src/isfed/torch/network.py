@@ -23,6 +23,7 @@ from isfed.torch.agents import TorchAgents
 from isfed.torch.check import (
     check_batch,
     check_device,
+    check_examples_apart,
     check_labels,
     check_optimizer,
     targets_for,
@@ -33,6 +34,7 @@ from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
 from isfed.torch.worker import Worker, per_example
 
+NEAR = 1000  # rows among which one that differs from the first is looked for
 Score = Literal["last_layer", "exact"]
 
 
@@ -180,6 +182,10 @@ class Network:
             outputs = check_batch(worker, x, y)
             check_labels(self.loss, targets, outputs)
             if worker.watch is not None:
+                other = _other_row(features)
+                if other is not None:
+                    pair = self.tensors(features[[0, other]], targets[[0, other]])
+                    check_examples_apart(worker, *pair, self.seed)
                 worker.watch.audit(x, y)
         if self.optimizer is not None:
             check_optimizer(self.optimizer, _name(self.optimizer), worker)
@@ -270,6 +276,12 @@ class Network:
             module = self.make_module()
         module.load_state_dict(self.state_dict(params))
         return module.eval()
+
+
+def _other_row(features: np.ndarray) -> int | None:
+    """A row that is not like the first; None if there is none near it."""
+    near = range(1, min(len(features), NEAR))
+    return next((i for i in near if not np.array_equal(features[i], features[0])), None)
 
 
 def _name(function: Any) -> str:
