@@ -104,6 +104,8 @@ def test_one_repetition_has_no_standard_error_and_still_a_report(tmp_path):
         ({"hidden": 0}, "hidden=0 must be at least 1"),
         ({"rows": "cifar"}, "rows="),
         ({"layers": 3}, "layers"),
+        ({"test_rows": -1}, "test_rows=-1 must be at least 1, or 0 for all rows"),
+        ({"passes": -1}, "passes=-1 must be at least 1, or 0"),
     ],
 )
 def test_mistakes_in_the_file_are_one_line(change, said, tmp_path):
@@ -137,6 +139,14 @@ def test_passes_over_the_data_make_the_number_of_steps():
     np.testing.assert_array_equal(problem.local_steps, np.ceil(2 * sizes / batch))
     held = NetworkData(held_out=True).make()
     assert len(held.data.targets) < len(NetworkData().make().data.targets)
+
+
+@pytest.mark.parametrize("most", [1, 60, 100, 179, 500])
+def test_there_are_no_more_test_rows_than_asked_for(most):
+    source = NetworkData(model="softmax", test_rows=most)
+    problem = source.make()
+    for measure in (source.measure(problem), source.held_out_loss(problem)):
+        assert 1 <= len(measure.y) <= most
 
 
 def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):
