@@ -151,3 +151,10 @@ def test_a_folder_in_the_place_of_a_table_is_no_table(tmp_path):
     (tmp_path / "a.parquet").mkdir()
     with pytest.raises(ValueError, match=r"a\.parquet is damaged .a folder"):
         read_columns(tmp_path / "a.parquet")
+
+
+def test_a_column_of_which_nothing_is_known_is_read_as_numbers(tmp_path):
+    write_columns(tmp_path / "a.parquet", {"x": [1, 2], "error": [float("nan")] * 2})
+    found = read_columns(tmp_path / "a.parquet")["error"]
+    assert found.dtype == np.float64
+    assert np.isnan(found).all()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from isfed import (
+    FOLB,
     Current,
     Deville,
     FedAvg,
@@ -258,7 +259,13 @@ def dropout():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("algorithm", [ALGORITHMS["memory"], ALGORITHMS["second moment"]])
+DROPPING = {
+    **{name: ALGORITHMS[name] for name in ("memory", "second moment", "current")},
+    "FOLB": FOLB(step_size=0.3, num_active=2),  # asks for gradients outside of turns
+}
+
+
+@pytest.mark.parametrize("algorithm", DROPPING.values(), ids=DROPPING)
 def test_a_run_with_dropout_repeats_itself_and_resumes_bit_equal(algorithm):
     problem = make_problem(dropout)
     torch.manual_seed(1)

@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import isfed
@@ -82,6 +83,18 @@ def test_it_says_where_each_way_helps():
     assert 'correction="drift"' in drifting.recommendation()
 
 
+def test_the_seed_decides_also_about_dropout():
+    data = make_problem(np.ones(4)).data
+    make = lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).double()  # noqa: E731
+    problem = Problem(data, Network(make), 2, 4)
+    found = []
+    for caller in range(2):
+        torch.manual_seed(caller)
+        found.append(diagnose(problem, num_active=2, step_size=0.1, draws=20))
+        assert torch.initial_seed() == caller
+    assert found[0] == found[1]
+
+
 def test_what_cannot_be_is_said():
     with pytest.raises(TypeError, match="needs a Network, got LeastSquares"):
         diagnose(PAPER.make(), num_active=3, step_size=0.1)
@@ -89,3 +102,9 @@ def test_what_cannot_be_is_said():
         isfed.diagnose(make_problem(np.ones(4)), num_active=2)
     with pytest.raises(ValueError, match="9"):
         diagnose(make_problem(np.ones(4)), num_active=9, step_size=0.1)
+    with pytest.raises(ValueError, match="draws=1"):
+        diagnose(make_problem(np.ones(4)), num_active=2, step_size=0.1, draws=1)
+    data = FederatedData.from_agents([(np.ones((4, 3)), np.zeros((4, 1)))] * 3)
+    still = Problem(data, Network(lambda: nn.Linear(3, 1), nn.MSELoss(reduction="none")), 1, 2)
+    with pytest.raises(ValueError, match="the mean gradient at this model is 0"):
+        diagnose(still, num_active=2, step_size=0.1, params=np.zeros(4))

@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from isfed import FedAvg, FederatedData, Problem, simulate
@@ -77,3 +78,27 @@ def test_other_files_are_refused(tmp_path):
         save_model(network, network.initial(), tmp_path / "model.bin")
     with pytest.raises(FileNotFoundError, match="there is no file"):
         load_model(network, tmp_path / "absent.pt")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*absent to write model"):
+        save_model(network, network.initial(), tmp_path / "absent" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([torch.zeros(2)], "it holds a list, expected a state_dict"),
+        (torch.zeros(2), "it holds a Tensor, expected a state_dict"),
+        ({"epoch": 3}, "'epoch' is a int, expected a state_dict of tensors"),
+    ],
+)
+def test_what_is_no_model_is_said(tmp_path, content, said):
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=rf"model\.pt cannot be read as a model: {said}"):
+        load_model(Network(mlp), tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
+@pytest.mark.parametrize("text", ["", "hello", "epoch,loss\n1,0.5\n"])
+def test_a_text_is_no_model(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match="cannot be read as a model"):
+        load_model(Network(mlp), tmp_path / name)

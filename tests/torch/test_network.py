@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from isfed import FederatedData, Problem
+from isfed import FedAvg, FederatedData, Problem, simulate
 from isfed.torch import Network
 from isfed.torch.worker import CHUNK
 
@@ -136,6 +136,24 @@ def test_initial_parameters_come_from_the_seed_alone():
     assert not np.array_equal(first, Network(mlp, seed=2).initial())
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (lambda params: torch.optim.SGD(params, lr=0.1), r"as optimizer\(params, lr=step\)"),
+        (lambda params, lr: None, "returned NoneType, expected a torch.optim.Optimizer"),
+        (torch.optim.LBFGS, "LBFGS cannot take a step from the gradients alone"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_one_is_named_before_the_first_round(optimizer, said):
+    with pytest.raises(TypeError, match=said):
+        Problem(FederatedData(X, Y, OFFSETS), Network(mlp, optimizer=optimizer), 1, 2)
+
+
+def test_an_optimizer_has_no_step_size_of_its_own():
+    with pytest.raises(ValueError, match=r"SGD\(lr=0\.001\) must not have an lr: the step_size"):
+        Network(mlp, optimizer=partial(torch.optim.SGD, lr=0.001))
+
+
 class Counting(nn.Module):
     """Buffers as batch norm has them, an integer without axes among them, and a frozen part."""
 
@@ -204,6 +222,68 @@ def test_a_module_that_replaces_its_buffers_is_followed():
     assert network.worker.flat.vector()[-1] == 12.0
     network.gradient(network.initial(), X, Y, np.ones(12))
     assert network.worker.flat.vector()[-1] == 12.0
+
+
+class Leaving(nn.Module):
+    """A pass changes tensors that are in no vector, in their places and by putting others there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.teacher = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("scratch", torch.zeros(1), persistent=False)
+        self.register_buffer("late", None)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.teacher.mul_(0.5)
+        self.calls += 1
+        self.scratch = self.scratch + 1.0
+        self.seen = self.seen + 1.0
+        self.late = torch.ones(1) if self.late is None else self.late + 1.0
+        told = self.calls + self.scratch + self.late + self.seen + self.teacher
+        return self.layer(x) * told
+
+
+def test_no_pass_sees_what_another_one_left():
+    network = Network(Leaving)
+    params = network.initial()
+    first = network.predict(params, X)
+    np.testing.assert_array_equal(network.predict(params, X), first)
+    gradients = [network.gradient(params, X, Y, np.ones(12))[0] for _ in range(2)]
+    np.testing.assert_array_equal(*gradients)
+    assert network.state_dict(params)["calls"].item() == 0
+
+
+def test_counting_batch_norm_does_not_depend_on_what_ran_before():
+    """With momentum=None the share of a batch in the running mean is 1 / num_batches_tracked."""
+    make = lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3))  # noqa: E731
+    problem = Problem(FederatedData(X, Y, OFFSETS), Network(make), 3, 4)
+    runs = [simulate(problem, FedAvg(step_size=0.1, num_active=1), rounds=3) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].params, runs[1].params)
+
+
+def test_float_buffers_of_another_type_belong_to_the_model():
+    def make():
+        norm = nn.BatchNorm1d(4)
+        norm.running_mean = norm.running_mean.double()
+        return nn.Sequential(norm, nn.Linear(4, 3))
+
+    network = Network(make)
+    same = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    params = network.initial()
+    assert params.size == same.num_params()
+    moved = network.params({**network.state_dict(params), "0.running_mean": np.arange(4.0)})
+    assert network.state_dict(moved)["0.running_mean"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert network.state_dict(moved)["0.running_mean"].dtype == torch.float64
+    place = network.worker.flat.named(moved)["0.running_mean"]
+    np.testing.assert_array_equal(place, np.arange(4.0))
+    flat = network.worker.flat
+    flat.load(moved)
+    network.worker.module[0].running_mean += 1.0
+    np.testing.assert_array_equal(flat.named(flat.vector())["0.running_mean"], 1.0 + np.arange(4.0))
 
 
 def test_a_model_of_another_architecture_is_named():
@@ -297,11 +377,43 @@ def linear():
         (lambda: trial(linear, other_layers="skip"), "other_layers='skip' must be"),
         (lambda: trial(linear, device="warp"), "device='warp' is unknown"),
         (lambda: trial(linear, device="cuda:99"), "device='cuda:99': PyTorch finds .* CUDA"),
+        (lambda: trial(linear, device="meta"), "device='meta' is not supported; use 'cpu'"),
+        (lambda: trial(linear, device="xpu"), "device='xpu' is not supported; use 'cpu'"),
+        (lambda: trial(lambda: linear().bfloat16()), r"bfloat16.*return module\.float\(\)"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+MIXING = {
+    "mean": lambda o: o - o.mean(0),
+    "batch norm": lambda o: nn.functional.batch_norm(o, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("mix", MIXING.values(), ids=MIXING)
+def test_a_module_that_mixes_examples_has_no_exact_norms(mix):
+    x = X.copy()
+    x[1] = x[0]  # a row that differs is found further on
+    with pytest.raises(ValueError, match=r"Broken mixes the examples of a batch.*'last_layer'"):
+        trial(lambda: Broken(mix), x=x, score="exact")
+    trial(lambda: Broken(mix), x=x)
+
+
+def test_dropout_and_counting_do_not_look_like_mixing():
+    trial(lambda: Broken(nn.Dropout(0.5)), score="exact")
+    trial(Leaving, score="exact")
+
+
+def test_batch_norm_takes_any_number_of_rows():
+    """A chunk of a single row would have no variance."""
+    network = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    x, y = RNG.standard_normal((CHUNK + 1, 4)), RNG.integers(0, 3, CHUNK + 1)
+    gradient, norms = network.gradient(network.initial(), x, y, np.ones(len(y)))
+    assert np.isfinite(gradient).all()
+    assert norms.shape == network.scores(network.initial(), x, y).shape == (CHUNK + 1,)
 
 
 def test_a_module_in_place_of_a_function_is_refused():

@@ -7,9 +7,11 @@ import tomllib
 import numpy as np
 import pytest
 from torch import nn
+from typer.testing import CliRunner
 
 from isfed import FedAvg, simulate
-from isfed.experiments import ConfigError, make_experiment, run_experiment
+from isfed.cli.app import app
+from isfed.experiments import ConfigError, load_results, make_experiment, run_experiment
 from isfed.experiments.deals import FewClasses, OneClass, Shards
 from isfed.experiments.network_data import NetworkData
 from isfed.experiments.networks import (
@@ -82,6 +84,17 @@ def test_isfed_run_trains_a_network(tmp_path):
     assert again.resolved == experiment.resolved
 
 
+def test_one_repetition_has_no_standard_error_and_still_a_report(tmp_path):
+    file, out = tmp_path / "one.toml", tmp_path / "out"
+    file.write_text(FILE.replace("repetitions = 2", "repetitions = 1"))
+    told = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
+    assert told.exit_code == 0, told.output
+    assert (out / "report.html").stat().st_size > 0
+    found = load_results(out).algorithms[0].measures["accuracy"]
+    assert found.stderr.dtype == np.float64
+    assert np.isnan(found.stderr).all()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -91,6 +104,8 @@ def test_isfed_run_trains_a_network(tmp_path):
         ({"hidden": 0}, "hidden=0 must be at least 1"),
         ({"rows": "cifar"}, "rows="),
         ({"layers": 3}, "layers"),
+        ({"test_rows": -1}, "test_rows=-1 must be at least 1, or 0 for all rows"),
+        ({"passes": -1}, "passes=-1 must be at least 1, or 0"),
     ],
 )
 def test_mistakes_in_the_file_are_one_line(change, said, tmp_path):
@@ -124,6 +139,14 @@ def test_passes_over_the_data_make_the_number_of_steps():
     np.testing.assert_array_equal(problem.local_steps, np.ceil(2 * sizes / batch))
     held = NetworkData(held_out=True).make()
     assert len(held.data.targets) < len(NetworkData().make().data.targets)
+
+
+@pytest.mark.parametrize("most", [1, 60, 100, 179, 500])
+def test_there_are_no_more_test_rows_than_asked_for(most):
+    source = NetworkData(model="softmax", test_rows=most)
+    problem = source.make()
+    for measure in (source.measure(problem), source.held_out_loss(problem)):
+        assert 1 <= len(measure.y) <= most
 
 
 def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):

@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import pickle
 from typing import Any
 
 import pytest
@@ -266,6 +267,12 @@ def test_batch_norm_is_refused_by_name(other_layers):
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with pytest.raises(LayerError, match=r"layer '1' is BatchNorm1d.*nn\.GroupNorm"):
         watched(module, torch.float32, other_layers)
+
+
+def test_a_refusal_reaches_another_process_whole():
+    error = LayerError("1", "layer '1' is odd")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), back.layer, str(back)) == (LayerError, "1", "layer '1' is odd")
 
 
 def test_frozen_and_unused_parameters_count_nothing():

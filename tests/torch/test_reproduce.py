@@ -44,6 +44,11 @@ def test_it_runs_draws_and_goes_on(run, tmp_path):
     assert run("--quick", "--rounds", "4").exit_code != 0  # it would write over results
 
 
+def test_one_repetition_is_enough(run):
+    found = run("--quick", "--rounds", "4", "--repetitions", "1")
+    assert found.exit_code == 0, found.output
+
+
 def test_mistakes_are_one_line(run):
     found = run("--setting", "z")
     assert found.exit_code == 2

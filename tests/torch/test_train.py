@@ -31,6 +31,7 @@ from isfed.torch import (
     TensorBoard,
     TorchSchedule,
     TorchServer,
+    diagnose,
     importance,
     load_model,
     train,
@@ -129,6 +130,72 @@ def test_a_training_that_was_killed_goes_on_bit_for_bit(algorithm, tmp_path, mon
     np.testing.assert_array_equal(again.params, whole.params)
     with pytest.raises(ResumeError, match="another network, algorithm, data, seed"):
         train(problem, algorithm, resume=True, seed=1, **options)
+
+
+FAR = FedAvg(step_size=20.0, num_active=2)  # so large that a good model only gets worse
+
+
+def test_the_first_model_may_be_the_best_also_after_a_resume_in_another_form(tmp_path):
+    good = train(make_problem(), FEDAVG, rounds=60, test=TEST, every=20).params
+    options = {"rounds": 6, "test": TEST, "every": 2, "initial": good, "folder": tmp_path}
+
+    def killed(point):
+        if point.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_problem(), FAR, form="pt", callbacks=[killed], **options)
+    found = train(make_problem(), FAR, resume=True, **options)
+    assert (found.accuracy[1:] < found.accuracy[0]).all()
+    assert found.best_round == 0
+    np.testing.assert_array_equal(found.best_params, good)
+    for form in ("pt", "safetensors"):
+        kept = load_model(make_problem().loss, tmp_path / f"best.{form}")
+        np.testing.assert_allclose(kept, good, rtol=1e-6)
+
+
+def same_name(step):
+    """Functions that cannot be told apart by what they are called."""
+    schedule = lambda i: step  # noqa: E731
+    schedule.__qualname__ = "schedule"
+    return schedule
+
+
+def test_a_resume_notices_another_schedule_other_test_rows_and_another_interval(tmp_path):
+    options = {"rounds": 4, "test": TEST, "every": 2, "folder": tmp_path}
+    first = Scheduled(FEDAVG, same_name(0.2))
+    done = train(make_problem(), first, **options)
+    again = train(make_problem(), Scheduled(FEDAVG, same_name(0.2)), resume=True, **options)
+    np.testing.assert_array_equal(again.params, done.params)
+    for algorithm, change in (
+        (Scheduled(FEDAVG, same_name(0.3)), {}),
+        (first, {"test": (np.roll(TEST[0], 1, axis=0), TEST[1])}),
+        (first, {"test": None}),
+        (first, {"every": 1}),
+    ):
+        with pytest.raises(ResumeError, match=r"another network.* test rows or `every`"):
+            train(make_problem(), algorithm, resume=True, **(options | change))
+
+
+class Unseen(nn.Module):
+    """Returns NaN in evaluation once its weights have moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out if self.training or not self.linear.weight.any() else out * np.nan
+
+
+def test_an_evaluation_that_is_nan_is_never_the_best():
+    problem = make_problem(Unseen)
+    found = train(problem, FEDAVG, rounds=4, test=TEST, every=2)
+    assert np.isnan(found.loss[1:]).all()
+    assert found.best_round == 0
+    np.testing.assert_array_equal(found.best_params, problem.loss.initial())
 
 
 class Fragile(nn.Module):
@@ -252,6 +319,13 @@ def test_what_train_cannot_do_is_said(tmp_path):
     problem = make_problem()
     with pytest.raises(ValueError, match=r"target=0.9 needs test"):
         train(problem, FEDAVG, rounds=1, target=0.9)
+    with pytest.raises(ValueError, match=r"target=90.* must be an accuracy, a number in \(0, 1\]"):
+        train(problem, FEDAVG, rounds=1, target=90.0, test=TEST)
+    squares = Network(lambda: nn.Linear(4, 1), nn.MSELoss(reduction="none"))
+    y = ROWS[:, :1]
+    regression = Problem(FederatedData(ROWS[:80], y[:80], np.array([0, 40, 80])), squares, 1, 5)
+    with pytest.raises(ValueError, match=r"target=0.9 is an accuracy.* not classes"):
+        train(regression, FEDAVG, rounds=1, target=0.9, test=(ROWS[80:], y[80:]))
     with pytest.raises(ValueError, match="needs the folder"):
         train(problem, FEDAVG, rounds=1, resume=True)
     with pytest.raises(ValueError, match="form='onnx' must be"):
@@ -260,3 +334,18 @@ def test_what_train_cannot_do_is_said(tmp_path):
 
     with pytest.raises(TypeError, match="loss is a Network, got LeastSquares"):
         train(PAPER.make(), FEDAVG, rounds=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_of_agents_in_the_data_are_refused(dtype):
+    """Also where the rows must be converted to the type of the module."""
+    offsets = np.array([0, 20, 35, 60, 80])
+    data = FederatedData(ROWS[:80].astype(dtype), LABELS[:80], offsets, weights=np.diff(offsets))
+    problem = Problem(data, Network(mlp), 3, 5)
+    np.testing.assert_array_equal(problem.data.agent_weights, data.agent_weights)
+    with pytest.raises(ValueError, match="client_weights='size'"):
+        train(problem, FEDAVG, rounds=1)
+    with pytest.raises(ValueError, match="client_weights='size'"):
+        simulate(problem, importance(step_size=0.1, num_active=2), rounds=1)
+    with pytest.raises(ValueError, match="without weights"):
+        diagnose(problem, num_active=2, step_size=0.1)

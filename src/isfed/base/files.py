@@ -237,7 +237,9 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     given = (table.schema.metadata or {}).get(CHECKSUM.encode())  # earlier versions wrote none
     if given is not None and given.decode(errors="replace") != _checksum(_texts(columns)):
         raise ValueError(f"{path} is damaged (its checksum does not match)")
-    return columns
+    # Earlier versions wrote a column of which nothing is known without the type of numbers.
+    unknown = [field.name for field in table.schema if pa.types.is_null(field.type)]
+    return columns | {name: np.full(len(table), np.nan) for name in unknown}
 
 
 def _arrays(table: Any) -> dict[str, np.ndarray]:

@@ -55,6 +55,7 @@ class NetworkData(DataSet):
     num_agents: among how many agents the rows are divided, unless they are divided already.
     partition: how they are divided.
     local_steps: E_k, steps of an agent per round, unless `passes` is given.
+    passes: E_k as the number of times that an agent goes through its examples; 0 for `local_steps`.
     batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
     score: how the norm of an example's gradient is found: "last_layer" (an upper bound, cheap) or
         "exact".
@@ -84,6 +85,11 @@ class NetworkData(DataSet):
         for name in ("hidden", "num_agents", "batch_size", "every", "local_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name, none in (("test_rows", "all rows"), ("passes", "local_steps steps")):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} must be at least 1, or 0 for {none}"
+                )
         if self.side not in (14, 28):
             raise ValueError(f"side={self.side} must be 28 or 14")
         if self.compiled and self.model != "softmax":
@@ -152,7 +158,7 @@ class NetworkData(DataSet):
 
     def _evaluated(self, problem: Problem, x: np.ndarray, y: np.ndarray) -> Measure:
         """Loss and accuracy on rows, `test_rows` of them at most."""
-        step = max(1, len(y) // self.test_rows) if self.test_rows else 1
+        step = -(-len(y) // self.test_rows) if self.test_rows else 1
         x, y = self._flat(x[::step]), y[::step].astype(np.int64)
         if self.compiled:
             return LossAndAccuracy(problem.loss, x, y.astype(np.float64), every=self.every)

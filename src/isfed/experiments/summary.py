@@ -69,7 +69,8 @@ def measure_columns(found: Found) -> dict[str, Any]:
             columns["round"] += history.measured_rounds[seen].tolist()
             columns["mean"] += values[:, seen].mean(axis=0).tolist()
             columns["stderr"] += stderr_of_mean(values[:, seen]).tolist()
-    return columns
+    # A column of numbers even where none of them is known, as the error of one repetition.
+    return columns | {key: np.array(columns[key], np.float64) for key in ("mean", "stderr")}
 
 
 def repetition_columns(found: Found) -> dict[str, Any]:

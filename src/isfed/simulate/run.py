@@ -143,7 +143,9 @@ def make_run(
     if not plain and not (which == "kernel" and isinstance(algorithm.plan(), Plan)):
         raise ValueError(
             "data with agent weights can be used by FedAvg and by ISFedAvg without a correction, "
-            f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}"
+            f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}; to let "
+            "agents count by their numbers of examples, leave the weights out and give the method "
+            "client_weights='size'"
         )
     common: dict[str, Any] = {"repetitions": repetitions, "seed": seed, "initial": params}
     if which == "kernel":

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -181,10 +182,7 @@ class TorchAgents(AddressedAgents):
         agent = order.agent
         number = self.first + agent
         stream = self.stream(Purpose.EXAMPLES, round_index, number)
-        # Dropout and whatever else a module draws, from the one key that an agent is told.
-        key = self.key(Purpose.EXAMPLES) ^ MODULE
-        seeds = Stream.at(key, round_index=round_index, agent=number)
-        reseed(int(seeds.state[0] >> np.uint64(1)), worker.flat.device)
+        self._reseed(round_index, agent)
         capped = not isinstance(rules.example_design, WithReplacement)
         watch = TurnWatch(int(self.sizes[agent]), rules.examples.floor, capped=capped)
         worker.flat.load(start)
@@ -202,6 +200,12 @@ class TorchAgents(AddressedAgents):
             where = f"agent {number} cannot do its turn of round {round_index}"
             raise ValueError(f"{where}: {error}") from error
         return outcome, watch.turn
+
+    def _reseed(self, round_index: int, agent: int) -> None:
+        """Dropout and whatever else a module draws, from the one key that an agent is told."""
+        key = self.key(Purpose.EXAMPLES) ^ MODULE
+        seeds = Stream.at(key, round_index=round_index, agent=self.first + agent)
+        reseed(int(seeds.state[0] >> np.uint64(1)), self.network.worker.flat.device)
 
     def _score(self, order: Order, change: np.ndarray, outcome: Outcome) -> float:
         """What the cloud's policy asks the agent to report."""
@@ -246,7 +250,10 @@ class TorchAgents(AddressedAgents):
     def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """The score of every example of an agent, and the gradient of its risk."""
         x, y = self.problem.data.agent(agent)
-        gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
+        with torch.random.fork_rng():
+            # The model stands for the round, which whoever asks does not say.
+            self._reseed(zlib.crc32(np.ascontiguousarray(params)), agent)
+            gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
 
     def scores_at(

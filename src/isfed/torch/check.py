@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from isfed.base.checks import as_numbers
+from isfed.torch.convert import seeded
+from isfed.torch.watch import AUDIT_TOLERANCE
 from isfed.torch.worker import Worker
 
 CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -33,6 +35,8 @@ def check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device={name!r} is unknown; use 'cpu', 'cuda' or 'mps'") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device={name!r} is not supported; use 'cpu', 'cuda' or 'mps'")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count <= (device.index or 0):
@@ -42,6 +46,49 @@ def check_device(name: str) -> None:
             )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(f"device={name!r}: PyTorch finds no MPS here; use device='cpu'")
+
+
+def check_optimizer(factory: Any, name: str, worker: Worker) -> None:
+    """Take one step of the agents' optimizer, or raise an error that says why it cannot be one."""
+    params = worker.flat.params
+    try:
+        made = factory(params, lr=1e-3)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"optimizer={name} cannot be called as optimizer(params, lr=step): {error}"
+        ) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer={name} returned {type(made).__name__}, expected a torch.optim.Optimizer"
+        )
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    try:
+        made.step()
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(
+            f"optimizer={name} cannot take a step from the gradients alone: {error}; use one that "
+            "needs no closure, e.g. torch.optim.SGD or torch.optim.Adam"
+        ) from error
+
+
+def check_examples_apart(worker: Worker, x: Tensor, y: Tensor, seed: int) -> None:
+    """Raise a ValueError if the loss of the first of two examples depends on the second.
+
+    Both passes are over two rows, under one seed: dropout is the same in them.
+    """
+    start = worker.flat.flat.clone()
+    found = []
+    for rows in ((0, 0), (0, 1)):
+        worker.flat.load(start)
+        with seeded(seed), torch.no_grad():
+            found.append(worker.values(x[[*rows]], y[[*rows]])[0])
+    if not torch.isclose(found[0], found[1], rtol=AUDIT_TOLERANCE, atol=1e-6):
+        raise ValueError(
+            f"{type(worker.module).__name__} mixes the examples of a batch: the loss of the first "
+            f"is {found[0]:.6g} beside itself and {found[1]:.6g} beside another one, so no example "
+            "has a gradient of its own. Use score='last_layer'"
+        )
 
 
 def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:

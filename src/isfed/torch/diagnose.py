@@ -21,6 +21,7 @@ from isfed.federation.agents import Turns
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
+from isfed.torch.convert import seeded
 from isfed.torch.network import Network
 
 SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
@@ -114,7 +115,7 @@ def diagnose(
     step_size: the size of a local step.
     params: the model, (M,), best one that has been trained for a while: at the start all agents
         look alike. The network's first model unless given.
-    draws: how many sets of agents are drawn for the Monte-Carlo estimate.
+    draws: how many sets of agents are drawn for the Monte-Carlo estimate, at least 2.
     seed: the seed of all random draws.
 
     It takes every agent's gradient, four batches and two turns. "spread" and "difference" assume
@@ -123,8 +124,10 @@ def diagnose(
     network = problem.loss
     if not isinstance(network, Network):
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
+    if problem.data.weights is not None:
+        raise ValueError("diagnose counts all agents alike: give it data without weights")
     check_active(num_active, problem.num_agents)
-    check_whole(draws, name="draws", least=1)
+    check_whole(draws, name="draws", least=2)
     check_seed(seed)
     if not 0.0 < step_size < np.inf:
         raise ValueError(f"step_size={step_size} must be a positive number")
@@ -135,19 +138,25 @@ def diagnose(
     rng = np.random.default_rng(seed)
     sketch = _Sketch(model.size, count, seed)
     gradients, uniform_noise, scored_noise = [], np.empty(count), np.empty(count)
-    for k in range(count):
-        x, y = problem.data.agent(k)
-        gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
-        gradients.append(sketch(gradient))
-        batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
-        prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
-        prob = 0.9 * prob + 0.1 / len(y)
-        even = np.full(len(y), 1.0 / len(y))
-        for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
-            noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
+    with seeded(seed):  # what the module draws, such as dropout
+        for k in range(count):
+            x, y = problem.data.agent(k)
+            gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
+            gradients.append(sketch(gradient))
+            batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
+            prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
+            prob = 0.9 * prob + 0.1 / len(y)
+            even = np.full(len(y), 1.0 / len(y))
+            for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
+                noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
     found = np.array(gradients)
     mean = found.mean(axis=0)
     signal = float(mean @ mean)
+    if signal == 0.0:
+        raise ValueError(
+            "the mean gradient at this model is 0: the variance cannot be compared with it; give "
+            "params of another model"
+        )
     squares = np.einsum("km,km->k", found, found)
     ways: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
         "uniform": (HartleyRao(), np.ones(count), found, uniform_noise),  # as FedAvg draws

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     path = Path(path)
     _check_suffix(path)
     check_params(params, network.num_params())
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
     state = {name: value.contiguous() for name, value in network.state_dict(params).items()}
     unfinished = path.with_name(f".{path.name}.unfinished")
     if path.suffix == SAFETENSORS:
@@ -46,6 +49,21 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     else:
         torch.save(state, unfinished)
     unfinished.replace(path)
+
+
+def _check_state(path: Path, state: Any) -> None:
+    """Raise a ValueError unless it is tensors by name."""
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"{path} cannot be read as a model: it holds a {type(state).__name__}, expected a "
+            "state_dict"
+        )
+    other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if other:
+        raise ValueError(
+            f"{path} cannot be read as a model: {other[0]!r} is a "
+            f"{type(state[other[0]]).__name__}, expected a state_dict of tensors"
+        )
 
 
 @checked
@@ -66,12 +84,11 @@ def load_model(network: Network, path: str | Path) -> np.ndarray:
             state = load_file(path)
         else:
             state = torch.load(path, weights_only=True, map_location="cpu")
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, MemoryError):
+        raise  # of the disk or the machine, not of the content
+    except Exception as error:  # unpickling what is no model can end in any of them
         raise ValueError(f"{path} cannot be read as a model: {error}") from error
-    except Exception as error:
-        if type(error).__name__ != "SafetensorError":
-            raise
-        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+    _check_state(path, state)
     try:
         return network.params(state)
     except ValueError as error:

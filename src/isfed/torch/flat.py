@@ -17,8 +17,9 @@ class FlatModule:
 
     First come the trainable parameters, then the float buffers that a state_dict holds, such as
     the running means of batch norm: they cross, and are averaged, like parameters. Both are views
-    of `flat`. Frozen parameters, integer buffers and buffers that a state_dict leaves out keep
-    the values they were made with.
+    of `flat`, except for buffers of another float type, which are copied. Frozen parameters,
+    integer buffers and buffers that a state_dict leaves out are not in it: whenever a model is
+    loaded they get the values they were made with, so that no turn sees what another one left.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -27,19 +28,23 @@ class FlatModule:
         self.names, self.params = _trainable(self.module)
         self.dtype = self.params[0].dtype
         self.trained = sum(param.numel() for param in self.params)  # entries of `flat` that learn
-        self._owners = _float_buffers(self.module, self.dtype)
+        self._owners = _float_buffers(self.module)
         buffers = [owner.get_buffer(name) for owner, name in self._owners]
         parts: list[Tensor] = [*self.params, *buffers]
-        self.flat = torch.cat([part.detach().reshape(-1) for part in parts])
+        self.flat = torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
         views = _views(self.flat, parts)
         for param, view in zip(self.params, views, strict=False):
             param.data = view
         self._views = views[len(self.params) :]
+        pairs = zip(buffers, self._views, strict=True)
+        self._held = [view if b.dtype == self.dtype else b for b, view in pairs]
+        self._copied = [(b, v) for b, v in zip(self._held, self._views, strict=True) if b is not v]
         self._place_buffers()
+        self._outside = _outside(self.module, {id(part) for part in (*self.params, *self._held)})
 
     def _place_buffers(self) -> None:
-        for (owner, name), view in zip(self._owners, self._views, strict=True):
-            owner._buffers[name] = view
+        for (owner, name), held in zip(self._owners, self._held, strict=True):
+            owner._buffers[name] = held
 
     @property
     def size(self) -> int:
@@ -54,6 +59,11 @@ class FlatModule:
         """Set the model."""
         source = torch.from_numpy(params) if isinstance(params, np.ndarray) else params
         self.flat.copy_(source)
+        self._place_buffers()
+        for buffer, view in self._copied:
+            buffer.copy_(view)
+        for kept in self._outside:
+            kept.restore()
 
     def collect(self) -> Tensor:
         """`flat`, after a module that put new tensors in its buffers' places has been followed."""
@@ -62,6 +72,8 @@ class FlatModule:
             if found is not view and found is not None:
                 view.copy_(found)
         self._place_buffers()
+        for buffer, view in self._copied:
+            buffer.copy_(view)
         return self.flat
 
     def vector(self) -> np.ndarray:
@@ -71,8 +83,9 @@ class FlatModule:
     def named(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """The parts of a vector by the names of a state_dict; tied parameters under every name."""
         places = {}
-        for part in (*self.params, *self._views):
-            places[part.data_ptr()] = (part.storage_offset(), part.numel())
+        held, views = (*self.params, *self._held), (*self.params, *self._views)
+        for part, view in zip(held, views, strict=True):
+            places[part.data_ptr()] = (view.storage_offset(), view.numel())
         found = {}
         for name, value in self.module.state_dict(keep_vars=True).items():
             if value.numel() and value.data_ptr() in places:
@@ -108,12 +121,44 @@ def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def _float_buffers(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str]]:
+class _Kept:
+    """A tensor of a layer that no vector holds, and the value it was made with."""
+
+    def __init__(self, table: dict[str, Any], name: str) -> None:
+        self.table, self.name, self.tensor = table, name, table[name]
+        if self.tensor is not None:
+            self.value = self.tensor.detach().clone()
+            self.version = self.tensor._version
+
+    def restore(self) -> None:
+        """Undo what a module did to it, in its place or by putting another one there."""
+        if self.table[self.name] is not self.tensor:
+            self.table[self.name] = self.tensor
+        if self.tensor is not None and self.tensor._version != self.version:
+            with torch.no_grad():
+                self.tensor.copy_(self.value)
+            self.version = self.tensor._version
+
+
+def _outside(module: nn.Module, inside: set[int]) -> list[_Kept]:
+    """The frozen parameters and the buffers of all layers that are not in the vector."""
+    tables: list[dict[str, Any]] = []
+    for layer in module.modules():
+        tables += [layer._parameters, layer._buffers]
+    return [
+        _Kept(table, name)
+        for table in tables
+        for name, tensor in table.items()
+        if id(tensor) not in inside
+    ]
+
+
+def _float_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
     """The layers with float buffers that belong to the model, and the buffers' own names."""
     kept, found = set(module.state_dict()), []
     for full, buffer in module.named_buffers():
         owner, _, name = full.rpartition(".")
-        if full in kept and buffer.dtype == dtype:
+        if full in kept and buffer.is_floating_point():
             found.append((module.get_submodule(owner), name))
     return found
 
@@ -136,4 +181,9 @@ def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     if len(types) > 1 or not next(iter(types)).is_floating_point:
         listed = ", ".join(sorted(str(t) for t in types))
         raise ValueError(f"the parameters of {kind} must all be of one float type, got {listed}")
+    if types == {torch.bfloat16}:
+        raise ValueError(
+            f"the parameters of {kind} are torch.bfloat16, which NumPy does not have: return "
+            "module.float() from make_module"
+        )
     return list(found), list(found.values())

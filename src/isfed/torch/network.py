@@ -20,13 +20,21 @@ from isfed.base.checks import check_seed
 from isfed.federation.agent import Rules
 from isfed.problems import FederatedData, Problem
 from isfed.torch.agents import TorchAgents
-from isfed.torch.check import check_batch, check_device, check_labels, targets_for
+from isfed.torch.check import (
+    check_batch,
+    check_device,
+    check_examples_apart,
+    check_labels,
+    check_optimizer,
+    targets_for,
+)
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
 from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
 from isfed.torch.worker import Worker, per_example
 
+NEAR = 1000  # rows among which one that differs from the first is looked for
 Score = Literal["last_layer", "exact"]
 
 
@@ -47,7 +55,8 @@ class Network:
     other_layers: what "exact" does with layers it has no rule for: "refuse" them by name, or
         send them through "func" (torch.func, slower).
     optimizer: the agents' own optimizer, made anew for every turn as `optimizer(params, lr=step)`,
-        for instance `partial(torch.optim.SGD, momentum=0.9)`; plain gradient steps without.
+        for instance `partial(torch.optim.SGD, momentum=0.9)`; plain gradient steps without. Its lr
+        is the method's step size.
     device: "cpu", "cuda", "cuda:1", "mps".
     seed: the seed of the initial parameters.
 
@@ -84,6 +93,11 @@ class Network:
         if self.other_layers not in ("refuse", "func"):
             raise ValueError(f"other_layers={self.other_layers!r} must be 'refuse' or 'func'")
         check_device(self.device)
+        if isinstance(self.optimizer, partial) and "lr" in self.optimizer.keywords:
+            raise ValueError(
+                f"optimizer={_name(self.optimizer)} must not have an lr: the step_size of the "
+                "method is the lr of the agents' optimizer"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_local"}
@@ -168,9 +182,15 @@ class Network:
             outputs = check_batch(worker, x, y)
             check_labels(self.loss, targets, outputs)
             if worker.watch is not None:
+                other = _other_row(features)
+                if other is not None:
+                    pair = self.tensors(features[[0, other]], targets[[0, other]])
+                    check_examples_apart(worker, *pair, self.seed)
                 worker.watch.audit(x, y)
+        if self.optimizer is not None:
+            check_optimizer(self.optimizer, _name(self.optimizer), worker)
         same = features is data.features and targets is data.targets
-        return data if same else FederatedData(features, targets, data.offsets)
+        return data if same else FederatedData(features, targets, data.offsets, data.weights)
 
     def check_targets(self, targets: np.ndarray) -> None:
         """`prepare` has checked them against the outputs."""
@@ -256,6 +276,12 @@ class Network:
             module = self.make_module()
         module.load_state_dict(self.state_dict(params))
         return module.eval()
+
+
+def _other_row(features: np.ndarray) -> int | None:
+    """A row that is not like the first; None if there is none near it."""
+    near = range(1, min(len(features), NEAR))
+    return next((i for i in near if not np.array_equal(features[i], features[0])), None)
 
 
 def _name(function: Any) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from isfed.algorithms.around import Scheduled
 from isfed.base.arguments import checked
 from isfed.base.checks import check_seed, check_whole
 from isfed.base.files import load_arrays, save_arrays
@@ -23,7 +24,7 @@ from isfed.simulate.driver import Recording, drive
 from isfed.simulate.history import DivergenceError, History
 from isfed.simulate.run import check_run, make_run
 from isfed.torch.evaluate import Evaluate, Evaluation
-from isfed.torch.files import load_model, save_model
+from isfed.torch.files import save_model
 from isfed.torch.network import Network
 from isfed.torch.trackers import Point
 
@@ -41,7 +42,8 @@ class Training:
     """What a training leaves behind.
 
     params: (M,) the last model.
-    best_params: (M,) the model of the best evaluation.
+    best_params: (M,) the model of the best evaluation, which may be the first one, before round 1;
+        the last model if there are no test rows.
     best_round: its round.
     rounds: (points,) after which rounds it was evaluated.
     loss, accuracy: (points,) what the evaluations found.
@@ -71,13 +73,26 @@ class _Nothing:
         return np.full((len(params), 2), np.nan)
 
 
-def _fingerprint(problem: Problem, algorithm: Any, rounds: int, seed: int, initial: Any) -> str:
+def _schedules(algorithm: Any, rounds: int) -> Iterator[list[Any]]:
+    """The step sizes of all rounds, for every schedule in a method around others."""
+    while algorithm is not None:
+        if isinstance(algorithm, Scheduled):
+            yield [algorithm.schedule(i) for i in range(rounds)]
+        algorithm = getattr(algorithm, "algorithm", None)
+
+
+def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any) -> str:
     """What a checkpoint must agree with: all that decides the numbers."""
+    problem = run.problem
     record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
+    steps = list(_schedules(algorithm, rounds))  # two functions may look alike
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
-    digest = hashlib.blake2b(repr((problem.loss, record, rounds, seed, work)).encode())
+    choices = (problem.loss, record, steps, rounds, seed, work, measure.every)
+    digest = hashlib.blake2b(repr(choices).encode())
     data = problem.data
-    for array in (data.features, data.targets, data.offsets, initial):
+    test = () if isinstance(measure, _Nothing) else (measure.x, measure.y)
+    for array in (data.features, data.targets, data.offsets, run.params, *test):
+        digest.update(repr((array.shape, array.dtype)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()[:32]
 
@@ -90,11 +105,12 @@ class _Course:
     ) -> None:
         self.network, self.run, self.recording = network, run, recording
         self.callbacks = callbacks
+        self.judged = True  # whether there are test rows
         self.folder: Path | None = None
         self.form: Form = "safetensors"
         self.target: float | None = None
         self.best: tuple[float, int] = (-math.inf, 0)  # the higher the better
-        self.best_params: np.ndarray | None = None
+        self.best_params: np.ndarray = run.params[0]
         self.at = -1  # the last point that was told
         self.stopped = False
 
@@ -105,6 +121,8 @@ class _Course:
         return [Evaluation(*row) for row in measured.values[0].tolist()]
 
     def _worth(self, found: Evaluation) -> float:
+        if math.isnan(found.loss):
+            return -math.inf
         return -found.loss if math.isnan(found.accuracy) else found.accuracy
 
     def replay(self) -> None:
@@ -115,24 +133,31 @@ class _Course:
             if done <= self.run.round_index:
                 self._judge(i, done)
                 self.at = i
+        if self.best[1] == self.run.round_index:  # else it is the checkpoint's
+            self.best_params = self.run.params[0]
+        if self.folder is not None and not self.run.diverged:
+            self.save("best", self.best_params)
+            if self.run.round_index == 0 or not self.path("last").exists():
+                self.save("last", self.run.params[0])
+
+    def path(self, name: str) -> Path:
+        """Where the best or the last model goes."""
+        assert self.folder is not None
+        return self.folder / f"{name}.{self.form}"
+
+    def save(self, name: str, params: np.ndarray) -> None:
+        """Write one of them."""
+        save_model(self.network, params, self.path(name))
 
     def _judge(self, place: int, done: int) -> bool:
         found = self.found[place]
         worth = self._worth(found)
-        better = math.isnan(worth) or worth > self.best[0]
+        better = worth > self.best[0] or not self.judged
         if better:
-            self.best = (-math.inf if math.isnan(worth) else worth, done)
+            self.best = (worth, done)
         if self.target is not None and found.accuracy >= self.target:
             self.stopped = True
         return better
-
-    def best_model(self) -> np.ndarray:
-        """From this process, or from before a resume."""
-        if self.best_params is None and self.folder is not None:
-            path = self.folder / f"best.{self.form}"
-            if path.exists():
-                return load_model(self.network, path)
-        return self.run.params[0] if self.best_params is None else self.best_params
 
     def __call__(self) -> bool:
         """After a chunk: whether to stop."""
@@ -146,9 +171,9 @@ class _Course:
         if better:
             self.best_params = params
         if self.folder is not None:
-            save_model(self.network, params, self.folder / f"last.{self.form}")
+            self.save("last", params)
             if better:
-                save_model(self.network, params, self.folder / f"best.{self.form}")
+                self.save("best", params)
         point = Point(
             done, *self.found[place], self.recording.seconds, _megabytes(self.run), better, params
         )
@@ -188,7 +213,7 @@ def train(
     rounds: how many, unless the target is reached before.
     test: features and targets of rows that nobody trains on.
     every: rounds between evaluations; the last round is always among them.
-    target: an accuracy at which to stop.
+    target: an accuracy at which to stop, in (0, 1].
     seed: the seed of all random draws.
     initial: the first model, (M,), e.g. from `load_model`; the network's own unless given.
     folder: where best.safetensors, last.safetensors and the checkpoint go.
@@ -214,6 +239,8 @@ def train(
         raise ValueError(f"form={form!r} must be 'safetensors' or 'pt'")
     if target is not None and test is None:
         raise ValueError(f"target={target} needs test=(x, y), rows to measure the accuracy on")
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ValueError(f"target={target} must be an accuracy, a number in (0, 1]")
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the training to continue")
     check_run(problem, algorithm, rounds, 1)
@@ -223,16 +250,17 @@ def train(
     )  # fmt: skip
     measure: Any = _Nothing(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
+    _check_target(target, recording)
     course = _Course(network, run, recording, callbacks)
-    course.target, course.form = target, form
+    course.target, course.form, course.judged = target, form, test is not None
     save = None
     if folder is not None:
         course.folder = Path(folder)
         course.folder.mkdir(parents=True, exist_ok=True)
         path = course.folder / CHECKPOINT
-        mark = _fingerprint(problem, algorithm, rounds, seed, run.params)
-        save = _saver(path, mark)
-        _begin(path, mark, run, recording, resume=resume)
+        mark = _fingerprint(run, algorithm, rounds, seed, measure)
+        save = _saver(path, mark, course)
+        _begin(path, mark, course, resume=resume)
     course.replay()
     try:
         history = _drive(run, recording, course, save)
@@ -246,7 +274,7 @@ def train(
     assert measured is not None
     return Training(
         params=run.params[0],
-        best_params=course.best_model(),
+        best_params=course.best_params,
         best_round=course.best[1],
         rounds=measured.rounds[points],
         loss=measured.values[0, points, 0],
@@ -254,6 +282,18 @@ def train(
         stopped=course.stopped and run.round_index < rounds,
         history=history,
     )
+
+
+def _check_target(target: float | None, recording: Recording) -> None:
+    """Raise a ValueError for a target that no evaluation can reach."""
+    if target is None:
+        return
+    assert recording.measured is not None
+    if math.isnan(recording.measured.values[0, 0, 1]):
+        raise ValueError(
+            f"target={target} is an accuracy, but the targets of the test rows are not classes; "
+            "stop by a callback that returns True"
+        )
 
 
 def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> History:
@@ -266,17 +306,19 @@ def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> Histor
     except DivergenceError as error:
         if course.folder is None or known:
             raise
-        path = course.folder / f"last.{course.form}"
-        save_model(course.network, run.params[0], path)
-        error.args = (f"{error}; the last finite model is in {path}",)
+        course.save("last", run.params[0])
+        error.args = (f"{error}; the last finite model is in {course.path('last')}",)
         raise
 
 
-def _saver(path: Path, mark: str) -> Callable[[dict[str, np.ndarray]], None]:
-    return lambda arrays: save_arrays(path, {"mark": np.array(mark), **arrays})
+def _saver(path: Path, mark: str, course: _Course) -> Callable[[dict[str, np.ndarray]], None]:
+    def save(arrays: dict[str, np.ndarray]) -> None:
+        save_arrays(path, {"mark": np.array(mark), "best": course.best_params, **arrays})
+
+    return save
 
 
-def _begin(path: Path, mark: str, run: Any, recording: Recording, *, resume: bool) -> None:
+def _begin(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
     """Go on from a checkpoint, if there is one."""
     if not path.exists():
         return
@@ -288,7 +330,8 @@ def _begin(path: Path, mark: str, run: Any, recording: Recording, *, resume: boo
     arrays = load_arrays(path)
     if str(arrays.pop("mark", "")) != mark:
         raise ResumeError(
-            f"{path} belongs to another network, algorithm, data, seed or number of rounds; give "
-            "the same ones to continue it, or another folder to begin anew"
+            f"{path} belongs to another network, algorithm, data, seed, number of rounds, test "
+            "rows or `every`; give the same ones to continue it, or another folder to begin anew"
         )
-    recording.resume(run, arrays)
+    course.best_params = arrays.pop("best")
+    course.recording.resume(course.run, arrays)

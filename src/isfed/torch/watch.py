@@ -24,6 +24,9 @@ class LayerError(ValueError):
         super().__init__(message)
         self.layer = layer
 
+    def __reduce__(self) -> tuple[type[LayerError], tuple[str, str]]:
+        return type(self), (self.layer, str(self))  # for another process
+
 
 def _own(name: str, layer: nn.Module) -> list[str]:
     """The names of the trainable parameters that a layer itself owns."""

@@ -31,6 +31,11 @@ def per_example(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
+def _parts(rows: Tensor) -> Sequence[Tensor]:
+    """Chunks of nearly the same size: batch norm cannot take one of a single row."""
+    return rows.tensor_split(-(-len(rows) // CHUNK))
+
+
 def _mean(values: Tensor, share: Tensor | None) -> Tensor:
     return values.mean() if share is None else torch.dot(values, share)
 
@@ -106,12 +111,10 @@ class Worker:
         """The same in several passes."""
         total: list[Tensor | None] = [None] * len(self.flat.params)
         norms, loss = [], x.new_zeros((), dtype=self.flat.dtype)
-        for begin in range(0, len(x), CHUNK):
-            rows = slice(begin, begin + CHUNK)
-            part = self.batch(
-                x[rows], y[rows], None if weight is None else weight[rows], scored=scored
-            )
-            share = len(x[rows]) / len(x)
+        weights = [None] * len(_parts(y)) if weight is None else _parts(weight)
+        for rows, targets, some in zip(_parts(x), _parts(y), weights, strict=True):
+            part = self.batch(rows, targets, some, scored=scored)
+            share = len(rows) / len(x)
             for i, gradient in enumerate(part.gradients):
                 if gradient is not None:
                     before = total[i]
@@ -122,7 +125,7 @@ class Worker:
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """The score of every example; the last layer's bound takes a forward pass alone."""
-        pairs = zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+        pairs = zip(_parts(x), _parts(y), strict=True)
         return torch.cat([self._scores(inputs, targets) for inputs, targets in pairs])
 
     def _scores(self, x: Tensor, y: Tensor) -> Tensor:
