@@ -210,6 +210,25 @@ def test_costs_divide_the_scores_by_their_root():
     np.testing.assert_allclose(tables[1], tables[0] / np.sqrt(costs), rtol=1e-6)
 
 
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_spread_with_costs_pays_no_more_than_uniform(choices, monkeypatch):
+    """Less than half of it, in the rounds after the order was renewed twice."""
+    problem = small_problem(num_agents=20)
+    costs = np.geomspace(1.0, 1e4, 20)[np.random.default_rng(0).permutation(20)]
+    algorithm = make(
+        problem, KINDS[choices], (Memory(), Uniform()), design=Spread(every=10), costs=costs,
+        num_active=4,
+    )  # fmt: skip
+    agents, state = at_rest(algorithm, problem, CompiledAgents, rounds=20)
+    work, paid = agents.work, []
+    monkeypatch.setattr(
+        agents, "work", lambda turns, *rest: paid.append(costs[turns.agents]) or work(turns, *rest)
+    )
+    for i in range(20, 120):
+        state = algorithm.round(state, agents, i)
+    assert np.sum(paid) / 100 < 0.5 * 4 * costs.mean()
+
+
 def test_the_root_of_the_cost_is_the_best_price():
     """Variance times expected cost of one draw, sum s^2/p times sum p cost, is least there."""
     rng = np.random.default_rng(0)

@@ -122,6 +122,7 @@ def remember(
         kept.share[0] = best_share(
             spread, kept.order, scores, kept.sketches, num=algorithm.num_active,
             floor=algorithm.agents.floor, fresh=fresh,
+            costs=np.asarray(algorithm.costs, np.float64) if algorithm.costs else None,
         )  # fmt: skip
     points = _points(algorithm, kept, cloud)
     if np.isfinite(points).all():  # not while a model diverges

@@ -138,6 +138,27 @@ def test_the_share_of_uniform_probability_follows_the_variance():
     assert best_share(Spread(), order, lengths, apart, **few) == 0.1
 
 
+def test_with_costs_the_share_follows_variance_times_cost():
+    """The same two kinds of agents: costs decide unless equal probabilities leave no variance."""
+    rng = np.random.default_rng(2)
+    apart = np.repeat(np.eye(4), 10, axis=0) + rng.normal(size=(40, 4))
+    costs = np.geomspace(1.0, 1e4, 40)[rng.permutation(40)]
+    scores = np.linalg.norm(apart, axis=1) / np.sqrt(costs)
+    order = np.arange(40)
+    options = {"num": 4, "floor": 0.1, "fresh": np.ones(40, bool)}
+    products = {}
+    for share in (0.1, 0.5, 1.0):
+        inclusion = inclusion_probabilities(scores, 4, floor=share)
+        variance = total_variance(Deville(), inclusion, apart).sum()
+        products[share] = variance * (inclusion @ costs)
+    assert best_share(Spread(), order, scores, apart, **options) == 1.0
+    chosen = best_share(Spread(), order, scores, apart, costs=costs, **options)
+    assert products[chosen] == min(products.values())
+    assert chosen < 1.0
+    exact = np.repeat(np.eye(4), 10, axis=0)
+    assert best_share(Spread(), order, scores, exact, costs=costs, **options) == 1.0
+
+
 def test_a_projection_keeps_lengths_in_the_mean():
     vectors = np.random.default_rng(0).normal(size=(4000, 50))
     ratio = (vectors @ projection(50, 8) ** 1) ** 2
