@@ -11,11 +11,13 @@ from corrected_cases import CORRECTIONS, POLICIES, make, round_with, small_probl
 from isfed import Clock, Deville, ISFedAvg, LocalPivotal, Memory, Running, Spread, Uniform, simulate
 from isfed.algorithms.corrected import CorrectedState
 from isfed.federation.absences import WINDOW
+from isfed.federation.cloud import Cloud
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.sampling.designs.spread import Along
 from isfed.sampling.policies import ScorePolicy, Table
+from isfed.sampling.telemetry import AGENTS_FLOOR
 from isfed.simulate.run import make_run
 
 AWAY = Clock(drop=0.4)
@@ -140,6 +142,34 @@ def test_a_spread_is_unbiased_along_whatever_order_it_has(choices, policies, mon
         mean += chance * algorithm.round(copied(state), agents, 99).params
     gradient = agents.gradients(np.arange(5), state.params).mean(axis=0)
     np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_spread_reports_the_probabilities_that_its_rounds_use(choices, share, monkeypatch):
+    """`agent_prob` and the telemetry know the share of uniform probability that was found."""
+    problem = small_problem()
+    algorithm = make(problem, KINDS[choices], design=Spread(every=4), num_active=1)
+    agents, state = at_rest(algorithm, problem)
+    state.share[0] = share
+    scores = Table.over(state.agent_nodes, 5, Memory(floor=0.0), Deville()).probabilities()
+    expected = (1.0 - share) * scores + share / 5
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected, rtol=1e-12)
+    used, draw = {}, Cloud.select
+
+    def select(self, round_index):
+        selection = draw(self, round_index)
+        used.update(zip(selection.active.tolist(), selection.agent_prob, strict=True))
+        return selection
+
+    monkeypatch.setattr(Cloud, "select", select)
+    for i in range(8, 11):  # the order is renewed after the round 11
+        before = state.agent_nodes.copy()
+        state = algorithm.round(state, agents, i)
+        (agent, prob), at_floor = used.popitem(), state.watched[AGENTS_FLOOR]
+        assert at_floor == float(prob <= 2.0 * share / 5)
+        table = Table.over(before, 5, Memory(floor=share), Deville())
+        assert prob == pytest.approx(table.probabilities()[agent], rel=1e-12)
 
 
 def test_drift_finds_the_optimum_although_agents_are_away():

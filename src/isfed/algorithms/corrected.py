@@ -121,7 +121,7 @@ def step(
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
     whole = whole / algorithm.weighed(agents, np.ones(active.size), active)
-    watched = algorithm.watch(agents, selection, uploads, whole)
+    watched = algorithm.watch(agents, selection, uploads, whole, kept)
     scores = algorithm.weighed(agents, scores, active)
     cloud.refresh(selection, hearing.priced(algorithm, scores, active))
     if kept.order.size:

@@ -14,7 +14,7 @@ from isfed.federation.absences import WINDOW, Responses
 from isfed.federation.agents import Agents
 from isfed.federation.cloud import Cloud, Selection
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
-from isfed.sampling.policies import ScorePolicy
+from isfed.sampling.policies import Policy, ScorePolicy
 
 if TYPE_CHECKING:
     from isfed.algorithms.isfedavg import ISFedAvg
@@ -55,13 +55,20 @@ def start(algorithm: ISFedAvg, agents: Agents) -> Hearing:
     return kept
 
 
+def policy_of(algorithm: ISFedAvg, kept: Hearing) -> Policy:
+    """The policy of the next round: under a spread with the share of uniform probability found."""
+    policy = algorithm.agents
+    if kept.share.size and isinstance(policy, ScorePolicy) and not policy.equal:
+        return replace(policy, floor=float(kept.share[0]))
+    return policy
+
+
 def prepare(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> None:
     """Let the cloud draw along the order that is known, with the share of uniform probability."""
-    spread, policy = algorithm.agent_design, algorithm.agents
+    spread = algorithm.agent_design
     if not (isinstance(spread, Spread) and kept.order.size):
         return
-    if isinstance(policy, ScorePolicy) and not policy.equal:
-        cloud.table.policy = replace(policy, floor=float(kept.share[0]))
+    cloud.table.policy = policy_of(algorithm, kept)
     points = _points(algorithm, kept, cloud)
     cloud.table.design = spread.over(points, kept.order)
 

@@ -351,7 +351,7 @@ class ISFedAvg:
         steps = 1 if self.divide_by_steps else agents.local_steps[active]
         whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
         if watched is None:
-            watched = self.watch(agents, selection, uploads, whole)
+            watched = self.watch(agents, selection, uploads, whole, kept)
         counted = selection
         if kept.responses.size:
             counted = selection._replace(times=selection.times * weight)
@@ -370,13 +370,19 @@ class ISFedAvg:
         return values * (agents.sizes / agents.sizes.mean())[which]
 
     def watch(
-        self, agents: Agents, selection: Selection, uploads: Uploads, whole: np.ndarray
+        self,
+        agents: Agents,
+        selection: Selection,
+        uploads: Uploads,
+        whole: np.ndarray,
+        kept: Hearing,
     ) -> np.ndarray:
         """The telemetry of the round; a change over its `whole` step estimates a gradient."""
         if self._equal_row is not None:
             return self._equal_row
         capped = not isinstance(self.agent_design, WithReplacement)
-        side = (agents.num_agents, self.num_active, self.agents.floor, capped)
+        floor = hearing.policy_of(self, kept).floor
+        side = (agents.num_agents, self.num_active, floor, capped)
         active = selection.active
         drawn = agents.local_steps[active] * agents.batch_size[active]
         return watch_round(uploads, drawn, whole, selection, side)
@@ -393,6 +399,5 @@ class ISFedAvg:
 
     def agent_prob(self, state: ISFedAvgState | CorrectedState, num_agents: int) -> np.ndarray:
         """(K,) p_k of the next round, before any cap."""
-        return Table.over(
-            state.agent_nodes, num_agents, self.agents, self.agent_design
-        ).probabilities()
+        policy = hearing.policy_of(self, state.hearing)
+        return Table.over(state.agent_nodes, num_agents, policy, self.agent_design).probabilities()
