@@ -277,7 +277,10 @@ def test_the_root_of_the_cost_is_the_best_price():
     ("choices", "message"),
     [
         ({"costs": [1.0, 0.0]}, r"costs\[1\]=0.0 must be a positive number"),
-        ({"costs": [-1.0]}, "must be a positive number"),
+        ({"costs": [-1.0]}, "must be a positive number: a turn that costs nothing"),
+        ({"costs": [np.nan]}, r"costs\[0\]=nan must be a positive number$"),
+        ({"costs": ["1"]}, r"costs\[0\]='1' must be a positive number$"),
+        ({"costs": [np.inf]}, r"costs\[0\]=inf .*: an agent that is never drawn would bias"),
         ({"costs": [1.0, 2.0], "agents": Uniform()}, "use agents=Memory"),
         ({"absences": "ignore"}, "must be one of 'drop', 'adjusted'"),
         ({"example_design": Spread()}, "use it for agent_design"),
@@ -292,5 +295,5 @@ def test_what_does_not_fit_the_problem_is_refused():
     problem = small_problem()
     with pytest.raises(ValueError, match="costs has 3 numbers for num_agents=5"):
         simulate(problem, make(problem, {}, costs=[1.0, 2.0, 3.0]), rounds=1)
-    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5"):
+    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5; use at most 5"):
         simulate(problem, make(problem, {}, design=Spread(), num_active=9), rounds=1)

@@ -12,6 +12,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
 from isfed.federation.cloud import Cloud
 from isfed.federation.correction import (
     DRIFT,
+    NONE,
     CorrectionRule,
     Reference,
     absorb,
@@ -79,6 +80,16 @@ def noise_share(algorithm: ISFedAvg, agents: Agents, which: np.ndarray) -> np.nd
     return left / (agents.local_steps[which] * batch)
 
 
+def _check_size(algorithm: ISFedAvg, drawn: int) -> None:
+    """A design of one's own may draw any number although it counts as one of fixed size."""
+    if drawn != algorithm.num_active:
+        design = type(algorithm.agent_design).__name__
+        raise ValueError(
+            f"agent_design={design}() drew {drawn} agents where num_active={algorithm.num_active}; "
+            "a correction needs a design of fixed size, e.g. Deville()"
+        )
+
+
 def step(
     algorithm: ISFedAvg,
     cloud: Cloud,
@@ -98,7 +109,10 @@ def step(
     if algorithm.agents.refresh == Refresh.ALL:
         scores = agents.scores_at(cloud.params, shift)  # eq. (50)
         cloud.table.replace(hearing.priced(algorithm, algorithm.weighed(agents, scores)))
-    selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
+    drawn = cloud.select(round_index)
+    if rule.kind != NONE:
+        _check_size(algorithm, int(drawn.times.sum()))
+    selection, weight = hearing.heard(kept, agents, drawn, round_index)
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
     inverse = algorithm.weighed(agents, inverse, active)

@@ -160,11 +160,14 @@ class ISFedAvg:
             )
         costs = tuple(self.costs)
         for agent, cost in enumerate(costs):
-            if not (is_number(cost) and cost > 0.0):
-                raise ValueError(
-                    f"costs[{agent}]={cost!r} must be a positive number: a turn that costs nothing "
-                    "would be drawn always; give it a small cost"
-                )
+            if is_number(cost) and cost > 0.0:
+                continue
+            reason = ""
+            if is_number(cost):
+                reason = ": a turn that costs nothing would be drawn always; give it a small cost"
+            elif isinstance(cost, float) and cost == np.inf:
+                reason = ": an agent that is never drawn would bias the mean; give it a large cost"
+            raise ValueError(f"costs[{agent}]={shown(cost)} must be a positive number{reason}")
         if costs and self.agents.equal:
             raise ValueError(
                 "costs divide the agents' scores, and a uniform policy has none; use "
