@@ -62,6 +62,8 @@ def test_the_local_pivotal_method_is_exact(num):
     for units, chance in expected.items():
         exact[list(units)] += chance
     np.testing.assert_allclose(exact, inclusion, atol=1e-12)
+    listed = table_of(outcomes(LocalPivotal(points), inclusion))
+    assert {units: pytest.approx(chance, abs=1e-12) for units, chance in listed.items()} == expected
     design, stream, draws = LocalPivotal(points), Stream(5), 40_000
     counts = {}
     for _ in range(draws):
@@ -101,9 +103,29 @@ def test_a_spread_is_exact_along_every_order(num, design):
             assert np.unique(units).size == num
             exact[units] += chance
         np.testing.assert_allclose(exact, inclusion, rtol=0, atol=1e-12)
+        again = np.zeros(5)
+        for units, chance in outcomes(along, inclusion):
+            again[list(units)] += chance
+        np.testing.assert_allclose(again, inclusion, rtol=0, atol=1e-12)
         for seed in range(3):  # and what is drawn is what was listed
             drawn = design.draw(inclusion[along.order], Stream(seed))
             np.testing.assert_array_equal(along.draw(inclusion, Stream(seed)), along.order[drawn])
+
+
+def test_the_outcomes_of_a_spread_are_those_along_its_order():
+    """Certain and impossible units too; without an order, as the units come."""
+    inclusion = np.array([0.5, 1.0, 0.0, 0.5, 0.25, 0.75])
+    order = np.array([3, 1, 0, 5, 2, 4])
+    found = {frozenset(units): p for units, p in outcomes(Along(Deville(), order), inclusion)}
+    stream, draws, counts = Stream(2), 20_000, {}
+    for _ in range(draws):
+        units = frozenset(Along(Deville(), order).draw(inclusion, stream).tolist())
+        counts[units] = counts.get(units, 0) + 1
+    assert set(counts) == set(found)
+    for units, chance in found.items():
+        stderr = np.sqrt(draws * chance * (1.0 - chance))
+        assert abs(counts[units] - draws * chance) < 4.5 * stderr
+    assert outcomes(Spread(), inclusion) == outcomes(Deville(), inclusion)
 
 
 def test_one_of_every_cluster_is_drawn():
