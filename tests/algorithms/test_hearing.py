@@ -1,5 +1,6 @@
 """Lost uploads, costs and spreads under ISFedAvg, with and without a correction."""
 
+from collections import namedtuple
 from dataclasses import replace
 from itertools import product
 from typing import Any, cast
@@ -232,12 +233,47 @@ def test_costs_divide_the_scores_by_their_root():
     problem = small_problem(full=True, steps=1)
     costs = np.array([1.0, 4.0, 9.0, 1.0, 2.0])
     shared = {"num_active": 5, "step_size": 1e-9}  # everybody is heard, and nothing moves
-    tables = []
+    found = []
     for options in ({}, {"costs": costs}):
-        algorithm = make(problem, {}, (Memory(), Uniform()), **shared, **options)
+        algorithm = make(problem, {}, (Memory(floor=0.0), Uniform()), **shared, **options)
         _, state = at_rest(algorithm, problem, rounds=3)
-        tables.append(state.agent_nodes[:5])
-    np.testing.assert_allclose(tables[1], tables[0] / np.sqrt(costs), rtol=1e-6)
+        found.append(algorithm.agent_prob(state, 5))
+    expected = found[0] / np.sqrt(costs)
+    np.testing.assert_allclose(found[1], expected / expected.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+@pytest.mark.parametrize("policy", [Memory(), Running()], ids=["memory", "running"])
+def test_the_costs_of_agents_not_heard_yet_count(choices, policy):
+    """Such an agent counts as the mean of the scores known, over the root of its own cost."""
+    problem = small_problem()
+    costs = np.array([1.0, 4.0, 9.0, 1.0, 2.0])
+    algorithm = make(problem, KINDS[choices], (policy, Uniform()), num_active=1, costs=costs)
+    agents, state = at_rest(algorithm, problem, rounds=0)
+
+    def expected(scores):
+        prob = scores / np.sqrt(costs)
+        return (1.0 - policy.floor) * prob / prob.sum() + policy.floor / 5
+
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected(np.ones(5)), rtol=1e-12)
+    for i in range(2):
+        state = algorithm.round(state, agents, i)
+    scores = np.array(state.agent_nodes[:5])
+    seen = scores >= 0.0
+    assert seen.any()
+    scores[~seen] = scores[seen].mean()
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected(scores), rtol=1e-12)
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_state_knows_its_parts_by_name(choices):
+    """Also if a field is put before them."""
+    problem = small_problem()
+    _, state = at_rest(make(problem, KINDS[choices], design=Spread()), problem, rounds=1)
+    longer = namedtuple("Longer", ("new", *state._fields))(None, *state)
+    found = type(state).hearing.fget(longer)
+    for name in ("responses", "sketches", "sketched", "order", "share"):
+        assert getattr(found, name) is getattr(state, name)
 
 
 @pytest.mark.parametrize("choices", ["plain", "drift"])
