@@ -251,6 +251,24 @@ def test_what_does_not_fit_is_refused(choices, message):
         ISFedAvg(step_size=0.1, num_active=2, **choices)
 
 
+class FirstOnes:
+    """A design of one's own that draws one agent too few, and does not say so."""
+
+    def draw(self, inclusion, rng):
+        return np.arange(round(np.sum(inclusion)) - 1)
+
+
+@pytest.mark.parametrize("kind", ["difference", "drift"])
+def test_the_number_drawn_is_checked(kind):
+    problem = small_problem()
+    algorithm = make(problem, {"correction": kind}, design=FirstOnes(), num_active=3)
+    message = r"agent_design=FirstOnes\(\) drew 2 agents where num_active=3; .* e.g. Deville\(\)"
+    with pytest.raises(ValueError, match=message):
+        simulate(problem, algorithm, rounds=1)
+    plain = make(problem, {"weighting": "change"}, design=FirstOnes(), num_active=3)
+    assert simulate(problem, plain, rounds=1).params.shape == (1, 3)
+
+
 def test_bad_corrections_are_refused():
     with pytest.raises(ValueError, match="gain=2"):
         Correction("drift", gain=2)

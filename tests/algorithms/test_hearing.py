@@ -1,5 +1,6 @@
 """Lost uploads, costs and spreads under ISFedAvg, with and without a correction."""
 
+from collections import namedtuple
 from dataclasses import replace
 from itertools import product
 from typing import Any, cast
@@ -11,11 +12,13 @@ from corrected_cases import CORRECTIONS, POLICIES, make, round_with, small_probl
 from isfed import Clock, Deville, ISFedAvg, LocalPivotal, Memory, Running, Spread, Uniform, simulate
 from isfed.algorithms.corrected import CorrectedState
 from isfed.federation.absences import WINDOW
+from isfed.federation.cloud import Cloud
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.sampling.designs.spread import Along
 from isfed.sampling.policies import ScorePolicy, Table
+from isfed.sampling.telemetry import AGENTS_FLOOR
 from isfed.simulate.run import make_run
 
 AWAY = Clock(drop=0.4)
@@ -142,6 +145,34 @@ def test_a_spread_is_unbiased_along_whatever_order_it_has(choices, policies, mon
     np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_spread_reports_the_probabilities_that_its_rounds_use(choices, share, monkeypatch):
+    """`agent_prob` and the telemetry know the share of uniform probability that was found."""
+    problem = small_problem()
+    algorithm = make(problem, KINDS[choices], design=Spread(every=4), num_active=1)
+    agents, state = at_rest(algorithm, problem)
+    state.share[0] = share
+    scores = Table.over(state.agent_nodes, 5, Memory(floor=0.0), Deville()).probabilities()
+    expected = (1.0 - share) * scores + share / 5
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected, rtol=1e-12)
+    used, draw = {}, Cloud.select
+
+    def select(self, round_index):
+        selection = draw(self, round_index)
+        used.update(zip(selection.active.tolist(), selection.agent_prob, strict=True))
+        return selection
+
+    monkeypatch.setattr(Cloud, "select", select)
+    for i in range(8, 11):  # the order is renewed after the round 11
+        before = state.agent_nodes.copy()
+        state = algorithm.round(state, agents, i)
+        (agent, prob), at_floor = used.popitem(), state.watched[AGENTS_FLOOR]
+        assert at_floor == float(prob <= 2.0 * share / 5)
+        table = Table.over(before, 5, Memory(floor=share), Deville())
+        assert prob == pytest.approx(table.probabilities()[agent], rel=1e-12)
+
+
 def test_drift_finds_the_optimum_although_agents_are_away():
     """Dropped uploads bias the plain method, and leave the fixed point of "drift" where it is."""
     problem = small_problem(full=True, steps=[1, 2, 3, 4, 5])
@@ -202,12 +233,66 @@ def test_costs_divide_the_scores_by_their_root():
     problem = small_problem(full=True, steps=1)
     costs = np.array([1.0, 4.0, 9.0, 1.0, 2.0])
     shared = {"num_active": 5, "step_size": 1e-9}  # everybody is heard, and nothing moves
-    tables = []
+    found = []
     for options in ({}, {"costs": costs}):
-        algorithm = make(problem, {}, (Memory(), Uniform()), **shared, **options)
+        algorithm = make(problem, {}, (Memory(floor=0.0), Uniform()), **shared, **options)
         _, state = at_rest(algorithm, problem, rounds=3)
-        tables.append(state.agent_nodes[:5])
-    np.testing.assert_allclose(tables[1], tables[0] / np.sqrt(costs), rtol=1e-6)
+        found.append(algorithm.agent_prob(state, 5))
+    expected = found[0] / np.sqrt(costs)
+    np.testing.assert_allclose(found[1], expected / expected.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+@pytest.mark.parametrize("policy", [Memory(), Running()], ids=["memory", "running"])
+def test_the_costs_of_agents_not_heard_yet_count(choices, policy):
+    """Such an agent counts as the mean of the scores known, over the root of its own cost."""
+    problem = small_problem()
+    costs = np.array([1.0, 4.0, 9.0, 1.0, 2.0])
+    algorithm = make(problem, KINDS[choices], (policy, Uniform()), num_active=1, costs=costs)
+    agents, state = at_rest(algorithm, problem, rounds=0)
+
+    def expected(scores):
+        prob = scores / np.sqrt(costs)
+        return (1.0 - policy.floor) * prob / prob.sum() + policy.floor / 5
+
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected(np.ones(5)), rtol=1e-12)
+    for i in range(2):
+        state = algorithm.round(state, agents, i)
+    scores = np.array(state.agent_nodes[:5])
+    seen = scores >= 0.0
+    assert seen.any()
+    scores[~seen] = scores[seen].mean()
+    np.testing.assert_allclose(algorithm.agent_prob(state, 5), expected(scores), rtol=1e-12)
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_state_knows_its_parts_by_name(choices):
+    """Also if a field is put before them."""
+    problem = small_problem()
+    _, state = at_rest(make(problem, KINDS[choices], design=Spread()), problem, rounds=1)
+    longer = namedtuple("Longer", ("new", *state._fields))(None, *state)
+    found = type(state).hearing.fget(longer)
+    for name in ("responses", "sketches", "sketched", "order", "share"):
+        assert getattr(found, name) is getattr(state, name)
+
+
+@pytest.mark.parametrize("choices", ["plain", "drift"])
+def test_a_spread_with_costs_pays_no_more_than_uniform(choices, monkeypatch):
+    """Less than half of it, in the rounds after the order was renewed twice."""
+    problem = small_problem(num_agents=20)
+    costs = np.geomspace(1.0, 1e4, 20)[np.random.default_rng(0).permutation(20)]
+    algorithm = make(
+        problem, KINDS[choices], (Memory(), Uniform()), design=Spread(every=10), costs=costs,
+        num_active=4,
+    )  # fmt: skip
+    agents, state = at_rest(algorithm, problem, CompiledAgents, rounds=20)
+    work, paid = agents.work, []
+    monkeypatch.setattr(
+        agents, "work", lambda turns, *rest: paid.append(costs[turns.agents]) or work(turns, *rest)
+    )
+    for i in range(20, 120):
+        state = algorithm.round(state, agents, i)
+    assert np.sum(paid) / 100 < 0.5 * 4 * costs.mean()
 
 
 def test_the_root_of_the_cost_is_the_best_price():
@@ -228,7 +313,10 @@ def test_the_root_of_the_cost_is_the_best_price():
     ("choices", "message"),
     [
         ({"costs": [1.0, 0.0]}, r"costs\[1\]=0.0 must be a positive number"),
-        ({"costs": [-1.0]}, "must be a positive number"),
+        ({"costs": [-1.0]}, "must be a positive number: a turn that costs nothing"),
+        ({"costs": [np.nan]}, r"costs\[0\]=nan must be a positive number$"),
+        ({"costs": ["1"]}, r"costs\[0\]='1' must be a positive number$"),
+        ({"costs": [np.inf]}, r"costs\[0\]=inf .*: an agent that is never drawn would bias"),
         ({"costs": [1.0, 2.0], "agents": Uniform()}, "use agents=Memory"),
         ({"absences": "ignore"}, "must be one of 'drop', 'adjusted'"),
         ({"example_design": Spread()}, "use it for agent_design"),
@@ -243,5 +331,5 @@ def test_what_does_not_fit_the_problem_is_refused():
     problem = small_problem()
     with pytest.raises(ValueError, match="costs has 3 numbers for num_agents=5"):
         simulate(problem, make(problem, {}, costs=[1.0, 2.0, 3.0]), rounds=1)
-    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5"):
+    with pytest.raises(ValueError, match="num_active=9 exceeds num_agents=5; use at most 5"):
         simulate(problem, make(problem, {}, design=Spread(), num_active=9), rounds=1)

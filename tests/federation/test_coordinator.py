@@ -5,7 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from isfed import PAPER, Current, ISFedAvg, Memory, Oracle, Running, Upload
+from isfed import (
+    PAPER,
+    Current,
+    FedAdam,
+    ISFedAvg,
+    Memory,
+    Oracle,
+    Running,
+    Scheduled,
+    Served,
+    Upload,
+)
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, take_turn
@@ -181,6 +192,31 @@ def test_a_checkpoint_of_another_job_is_refused():
 def test_what_cannot_run_apart_is_refused(algorithm, message):
     with pytest.raises(ValueError, match=message):
         Coordinator(algorithm, np.zeros(2), num_agents=8)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"correction": "drift"}, {"costs": (1.0,) * 8}, {"absences": "adjusted"},
+     {"client_weights": "size"}],
+    ids=lambda choices: next(iter(choices), "plain"),
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inside: Served(inside, FedAdam()),
+        lambda inside: Scheduled(inside, lambda _: 0.1),
+        lambda inside: Served(Scheduled(inside, lambda _: 0.1), FedAdam()),
+    ],
+    ids=["served", "scheduled", "both"],
+)
+def test_what_is_around_a_method_is_refused(around, choices):
+    """It would be ignored, and with it what only the method inside has."""
+    algorithm = around(ISFedAvg(step_size=0.1, num_active=3, **choices))
+    message = (
+        rf"{type(algorithm).__name__} around ISFedAvg works in simulations only: .* give ISFed"
+    )
+    with pytest.raises(ValueError, match=message):
+        Coordinator(algorithm, np.zeros(2), num_agents=8, weighting="change")
 
 
 def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):

@@ -157,6 +157,12 @@ def test_memories_that_few_rounds_have_taught_are_worth_less():
         compare_ways(problem, num_active=4, rounds=0)
 
 
+@pytest.mark.parametrize("step", [0, -1, np.nan, np.inf, "auto", True])
+def test_a_step_size_that_is_no_positive_number_is_refused(step):
+    with pytest.raises(ValueError, match=r"step_size=\S+ must be a positive number"):
+        compare_ways(federation("direction"), num_active=4, step_size=step)
+
+
 def test_the_variance_of_a_correction_is_that_of_its_draws():
     """By drawing agents and noise many times, in the agents' order and along a spread."""
     rng = np.random.default_rng(3)

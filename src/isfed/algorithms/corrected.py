@@ -12,6 +12,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
 from isfed.federation.cloud import Cloud
 from isfed.federation.correction import (
     DRIFT,
+    NONE,
     CorrectionRule,
     Reference,
     absorb,
@@ -19,9 +20,9 @@ from isfed.federation.correction import (
     extra_messages,
     make_reference,
     make_rule,
+    noise_share,
     take_news,
 )
-from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Refresh
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class CorrectedState(NamedTuple):
     @property
     def hearing(self) -> Hearing:
         """What is kept for absences and for a spread."""
-        return Hearing(*self[4:9])
+        return hearing.part_of(self)
 
     @property
     def reference(self) -> Reference:
@@ -69,15 +70,17 @@ def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
 def start(algorithm: ISFedAvg, plain: ISFedAvgState, agents: Agents) -> CorrectedState:
     """The state before the first round, from that of the paper's method."""
     reference = make_reference(rule_of(algorithm), agents.num_agents, agents.num_params)
-    return CorrectedState(*plain, *reference)
+    return CorrectedState(**plain._asdict(), **reference._asdict())
 
 
-def noise_share(algorithm: ISFedAvg, agents: Agents, which: np.ndarray) -> np.ndarray:
-    """(n,) what a turn leaves of the variance of one example: (1 - B_k / N_k) / (E_k B_k)."""
-    batch = agents.batch_size[which]
-    replaced = isinstance(algorithm.example_design, WithReplacement)
-    left = np.ones(batch.size) if replaced else 1.0 - batch / agents.sizes[which]
-    return left / (agents.local_steps[which] * batch)
+def _check_size(algorithm: ISFedAvg, drawn: int) -> None:
+    """A design of one's own may draw any number although it counts as one of fixed size."""
+    if drawn != algorithm.num_active:
+        design = type(algorithm.agent_design).__name__
+        raise ValueError(
+            f"agent_design={design}() drew {drawn} agents where num_active={algorithm.num_active}; "
+            "a correction needs a design of fixed size, e.g. Deville()"
+        )
 
 
 def step(
@@ -98,8 +101,11 @@ def step(
     kept = kept or hearing.no_hearing()
     if algorithm.agents.refresh == Refresh.ALL:
         scores = agents.scores_at(cloud.params, shift)  # eq. (50)
-        cloud.table.replace(hearing.priced(algorithm, algorithm.weighed(agents, scores)))
-    selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
+        cloud.table.replace(algorithm.weighed(agents, scores))
+    drawn = cloud.select(round_index)
+    if rule.kind != NONE:
+        _check_size(algorithm, int(drawn.times.sum()))
+    selection, weight = hearing.heard(kept, agents, drawn, round_index)
     active, inverse = selection.active, 1.0 / (agents.num_agents * selection.agent_prob)
     step_size = float(algorithm.step_size)
     inverse = algorithm.weighed(agents, inverse, active)
@@ -112,7 +118,10 @@ def step(
     agents.cross(**extra_messages(rule, active.size))
     news, scores = uploads.changes, uploads.scores
     take_news(rule, reference, active, reach, news)
-    share = noise_share(algorithm, agents, active)
+    share = noise_share(
+        agents.sizes[active], agents.batch_size[active], agents.local_steps[active],
+        algorithm.example_design,
+    )  # fmt: skip
     cloud.params = cloud.params.copy()
     # Adjusted, what arrives stands for all, and so c counts; dropped, an absence counts as zero.
     adjusted = algorithm.absences == "adjusted"
@@ -123,9 +132,8 @@ def step(
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
     whole = whole / algorithm.weighed(agents, np.ones(active.size), active)
-    watched = algorithm.watch(agents, selection, uploads, whole)
-    scores = algorithm.weighed(agents, scores, active)
-    cloud.refresh(selection, hearing.priced(algorithm, scores, active))
+    watched = algorithm.watch(agents, selection, uploads, whole, kept)
+    cloud.refresh(selection, algorithm.weighed(agents, scores, active))
     if kept.order.size:
         hearing.remember(algorithm, kept, cloud, (active, news), round_index)
     return watched

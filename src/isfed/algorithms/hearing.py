@@ -5,16 +5,20 @@ All of it is off unless asked for, and then is a few arrays beside the model and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from isfed.base.arguments import matches, shown
+from isfed.base.checks import is_number
+from isfed.base.streams import Stream
 from isfed.federation.absences import WINDOW, Responses
 from isfed.federation.agents import Agents
 from isfed.federation.cloud import Cloud, Selection
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
-from isfed.sampling.policies import ScorePolicy
+from isfed.sampling.policies import Policy, ScorePolicy, Table
 
 if TYPE_CHECKING:
     from isfed.algorithms.isfedavg import ISFedAvg
@@ -31,6 +35,11 @@ class Hearing(NamedTuple):
     sketched: np.ndarray  # (K,) in which round that was; -1 for never
     order: np.ndarray  # (K,) the agents, those that look alike beside each other
     share: np.ndarray  # (1,) of uniform probability, found at the last renewal of the order
+
+
+def part_of(state: Any) -> Hearing:
+    """These fields of a state that has them among others."""
+    return Hearing(*(getattr(state, name) for name in Hearing._fields))
 
 
 def no_hearing() -> Hearing:
@@ -55,13 +64,76 @@ def start(algorithm: ISFedAvg, agents: Agents) -> Hearing:
     return kept
 
 
+def policy_of(algorithm: ISFedAvg, kept: Hearing) -> Policy:
+    """The policy of the next round: under a spread with the share of uniform probability found."""
+    policy = algorithm.agents
+    if kept.share.size and isinstance(policy, ScorePolicy) and not policy.equal:
+        return replace(policy, floor=float(kept.share[0]))
+    return policy
+
+
+def check_costs(costs: Any) -> tuple[float, ...]:
+    """Positive numbers, or an error that says which is not and what to do."""
+    if not matches(costs, Sequence[Any]):
+        raise ValueError(f"costs={shown(costs)} must be positive numbers, one for each agent")
+    for agent, cost in enumerate(costs):
+        if is_number(cost) and cost > 0.0:
+            continue
+        reason = ""
+        if is_number(cost):
+            reason = ": a turn that costs nothing would be drawn always; give it a small cost"
+        elif isinstance(cost, float) and cost == np.inf:
+            reason = ": an agent that is never drawn would bias the mean; give it a large cost"
+        raise ValueError(f"costs[{agent}]={shown(cost)} must be a positive number{reason}")
+    return tuple(costs)
+
+
+class PricedTable(Table):
+    """Scores of agents with costs, which count where probabilities are made of the scores.
+
+    Of all draws of the same expected cost those by score / sqrt(cost) vary least. An agent never
+    seen counts as the mean of the others, over the root of its own cost.
+    """
+
+    costs: np.ndarray  # (K,)
+
+    def priced(self) -> Table:
+        """The table from which agents are drawn."""
+        seen = self.scores >= 0.0
+        scores = np.where(seen, self.scores, self.mean_seen() if seen.any() else 1.0)
+        table = Table.over(np.empty_like(self.nodes), self.count, self.policy, self.design)
+        table.replace(scores / np.sqrt(self.costs))
+        return table
+
+    def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+        """As that of a table without costs."""
+        return self.priced().draw(num, stream)
+
+    def probabilities(self) -> np.ndarray:
+        """(K,) p_k before any cap."""
+        return self.priced().probabilities()
+
+    def inclusion(self, num: int) -> np.ndarray:
+        """(K,) the inclusion probabilities."""
+        return self.priced().inclusion(num)
+
+
+def weigh(algorithm: ISFedAvg, kept: Hearing, table: Table) -> Table:
+    """The table of the agents' scores with the policy and the costs of the next round."""
+    policy = policy_of(algorithm, kept)
+    if not algorithm.costs:
+        return Table.over(table.nodes, table.count, policy, table.design)
+    priced = PricedTable.over(table.nodes, table.count, policy, table.design)
+    priced.costs = np.asarray(algorithm.costs, np.float64)
+    return priced
+
+
 def prepare(algorithm: ISFedAvg, kept: Hearing, cloud: Cloud) -> None:
-    """Let the cloud draw along the order that is known, with the share of uniform probability."""
-    spread, policy = algorithm.agent_design, algorithm.agents
+    """Let the cloud draw by what is known: costs, the order of a spread and its uniform share."""
+    cloud.table = weigh(algorithm, kept, cloud.table)
+    spread = algorithm.agent_design
     if not (isinstance(spread, Spread) and kept.order.size):
         return
-    if isinstance(policy, ScorePolicy) and not policy.equal:
-        cloud.table.policy = replace(policy, floor=float(kept.share[0]))
     points = _points(algorithm, kept, cloud)
     cloud.table.design = spread.over(points, kept.order)
 
@@ -93,13 +165,6 @@ def heard(
     return Selection(*(column[here] for column in selection)), weight[here]
 
 
-def priced(algorithm: ISFedAvg, scores: np.ndarray, which: Any = slice(None)) -> np.ndarray:
-    """Scores over sqrt(cost): of all draws of the same expected cost these vary least."""
-    if not len(algorithm.costs):
-        return scores
-    return scores / np.sqrt(np.asarray(algorithm.costs, np.float64)[which])
-
-
 def remember(
     algorithm: ISFedAvg,
     kept: Hearing,
@@ -117,11 +182,12 @@ def remember(
     if (round_index + 1) % spread.every:
         return
     fresh = kept.sketched > round_index - spread.every
-    scores = np.where(cloud.table.scores < 0.0, cloud.table.mean_seen(), cloud.table.scores)
+    table = cloud.table.priced() if isinstance(cloud.table, PricedTable) else cloud.table
+    scores = np.where(table.scores < 0.0, table.mean_seen(), table.scores)
     if not algorithm.agents.equal and np.isfinite(kept.sketches).all():
         kept.share[0] = best_share(
             spread, kept.order, scores, kept.sketches, num=algorithm.num_active,
-            floor=algorithm.agents.floor, fresh=fresh,
+            floor=algorithm.agents.floor, fresh=fresh, costs=getattr(cloud.table, "costs", None),
         )  # fmt: skip
     points = _points(algorithm, kept, cloud)
     if np.isfinite(points).all():  # not while a model diverges

@@ -43,8 +43,7 @@ class Federation:
 
     def score_all(self, params: np.ndarray) -> None:
         """Every agent's score at a model, eq. (50)."""
-        scores = self.objects.scores_at(params)
-        self.cloud.table.replace(hearing.priced(self.algorithm, scores))
+        self.cloud.table.replace(self.objects.scores_at(params))
 
     @property
     def watched(self) -> np.ndarray:

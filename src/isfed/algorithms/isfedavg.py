@@ -14,7 +14,7 @@ from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.hearing import Hearing
 from isfed.algorithms.parts import ClientWeights, check_choice
-from isfed.base.arguments import matches, shown
+from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
@@ -55,7 +55,7 @@ class ISFedAvgState(NamedTuple):
     @property
     def hearing(self) -> Hearing:
         """What is kept for absences and for a spread."""
-        return Hearing(*self[4:9])
+        return hearing.part_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,17 +154,7 @@ class ISFedAvg:
                 "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
                 "of what the agents send as points: Spread(LocalPivotal())"
             )
-        if not matches(self.costs, Sequence[Any]):
-            raise ValueError(
-                f"costs={shown(self.costs)} must be positive numbers, one for each agent"
-            )
-        costs = tuple(self.costs)
-        for agent, cost in enumerate(costs):
-            if not (is_number(cost) and cost > 0.0):
-                raise ValueError(
-                    f"costs[{agent}]={cost!r} must be a positive number: a turn that costs nothing "
-                    "would be drawn always; give it a small cost"
-                )
+        costs = hearing.check_costs(self.costs)
         if costs and self.agents.equal:
             raise ValueError(
                 "costs divide the agents' scores, and a uniform policy has none; use "
@@ -294,11 +284,11 @@ class ISFedAvg:
         table = Table(agents.num_agents, self.agents, self.agent_design)
         if self.agents.initial == Initial.OPTIMUM:
             scores = agents.scores_at(agents.optimum, charge=False)  # eq. (48)
-            table.replace(hearing.priced(self, self.weighed(agents, scores)))
+            table.replace(self.weighed(agents, scores))
         shift = np.zeros(params.size if self.drift > 0.0 else 0)
         watched = uniform_rows((), self.num_active)
         kept = hearing.start(self, agents)
-        state = ISFedAvgState(params.copy(), table.nodes, shift, watched, *kept)
+        state = ISFedAvgState(params.copy(), table.nodes, shift, watched, **kept._asdict())
         return corrected.start(self, state, agents) if self.corrected else state
 
     def round(
@@ -315,7 +305,6 @@ class ISFedAvg:
             watched = corrected.step(self, cloud, state.reference, agents, round_index, shift, kept)
         else:
             watched = self.step(cloud, agents, round_index, shift, kept)
-            return ISFedAvgState(cloud.params, state.agent_nodes, state.shift, watched, *kept)
         return state._replace(params=cloud.params, watched=watched)
 
     def drifted(
@@ -339,7 +328,7 @@ class ISFedAvg:
         kept = kept or hearing.no_hearing()
         if self.agents.refresh == Refresh.ALL:
             scores = agents.scores_at(cloud.params, shift)  # eq. (50)
-            cloud.table.replace(hearing.priced(self, self.weighed(agents, scores)))
+            cloud.table.replace(self.weighed(agents, scores))
         selection, weight = hearing.heard(kept, agents, cloud.select(round_index), round_index)
         active = selection.active
         divisor = agents.local_steps[active] if self.divide_by_steps else 1
@@ -351,13 +340,13 @@ class ISFedAvg:
         steps = 1 if self.divide_by_steps else agents.local_steps[active]
         whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
         if watched is None:
-            watched = self.watch(agents, selection, uploads, whole)
+            watched = self.watch(agents, selection, uploads, whole, kept)
         counted = selection
         if kept.responses.size:
             counted = selection._replace(times=selection.times * weight)
         cloud.aggregate(counted, uploads.changes)  # eq. (9)
         scores = self.weighed(agents, uploads.scores, active)
-        cloud.refresh(selection, hearing.priced(self, scores, active))
+        cloud.refresh(selection, scores)
         if kept.order.size:
             gradients = -uploads.changes / whole[:, None]
             hearing.remember(self, kept, cloud, (active, gradients), round_index)
@@ -370,13 +359,19 @@ class ISFedAvg:
         return values * (agents.sizes / agents.sizes.mean())[which]
 
     def watch(
-        self, agents: Agents, selection: Selection, uploads: Uploads, whole: np.ndarray
+        self,
+        agents: Agents,
+        selection: Selection,
+        uploads: Uploads,
+        whole: np.ndarray,
+        kept: Hearing,
     ) -> np.ndarray:
         """The telemetry of the round; a change over its `whole` step estimates a gradient."""
         if self._equal_row is not None:
             return self._equal_row
         capped = not isinstance(self.agent_design, WithReplacement)
-        side = (agents.num_agents, self.num_active, self.agents.floor, capped)
+        floor = hearing.policy_of(self, kept).floor
+        side = (agents.num_agents, self.num_active, floor, capped)
         active = selection.active
         drawn = agents.local_steps[active] * agents.batch_size[active]
         return watch_round(uploads, drawn, whole, selection, side)
@@ -393,6 +388,5 @@ class ISFedAvg:
 
     def agent_prob(self, state: ISFedAvgState | CorrectedState, num_agents: int) -> np.ndarray:
         """(K,) p_k of the next round, before any cap."""
-        return Table.over(
-            state.agent_nodes, num_agents, self.agents, self.agent_design
-        ).probabilities()
+        table = Table.over(state.agent_nodes, num_agents, self.agents, self.agent_design)
+        return hearing.weigh(self, state.hearing, table).probabilities()

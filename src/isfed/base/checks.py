@@ -51,6 +51,13 @@ def check_share(value: Any, *, name: str) -> float:
     return float(value)
 
 
+def check_positive(value: Any, *, name: str) -> float:
+    """A finite number above 0."""
+    if not (is_number(value) and value > 0.0):
+        raise ValueError(f"{name}={shown(value)} must be a positive number")
+    return float(value)
+
+
 def as_numbers(value: Any, *, name: str, objects: bool = False) -> np.ndarray:
     """An array of real numbers or truth values, in the type that it has.
 
@@ -85,5 +92,7 @@ def check_active(num_active: int, num_agents: int) -> int:
     """L, between 1 and K: compiled code would draw beyond the table."""
     check_whole(num_active, name="num_active", least=1)
     if num_active > num_agents:
-        raise ValueError(f"num_active={num_active} exceeds num_agents={num_agents}")
+        raise ValueError(
+            f"num_active={num_active} exceeds num_agents={num_agents}; use at most {num_agents}"
+        )
     return int(num_active)

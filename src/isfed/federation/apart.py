@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.base.compiled import compiled
+from isfed.federation import correction
 from isfed.federation.agent import Agent, Upload
 from isfed.federation.correction import (
     DIFFERENCE,
@@ -32,7 +33,6 @@ from isfed.federation.correction import (
     step_and_move,
     take_gain,
 )
-from isfed.sampling.designs import WithReplacement
 
 NEVER = -1
 ONE = np.zeros(1, np.int64)
@@ -169,10 +169,10 @@ def corrected_turn(
 
 
 def noise_share(agent: Agent) -> float:
-    """What a turn leaves of the variance of one example: (1 - B_k / N_k) / (E_k B_k)."""
-    replaced = isinstance(agent.rules.example_design, WithReplacement)
-    left = 1.0 if replaced else 1.0 - agent.batch_size / len(agent.targets)
-    return left / (agent.local_steps * agent.batch_size)
+    """What a turn of an agent leaves of the variance of one example."""
+    return correction.noise_share(
+        len(agent.targets), agent.batch_size, agent.local_steps, agent.rules.example_design
+    )
 
 
 @compiled

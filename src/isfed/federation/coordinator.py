@@ -320,6 +320,15 @@ def take_turn(
 
 def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
     """Raise a ValueError for choices that need what nobody has when agents are apart."""
+    inside: Any = algorithm
+    while hasattr(inside, "algorithm"):
+        inside = inside.algorithm
+    if inside is not algorithm:  # the rounds here are the coordinator's, not those of the method
+        name = type(inside).__name__
+        raise ValueError(
+            f"{type(algorithm).__name__} around {name} works in simulations only: over a network "
+            f"the cloud needs the method itself, and would ignore what is around it; give {name}()"
+        )
     check_active(algorithm.num_active, num_agents)
     for what, policy in (("agents", algorithm.agents), ("examples", algorithm.examples)):
         if policy.initial == Initial.OPTIMUM:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from isfed.base.arguments import check_fields, shown
 from isfed.base.checks import is_number
 from isfed.base.compiled import compiled, inlined
+from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Score
 
 NONE, DIFFERENCE, DRIFT = 0, 1, 2  # the kinds, as compiled code knows them
@@ -43,8 +44,9 @@ class Correction:
     kind: "difference" estimates only what is new since an agent's last turns (FedVARP is its
         uniform case); "drift" also steers the local steps by c - c_k, so that agents with several
         local steps do not run towards their own minimisers (SCAFFOLD's local step).
-    gain: how far c_k moves towards what a turn shows, in (0, 1]; "adaptive" learns it, from how
-        well the news of a turn agrees with the news of the turn before.
+    gain: how far c_k moves towards what a turn shows, in [0, 1], where 0 remembers nothing;
+        "adaptive" learns it, from how well the news of a turn agrees with the news of the turn
+        before.
     unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
         had one, or "zero".
 
@@ -109,6 +111,20 @@ def extra_messages(rule: CorrectionRule, turns: int) -> dict[str, int]:
         return {}
     up = turns if rule.gain < 0.0 else 0
     return {"models_down": turns, "scalars_down": 2 * turns, "scalars_up": up}
+
+
+def noise_share(sizes: Any, batch: Any, steps: Any, design: Design) -> Any:
+    """What a turn leaves of the variance of one example: (1 - B_k / N_k) / (E_k B_k).
+
+    sizes, batch, steps: N_k, B_k and E_k of an agent, or of several as arrays.
+    design: how the examples are drawn; with replacement there is no factor 1 - B_k / N_k.
+
+    >>> from isfed import Deville
+    >>> noise_share(10, 5, 2, Deville()), noise_share(10, 5, 2, WithReplacement())
+    (0.05, 0.1)
+    """
+    left = 1.0 if isinstance(design, WithReplacement) else 1.0 - batch / sizes
+    return left / (steps * batch)
 
 
 class Reference(NamedTuple):

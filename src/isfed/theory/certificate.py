@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from isfed.algorithms import ISFedAvg, corrected
+from isfed.algorithms import ISFedAvg, corrected, hearing
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.in_process import Federation
 from isfed.base.arguments import checked
@@ -179,6 +179,7 @@ class _Round:
     def __init__(self, made: Federation) -> None:
         self.made = made
         self.params = made.cloud.params.copy()
+        hearing.prepare(made.algorithm, made.state.hearing, made.cloud)
         if made.algorithm.agents.refresh == Refresh.ALL:
             made.score_all(self.params)
         gradients = []

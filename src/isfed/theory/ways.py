@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.base.checks import check_active, check_whole
+from isfed.base.checks import check_active, check_positive, check_whole
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
@@ -174,12 +174,14 @@ def compare_ways(
     check_active(num_active, problem.num_agents)
     if rounds is not None:
         check_whole(rounds, name="rounds", least=1)
+    if step_size is not None:
+        step_size = check_positive(step_size, name="step_size")
     model = check_model(problem, params)
     plain = ISFedAvg(
         step_size=1.0, num_active=num_active, agents=Uniform(), examples=Uniform(),
         agent_design=HartleyRao(),
     )  # fmt: skip
-    mu = stable_step_size(problem, plain) if step_size is None else float(step_size)
+    mu = stable_step_size(problem, plain) if step_size is None else step_size
     means, noise = _turns(problem, plain, model)
     weighted = ISFedAvg(step_size=1.0, num_active=num_active, agents=Memory(), examples=Uniform())
     inclusion = {

@@ -62,6 +62,8 @@ def test_the_local_pivotal_method_is_exact(num):
     for units, chance in expected.items():
         exact[list(units)] += chance
     np.testing.assert_allclose(exact, inclusion, atol=1e-12)
+    listed = table_of(outcomes(LocalPivotal(points), inclusion))
+    assert {units: pytest.approx(chance, abs=1e-12) for units, chance in listed.items()} == expected
     design, stream, draws = LocalPivotal(points), Stream(5), 40_000
     counts = {}
     for _ in range(draws):
@@ -101,9 +103,29 @@ def test_a_spread_is_exact_along_every_order(num, design):
             assert np.unique(units).size == num
             exact[units] += chance
         np.testing.assert_allclose(exact, inclusion, rtol=0, atol=1e-12)
+        again = np.zeros(5)
+        for units, chance in outcomes(along, inclusion):
+            again[list(units)] += chance
+        np.testing.assert_allclose(again, inclusion, rtol=0, atol=1e-12)
         for seed in range(3):  # and what is drawn is what was listed
             drawn = design.draw(inclusion[along.order], Stream(seed))
             np.testing.assert_array_equal(along.draw(inclusion, Stream(seed)), along.order[drawn])
+
+
+def test_the_outcomes_of_a_spread_are_those_along_its_order():
+    """Certain and impossible units too; without an order, as the units come."""
+    inclusion = np.array([0.5, 1.0, 0.0, 0.5, 0.25, 0.75])
+    order = np.array([3, 1, 0, 5, 2, 4])
+    found = {frozenset(units): p for units, p in outcomes(Along(Deville(), order), inclusion)}
+    stream, draws, counts = Stream(2), 20_000, {}
+    for _ in range(draws):
+        units = frozenset(Along(Deville(), order).draw(inclusion, stream).tolist())
+        counts[units] = counts.get(units, 0) + 1
+    assert set(counts) == set(found)
+    for units, chance in found.items():
+        stderr = np.sqrt(draws * chance * (1.0 - chance))
+        assert abs(counts[units] - draws * chance) < 4.5 * stderr
+    assert outcomes(Spread(), inclusion) == outcomes(Deville(), inclusion)
 
 
 def test_one_of_every_cluster_is_drawn():
@@ -136,6 +158,27 @@ def test_the_share_of_uniform_probability_follows_the_variance():
     assert best_share(Spread(), order, lengths, alike, **options) == 0.1
     few = {**options, "fresh": np.arange(40) < 5}
     assert best_share(Spread(), order, lengths, apart, **few) == 0.1
+
+
+def test_with_costs_the_share_follows_variance_times_cost():
+    """The same two kinds of agents: costs decide unless equal probabilities leave no variance."""
+    rng = np.random.default_rng(2)
+    apart = np.repeat(np.eye(4), 10, axis=0) + rng.normal(size=(40, 4))
+    costs = np.geomspace(1.0, 1e4, 40)[rng.permutation(40)]
+    scores = np.linalg.norm(apart, axis=1) / np.sqrt(costs)
+    order = np.arange(40)
+    options = {"num": 4, "floor": 0.1, "fresh": np.ones(40, bool)}
+    products = {}
+    for share in (0.1, 0.5, 1.0):
+        inclusion = inclusion_probabilities(scores, 4, floor=share)
+        variance = total_variance(Deville(), inclusion, apart).sum()
+        products[share] = variance * (inclusion @ costs)
+    assert best_share(Spread(), order, scores, apart, **options) == 1.0
+    chosen = best_share(Spread(), order, scores, apart, costs=costs, **options)
+    assert products[chosen] == min(products.values())
+    assert chosen < 1.0
+    exact = np.repeat(np.eye(4), 10, axis=0)
+    assert best_share(Spread(), order, scores, exact, costs=costs, **options) == 1.0
 
 
 def test_a_projection_keeps_lengths_in_the_mean():

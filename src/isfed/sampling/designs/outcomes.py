@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from isfed.sampling.designs.independent import Poisson, WithReplacement
+from isfed.sampling.designs.pivotal import LocalPivotal
 from isfed.sampling.designs.sampford import Sampford
+from isfed.sampling.designs.spread import Along, Spread
 from isfed.sampling.designs.systematic import (
     MOST_ENUMERATED,
     Deville,
@@ -22,6 +24,7 @@ from isfed.sampling.designs.systematic import (
 
 Outcome = tuple[tuple[int, ...], float]  # the units, and the probability of just these
 MOST_OUTCOMES = 20_000
+ROUNDING = 1e-12  # what is nearer to 0 or to 1 is decided
 
 
 class TooManyError(ValueError):
@@ -35,6 +38,12 @@ def outcomes(design: Any, inclusion: np.ndarray) -> list[Outcome]:
     [((2, 0), 0.5), ((2, 1), 0.5)]
     """
     kind = type(design)  # not isinstance: what a subclass draws is not known
+    if kind is Spread:
+        return outcomes(design.along, inclusion)
+    if kind is Along:
+        order = design.order.tolist()
+        found = outcomes(design.design, inclusion[design.order])
+        return [(tuple(order[place] for place in drawn), chance) for drawn, chance in found]
     num = round(float(inclusion.sum()))
     if kind is WithReplacement:
         units = np.flatnonzero(inclusion > 0.0).tolist()
@@ -46,9 +55,13 @@ def outcomes(design: Any, inclusion: np.ndarray) -> list[Outcome]:
     size = num - len(certain)
     if rest.size == 0:
         return [(certain, 1.0)]
+    if kind is LocalPivotal:
+        found = _pivotal(inclusion[rest], design.points[rest])
+    else:
+        found = _open_outcomes(kind, inclusion[rest], size)
     return [
         ((*certain, *(int(rest[unit]) for unit in drawn)), chance)
-        for drawn, chance in _merged(_open_outcomes(kind, inclusion[rest], size))
+        for drawn, chance in _merged(found)
     ]
 
 
@@ -126,3 +139,35 @@ def _deville(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
         _check(len(later))
         first = later
     yield from ((drawn, chance) for drawn, chance, _, _ in first)
+
+
+def _pivotal(inclusion: np.ndarray, points: np.ndarray) -> Iterator[Outcome]:
+    """Fight after fight, every pair that can meet and both ends of it."""
+    apart = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(apart, np.inf)
+    waiting = {tuple(inclusion.tolist()): 1.0}
+    while waiting:
+        later: dict[tuple[float, ...], float] = {}
+        for chances, chance in waiting.items():
+            left = [unit for unit, p in enumerate(chances) if ROUNDING < p < 1.0 - ROUNDING]
+            if len(left) < 2:
+                yield tuple(unit for unit, p in enumerate(chances) if p > 0.5), chance
+                continue
+            for one in left:
+                two = min(left, key=lambda unit, one=one: apart[one, unit])
+                for ends, share in _ends(chances[one], chances[two]):
+                    after = list(chances)
+                    after[one], after[two] = ends
+                    key = tuple(after)
+                    later[key] = later.get(key, 0.0) + chance * share / len(left)
+        _check(len(later))
+        waiting = later
+
+
+def _ends(one: float, two: float) -> list[tuple[tuple[float, float], float]]:
+    """What a fight leaves of two inclusion probabilities, with the chance of it."""
+    both = one + two
+    if both < 1.0:  # one of them is out
+        return [((both, 0.0), one / both), ((0.0, both), two / both)]
+    rest = both - 1.0  # one of them is in
+    return [((1.0, rest), (1.0 - two) / (1.0 - rest)), ((rest, 1.0), (1.0 - one) / (1.0 - rest))]

@@ -50,7 +50,8 @@ class Spread:
     Equal probabilities often suit a spread better than unequal ones: a draw that takes one agent of
     each kind is exact only if these count the same. At every renewal the share of uniform
     probability is therefore chosen, between the policy's floor and all of it, by the variance that
-    draws along the order until now would have had for what was seen since.
+    draws along the order until now would have had for what was seen since; where agents have costs,
+    by that variance times the expected cost of a draw.
     """
 
     design: Any = field(default_factory=Deville)
@@ -150,9 +151,12 @@ def _gathered(points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def best_share(
     spread: Spread, order: np.ndarray, scores: np.ndarray, sketches: np.ndarray, *,
-    num: int, floor: float, fresh: np.ndarray,
+    num: int, floor: float, fresh: np.ndarray, costs: np.ndarray | None = None,
 ) -> float:  # fmt: skip
     """The share of uniform probability under which a draw along `order` varies least.
+
+    With `costs` (K,) the variance counts times the expected cost of the draw: of two draws the
+    better one varies less after as much has been paid.
 
     Judged by the `fresh` sketches alone, those that came after the order was made: an order always
     suits what it was made of, noise included. With fewer than twice `num` of them, the floor.
@@ -164,5 +168,6 @@ def best_share(
     found = {}
     for share in dict.fromkeys((floor, *(max(share, floor) for share in SHARES))):
         inclusion = inclusion_probabilities(scores[seen], size, floor=share)
-        found[share] = float(total_variance(spread.along, inclusion, sketches[seen]).sum())
+        paid = 1.0 if costs is None else inclusion @ costs[seen]
+        found[share] = float(total_variance(spread.along, inclusion, sketches[seen]).sum() * paid)
     return min(found, key=lambda share: found[share])
