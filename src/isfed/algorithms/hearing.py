@@ -92,17 +92,17 @@ class PricedTable(Table):
     """Scores of agents with costs, which count where probabilities are made of the scores.
 
     Of all draws of the same expected cost those by score / sqrt(cost) vary least. An agent never
-    seen counts as the mean of the others, over the root of its own cost.
+    seen counts as the mean of the others whatever it costs: if costly agents were heard late, all
+    that is learned from them would come with a large weight.
     """
 
     costs: np.ndarray  # (K,)
 
     def priced(self) -> Table:
         """The table from which agents are drawn."""
-        seen = self.scores >= 0.0
-        scores = np.where(seen, self.scores, self.mean_seen() if seen.any() else 1.0)
+        seen, scores = self.scores >= 0.0, self.scores / np.sqrt(self.costs)
         table = Table.over(np.empty_like(self.nodes), self.count, self.policy, self.design)
-        table.replace(scores / np.sqrt(self.costs))
+        table.replace(np.where(seen, scores, scores[seen].mean() if seen.any() else 1.0))
         return table
 
     def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
