@@ -87,7 +87,7 @@ def test_other_files_are_refused(tmp_path):
     [
         ([torch.zeros(2)], "it holds a list, expected a state_dict"),
         (torch.zeros(2), "it holds a Tensor, expected a state_dict"),
-        ({"epoch": 3}, "'epoch' is a int, expected a state_dict of tensors"),
+        ({"epoch": 3}, "'epoch' is of type int, expected a state_dict of tensors"),
     ],
 )
 def test_what_is_no_model_is_said(tmp_path, content, said):

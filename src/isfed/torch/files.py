@@ -61,7 +61,7 @@ def _check_state(path: Path, state: Any) -> None:
     other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if other:
         raise ValueError(
-            f"{path} cannot be read as a model: {other[0]!r} is a "
+            f"{path} cannot be read as a model: {other[0]!r} is of type "
             f"{type(state[other[0]]).__name__}, expected a state_dict of tensors"
         )
 
