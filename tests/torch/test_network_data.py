@@ -152,7 +152,7 @@ def test_there_are_no_more_test_rows_than_asked_for(most):
 def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):
     source = NetworkData(hidden=8, num_agents=10, partition=Shards(), local_steps=3, every=2)
     setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3), (0.0, 0.999))
-    study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1)
+    study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1, widen=1)
     results = run_networks(study, tmp_path / "out")
     rows = {row["name"]: row for row in results.summary["networks"]}
     assert set(rows) == set(study.methods)
@@ -160,16 +160,22 @@ def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take
     for name, row in rows.items():
         assert row["targets"][0]["rounds"] == 0, name
         assert row["targets"][1]["rounds"] is None, name
-    # Two vectors each way for SCAFFOLD, one for the others.
-    ratio = rows["SCAFFOLD"]["megabytes_per_round"] / rows["FedAvg"]["megabytes_per_round"]
-    assert ratio == pytest.approx(2.0, rel=0.01)
+    # Two vectors each way for SCAFFOLD, one for FedAvg; a correction sends c down as well.
+    for name, times in (("SCAFFOLD", 2.0), ("drift", 1.5), ("importance", 1.0)):
+        ratio = rows[name]["megabytes_per_round"] / rows["FedAvg"]["megabytes_per_round"]
+        assert ratio == pytest.approx(times, rel=0.01), name
     tried = {
         name: [step for step, _ in search["losses"]]
         for name, search in results.summary["step_sizes"].items()
     }
-    assert tried["FedAvg"] == [0.05, 0.3]
-    np.testing.assert_allclose(tried["drift"], [0.15, 0.9])  # E_k times as large
-    assert rows["drift"]["step_size"] in tried["drift"]
+    np.testing.assert_allclose(tried["drift"][:2], [0.15, 0.9])  # E_k times as large
+    for name, search in results.summary["step_sizes"].items():
+        losses = dict(search["losses"])
+        assert rows[name]["step_size"] == min(losses, key=lambda step: losses[step]), name
+        low, high, *more = losses  # and one beyond the edge where the best was
+        assert len(more) <= 2
+        assert not set(more) - {low / 2, 2 * high}, name
+        assert more or losses[low] != min(losses.values()), name
     for key, one in SETTINGS.items():
         small = quick(NetworkStudy(one))
         assert small.rounds <= 30, key
