@@ -1,12 +1,13 @@
 """The variance of one round at a frozen model, exactly: how many times smaller than uniform.
 
-    python benchmarks/variance_frozen.py     # one minute; a table for docs/variance.md
+    python benchmarks/variance_frozen.py     # one minute; tables for docs/variance.md
 
 Uniform sampling runs for 150 rounds at step size 1/2. Then L = 10 of 100 agents are drawn, whose
 full gradients are exact. What is remembered is 50 rounds old: c_k are the gradients at round 100,
 and orders are made from what was seen until then, of gradients at round 100, or of their news
 since round 50. Variances are exact by joint inclusion probabilities; those of local pivotal draws
-are over 4000 draws (standard error about 2%).
+are over 4000 draws (standard error about 2%). A second table makes the order of a spread in three
+ways.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from isfed.sampling.designs.variance import total_variance
 from isfed.simulate.run import make_run
 
 ACTIVE, EVERY, SKETCH, FLOOR, DRAWS = 10, 50, 8, 0.1, 4000
+CURVE = 2  # numbers of a sketch that the curve goes through
 
 
 @cache
@@ -81,14 +83,19 @@ def drawn_variance(vectors: np.ndarray, points: np.ndarray) -> float:
     return float(np.mean(np.sum((np.array(sums) - vectors.mean(axis=0)) ** 2, axis=1)))
 
 
-def row(problem: Problem, step: float) -> list[float]:
-    """Times smaller than uniform: importance, spread, local pivotal, then differences."""
+def gradients_seen(problem: Problem, step: float) -> list[np.ndarray]:
+    """(K, M) each: the agents' gradients after 50, 100 and 150 rounds of uniform sampling."""
     algorithm = ISFedAvg(step_size=step, num_active=ACTIVE, agents=Uniform(), examples=Uniform())
     run = make_run(problem, algorithm, seed=0)
     seen = []
     for _ in range(3):
         run.advance(EVERY)
         seen.append(gradients(problem, run.params[0]))
+    return seen
+
+
+def row(seen: list[np.ndarray]) -> list[float]:
+    """Times smaller than uniform: importance, spread, local pivotal, then differences."""
     oldest, old, new = seen
     project = projection(new.shape[1], SKETCH)
     news, before = new - old, (old - oldest) @ project
@@ -106,17 +113,60 @@ def row(problem: Problem, step: float) -> list[float]:
     return [base / value for value in found]
 
 
+def by_means(points: np.ndarray) -> np.ndarray:
+    """An order by L clusters of k-means: along their centres, and within each to the next."""
+    from scipy.cluster.vq import kmeans2
+
+    centres, cluster = kmeans2(points, ACTIVE, minit="++", seed=0)
+    along = [c for c in order_alike(centres) if (cluster == c).any()]
+    found = []
+    for place, c in enumerate(along):
+        ahead = centres[along[(place + 1) % len(along)]] - centres[c]
+        units = np.flatnonzero(cluster == c)
+        found.append(units[np.argsort(points[units] @ ahead, kind="stable")])
+    return np.concatenate(found)
+
+
+def by_morton(points: np.ndarray) -> np.ndarray:
+    """An order along a Morton curve: the bits of the ranks in the first sketch numbers in turn."""
+    ranks = np.argsort(np.argsort(points[:, :CURVE], axis=0), axis=0)
+    bits = len(points).bit_length()
+    keys = [
+        tuple(int(rank >> bit) & 1 for bit in range(bits - 1, -1, -1) for rank in row)
+        for row in ranks
+    ]
+    return np.array(sorted(range(len(points)), key=keys.__getitem__))
+
+
+ORDERS = {"Ward's tree": order_alike, "k-means": by_means, "Morton curve": by_morton}
+
+
+def orders_row(seen: list[np.ndarray]) -> list[float]:
+    """Times smaller than uniform: a spread of equal probabilities, by how its order is made."""
+    _, old, new = seen
+    points = old @ projection(new.shape[1], SKETCH)
+    base = variance(new, HartleyRao(), equal=True)
+    return [
+        base / variance(new, Deville(), equal=True, order=make(points)) for make in ORDERS.values()
+    ]
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     assert Spread().sketch == SKETCH
     print("| | importance | spread | local pivotal | difference | with importance | and spread |")
     print("|---" * 7 + "|")
     problems = {name: (make_problem(name, 1), 0.5 * LABELLED[name][2]) for name in LABELLED}
     problems["writers"] = writers(), 0.5
+    seen = {}
     for name, (problem, step) in problems.items():
-        print(
-            f"| {name} | " + " | ".join(f"{x:.3g}" for x in row(problem, step)) + " |", flush=True
-        )
+        seen[name] = gradients_seen(problem, step)
+        print(f"| {name} | " + " | ".join(f"{x:.3g}" for x in row(seen[name])) + " |", flush=True)
+    print(
+        "\n| spread, order by | " + " | ".join(ORDERS) + " |\n" + "|---" * (1 + len(ORDERS)) + "|"
+    )
+    for name, found in seen.items():
+        print(f"| {name} | " + " | ".join(f"{x:.3g}" for x in orders_row(found)) + " |")
 
 
 if __name__ == "__main__":
