@@ -143,6 +143,34 @@ def test_another_architecture_is_refused_by_the_agent(tmp_path):
     assert "another architecture than Linear" in replies[0].error.reason
 
 
+@pytest.mark.parametrize("part", ["model", "loss"])
+def test_a_turn_that_is_not_finite_fails_and_the_next_one_is_good(tmp_path, part):
+    """The first round alone has it: scores are averages, which would remember it for good."""
+    first = [True]
+
+    def loss(outputs, targets):
+        found = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        if not first[0] or len(outputs) != 4:  # other batches are the trial before the turn
+            return found
+        # Infinite with a gradient, or infinite without one.
+        return found * np.inf if part == "model" else found + np.inf
+
+    replies, network = [], Network(lambda: nn.Linear(4, 3), loss)
+    handler = torch_turn(load, network, local_steps=3, batch_size=4)
+    grid = grid_of(handler, tmp_path, lambda _, reply: replies.append(reply) or reply)
+    algorithm = importance(step_size=0.2, num_active=4)
+
+    def mend(report, params):
+        first[0] = False
+
+    strategy = Strategy(algorithm, on_round=mend, **QUICK)
+    strategy.start(grid, initial(network), num_rounds=3)
+    assert all("not finite" in reply.error.reason for reply in replies[:4])
+    scores = [reply.content["metrics"]["score"] for reply in replies[4:]]
+    assert len(scores) == 8
+    assert np.isfinite(scores).all()
+
+
 # A loop of one's own: here it adds its agent's number to every float.
 
 

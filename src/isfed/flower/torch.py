@@ -75,6 +75,12 @@ class _Alone:
         if correction is not None:  # of the buffers, which have no gradient, no step takes note
             local = Local(correction=self.places.inward(correction)[None])
         found = self.agents.work(turns, round_index, local)
+        if not (np.isfinite(found.changes).all() and math.isfinite(self.loss)):
+            # Before anything is kept: an average with it would never be a number again.
+            raise ValueError(
+                f"agent {self.agents.first} ended its turn of round {round_index} with a model or "
+                f"a loss that is not finite (loss {self.loss:g}); try a smaller step_size"
+            )
         change = self.places.outward(found.changes[0])
         return Upload(change, float(found.scores[0]), int(found.gradients[0]))
 
