@@ -143,6 +143,19 @@ def test_another_architecture_is_refused_by_the_agent(tmp_path):
     assert "another architecture than Linear" in replies[0].error.reason
 
 
+def test_another_frozen_body_is_refused_by_the_agent(tmp_path):
+    def make():
+        body = nn.Linear(4, 5).requires_grad_(False)
+        return nn.Sequential(body, nn.Linear(5, 3))
+
+    replies, network = [], Network(make)
+    grid = grid_of(torch_turn(load, network), tmp_path, lambda _, r: replies.append(r) or r)
+    state = make().state_dict()  # drawn anew
+    strategy = Strategy(FedAvg(step_size=0.1, num_active=1), **QUICK)
+    strategy.start(grid, ArrayRecord(state), num_rounds=1)
+    assert "0.weight is frozen and differs from what make_module makes" in replies[0].error.reason
+
+
 @pytest.mark.parametrize("part", ["model", "loss"])
 def test_a_turn_that_is_not_finite_fails_and_the_next_one_is_good(tmp_path, part):
     """The first round alone has it: scores are averages, which would remember it for good."""

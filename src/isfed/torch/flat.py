@@ -99,7 +99,27 @@ class FlatModule:
                 f"these weights are of another architecture than {type(self.module).__name__}: "
                 f"{shown}"
             )
-        self.module.load_state_dict({k: torch.as_tensor(v) for k, v in state.items()})
+        given = {name: torch.as_tensor(value) for name, value in state.items()}
+        self._check_kept(given)
+        self.module.load_state_dict(given)
+
+    def _check_kept(self, given: Mapping[str, Tensor]) -> None:
+        """Raise a ValueError if what is outside the vector differs: it would be lost silently.
+
+        Counters, whole numbers without axes, may differ: those of batch norm always do.
+        """
+        moved = self.named(np.arange(self.size))
+        for name, value in self.module.state_dict().items():
+            own, other = value.detach().cpu(), given[name].detach().cpu()
+            counter = own.dim() == 0 and not own.is_floating_point()
+            kind = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+            if name in moved or counter or torch.equal(own.to(kind), other.to(kind)):
+                continue
+            what = "frozen" if name in dict(self.module.named_parameters()) else "not trained"
+            raise ValueError(
+                f"{name} is {what} and differs from what make_module makes; load it inside "
+                "make_module"
+            )
 
 
 def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
