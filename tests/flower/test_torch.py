@@ -250,8 +250,9 @@ def test_scores_are_remembered_and_steer_the_draw(tmp_path):
         (lambda m, c: reply_with(m, m.content["arrays"].to_torch_state_dict(), score=-1.0), {},
          "score=-1.0 must be a number >= 0"),
         (add, {"weighting": "step"}, "weighting='change'"),
+        (lambda m, c: None, {}, "returned NoneType; expected the reply, a Message"),
     ],
-    ids=["another model", "no model", "nan", "score", "step"],
+    ids=["another model", "no model", "nan", "score", "step", "nothing"],
 )  # fmt: skip
 def test_what_a_loop_may_not_return_is_said(tmp_path, fit, options, said):
     _, result, replies = run_own(tmp_path, fit, **options)
