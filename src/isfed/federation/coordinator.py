@@ -340,8 +340,8 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
     weights = getattr(algorithm, "client_weights", "uniform")
     if weights != "uniform":
         raise ValueError(
-            f"client_weights={weights!r} is for simulations: over a network every agent counts the "
-            "same; leave it out"
+            f"client_weights={weights!r} is for simulations, where the cloud knows the sizes; over "
+            "a network: Strategy(agent_weights=[...]), one number per agent, e.g. its examples"
         )
     if algorithm.drift > 0.0:
         raise ValueError(

@@ -17,8 +17,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
+from isfed.algorithms.around import Around
 from isfed.base import files
-from isfed.base.arguments import checked
+from isfed.base.arguments import check_argument, checked
 from isfed.base.checks import check_seed
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
@@ -40,7 +41,8 @@ ALTERED = (
 class Strategy(FedAvg):
     """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
 
-    algorithm: what to run; it says how agents and examples are drawn.
+    algorithm: an `ISFedAvg`, e.g. `importance(...)`; it says how agents and examples are drawn.
+        Methods around it, `Scheduled` and `Served`, are for simulations.
     num_agents: K.
     seed: the seed of all random draws.
     safety: how absent, slow, wrong and hostile agents are treated.
@@ -61,7 +63,7 @@ class Strategy(FedAvg):
     @checked
     def __init__(
         self,
-        algorithm: ISFedAvg,
+        algorithm: Any,  # looked at by _check_algorithm, which has more to say
         *,
         num_agents: int,
         seed: int = 0,
@@ -76,6 +78,7 @@ class Strategy(FedAvg):
         on_round: Callable[[RoundReport, np.ndarray], None] | None = None,
         **flower: Any,
     ) -> None:
+        _check_algorithm(algorithm)
         check_for_network(algorithm, num_agents)
         check_seed(seed)
         if not join_limit >= 0.0:
@@ -85,7 +88,7 @@ class Strategy(FedAvg):
         if not all(0 <= agent < num_agents for agent in readmit):
             raise ValueError(f"readmit={list(readmit)} must be agents 0 to {num_agents - 1}")
         super().__init__(**flower)
-        self.algorithm = algorithm
+        self.algorithm: ISFedAvg = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
         self.weighting: Weighting = weighting
         self.agent_weights = check_weights(agent_weights, num_agents, weighting)
@@ -349,3 +352,15 @@ class Strategy(FedAvg):
             metrics = self.aggregate_evaluate(number, answers.replies.values())
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
+
+
+def _check_algorithm(algorithm: Any) -> None:
+    """Raise a TypeError for what is no ISFedAvg; for a method around one, say what to do."""
+    if isinstance(algorithm, Around):
+        raise TypeError(
+            f"{type(algorithm).__name__}(...) is for simulations: over Flower the step size is the "
+            "same in every round, and the cloud adds the round's update as it is. Give the "
+            "algorithm inside it; a training function of your own (own_turn) can choose its step "
+            "size from config['server-round']"
+        )
+    check_argument("algorithm", algorithm, ISFedAvg)
