@@ -26,6 +26,8 @@ from isfed import (  # noqa: E402
     Uniform,
     simulate,
 )
+from isfed.federation.privacy import Privacy  # noqa: E402
+from isfed.federation.safety import Safety  # noqa: E402
 from isfed.flower import Strategy, own_turn, torch_turn  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
@@ -232,6 +234,52 @@ def test_agents_count_by_their_weights(tmp_path):
             run_own(tmp_path, agent_weights=bad)
     with pytest.raises(ValueError, match="in the cloud's hands"):
         run_own(tmp_path, agent_weights=SIZES, weighting="step")
+
+
+def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
+    """Their weights are as unequal as can be: the first agent counts 100 times the others."""
+    sent = []
+
+    def shrink(message, context):  # to a variance of the agent's own, at once
+        agent = context.node_config["partition-id"]
+        state = message.content["arrays"].to_torch_state_dict()
+        state["1.running_var"] = torch.full_like(state["1.running_var"], 0.1 + agent)
+        sent.append(0.1 + agent)
+        return reply_with(message, state)
+
+    weights = [100, 1, 1, 1]
+    found = []
+    options = {"agent_weights": weights, "on_round": lambda _, params: found.append(params.copy())}
+    strategy, *_ = run_own(tmp_path, shrink, rounds=20, num_active=2, **options)
+    places = strategy._layout.places(["1.running_var"])
+    for round_index, params in enumerate(found):
+        two = sent[2 * round_index : 2 * round_index + 2]
+        assert (params[places] >= min(two) - 1e-6).all()
+        assert (params[places] <= max(two) + 1e-6).all()
+
+
+def test_buffers_of_another_name_are_asked_for(tmp_path):
+    class Centred(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("centre", torch.zeros(4))
+
+        def forward(self, x):
+            self.centre = 0.9 * self.centre + 0.1 * x.mean(0)
+            return super().forward(x - self.centre)
+
+    network, replies = Network(Centred), []
+    grid = grid_of(torch_turn(load, network), tmp_path, lambda _, r: replies.append(r) or r)
+    algorithm = importance(step_size=0.1, num_active=4)
+    Strategy(algorithm, **QUICK).start(grid, initial(network), num_rounds=1)
+    assert "Strategy(buffers=[...])" in replies[0].error.reason
+    named = Strategy(algorithm, buffers=["centre"], **QUICK)
+    assert named.start(grid, initial(network), num_rounds=1).train_metrics_clientapp[1]["answered"]
+    with pytest.raises(ValueError, match="no float array 'center'"):
+        Strategy(algorithm, buffers=["center"], **QUICK).start(grid, initial(network))
+    safety = Safety(privacy=Privacy(clip=1.0, noise=1.0))
+    with pytest.raises(ValueError, match="group norm instead of batch norm"):
+        Strategy(algorithm, safety=safety, **QUICK).start(grid, initial())
 
 
 def test_scores_are_remembered_and_steer_the_draw(tmp_path):

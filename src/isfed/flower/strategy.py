@@ -50,6 +50,9 @@ class Strategy(FedAvg):
         say in its weight; "step": the agent divides its step, as in the paper's eq. (8).
     agent_weights: what every agent counts in the objective, for instance its number of examples;
         all the same unless given.
+    buffers: names of the model's arrays that are not trained; unless given, those that end in
+        running_mean or running_var, as PyTorch's batch norm calls them. The cloud takes a mean of
+        what the agents send, and no correction remembers them.
     time_limit: the longest that a round may take, in seconds.
     join_limit: how long to wait for agents at the start, in seconds.
     checkpoint: a file that is written after every round; a run started again continues from it.
@@ -70,6 +73,7 @@ class Strategy(FedAvg):
         safety: Safety | None = None,
         weighting: Weighting = "change",
         agent_weights: Sequence[float] | None = None,
+        buffers: Sequence[str] | None = None,
         time_limit: float = 600.0,
         join_limit: float = 120.0,
         checkpoint: str | Path | None = None,
@@ -92,6 +96,7 @@ class Strategy(FedAvg):
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
         self.weighting: Weighting = weighting
         self.agent_weights = check_weights(agent_weights, num_agents, weighting)
+        self.buffers = buffers
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.roll = Roll(num_agents, names, patience=join_limit)
@@ -290,7 +295,7 @@ class Strategy(FedAvg):
     def _prepared(self, arrays: ArrayRecord) -> tuple[Coordinator, Layout]:
         """The coordinator, made from the first model, or from the checkpoint if there is one."""
         if self.coordinator is None or self._layout is None:
-            self._layout = Layout.of(arrays)
+            self._layout = layout = Layout.of(arrays)
             self.coordinator = Coordinator(
                 self.algorithm,
                 self._layout.flatten(arrays),
@@ -299,6 +304,7 @@ class Strategy(FedAvg):
                 safety=self.safety,
                 weighting=self.weighting,
                 agent_weights=self.agent_weights,
+                buffers=layout.places(layout.buffers(self.buffers)),
             )
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
@@ -324,6 +330,7 @@ class Strategy(FedAvg):
                 time.sleep(exchange.POLL_SECONDS)
 
     def _order(self, coordinator: Coordinator, agent: int, prob: float | None) -> ConfigRecord:
+        assert self._layout
         return wire.pack_order(
             wire.Order(
                 job=coordinator.job,
@@ -334,6 +341,7 @@ class Strategy(FedAvg):
                 rules=self.algorithm.rules(self.num_agents),
                 scores=coordinator.safety.scores,
                 terms=coordinator.terms(agent),
+                buffers=self._layout.buffers(self.buffers),
             )
         )
 

@@ -16,9 +16,9 @@ class FlatModule:
     """A module on its device, with `flat`, the vector that its model consists of.
 
     First come the trainable parameters, then the float buffers that a state_dict holds, such as
-    the running means of batch norm: they cross, and are averaged, like parameters. Both are views
-    of `flat`. Frozen parameters, integer buffers and buffers that a state_dict leaves out keep
-    the values they were made with.
+    the running means of batch norm: they cross like parameters, and become a mean of what the
+    agents sent. Both are views of `flat`. Frozen parameters, integer buffers and buffers that a
+    state_dict leaves out keep the values they were made with.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
