@@ -341,6 +341,25 @@ def test_both_versions_of_the_example_train(apps, tmp_path):
     assert state["norm.num_batches_tracked"].dim() == 0  # Flower's FedAvg makes a float of it
 
 
+@pytest.mark.parametrize("apps", ["after"], indirect=True)
+def test_the_example_keeps_the_objective(apps, monkeypatch):
+    """Flower's FedAvg weights agents by their numbers of examples."""
+    task = importlib.import_module("torchapp.task")
+    sizes = np.array([len(task.load(agent)[1]) for agent in range(3)])
+    made = []
+
+    class Seen(Strategy):
+        def start(self, *given, **options):
+            made.append(self)
+            raise InterruptedError
+
+    monkeypatch.setattr("isfed.flower.Strategy", Seen)
+    config = SimpleNamespace(run_config={"rounds": 1, "model": ""}, state=None)
+    with pytest.raises(InterruptedError):
+        apps[1](LocalGrid(apps[0], []), config)
+    np.testing.assert_allclose(made[0].agent_weights, sizes / sizes.mean())
+
+
 def test_the_change_of_the_example_is_at_most_15_lines():
     changed = []
     for path in sorted((EXAMPLE / "before").rglob("*")):
