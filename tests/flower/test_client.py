@@ -66,6 +66,18 @@ def test_a_turn_that_was_overtaken_does_not_write_over_a_later_one(tmp_path):
     assert load_arrays(path)["round_index"] == 5
 
 
+def test_a_turn_that_is_not_finite_is_not_remembered(tmp_path):
+    ask(tmp_path)
+    (path,) = tmp_path.glob("agent-own-*.npz")
+    before = path.read_bytes()
+    x, y = PROBLEM.data.agent(0)
+    spoilt = agent_turn(lambda _: (x, np.full_like(y, np.nan)), loss=PROBLEM.loss)
+    with pytest.raises(ValueError, match="of this turn is not finite"):
+        ask(tmp_path, round_index=1, handler=spoilt)
+    assert path.read_bytes() == before
+    assert np.isfinite(ask(tmp_path, round_index=2).score)
+
+
 def test_data_that_changed_size_is_noticed(tmp_path):
     ask(tmp_path)
     x, y = PROBLEM.data.agent(0)

@@ -17,7 +17,7 @@ from small_flower import (
     params_of,
 )
 
-from isfed import ISFedAvg, Memory, Running, Uniform, WithReplacement
+from isfed import FedAdam, ISFedAvg, Memory, Running, Scheduled, Served, Uniform, WithReplacement
 from isfed.federation.absences import Absences
 from isfed.federation.safety import Safety
 from isfed.flower import wire
@@ -257,3 +257,11 @@ def test_evaluation_of_an_existing_app_still_runs(tmp_path):
 def test_mistakes_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         make_strategy(**options)
+
+
+@pytest.mark.parametrize(
+    "around", [Scheduled(ALGORITHM, lambda i: 0.1), Served(ALGORITHM, FedAdam())]
+)
+def test_a_method_around_another_is_refused_with_what_to_do(around):
+    with pytest.raises(TypeError, match=r"is for simulations.*Give the algorithm inside it"):
+        make_strategy(around)

@@ -26,6 +26,8 @@ from isfed import (  # noqa: E402
     Uniform,
     simulate,
 )
+from isfed.federation.privacy import Privacy  # noqa: E402
+from isfed.federation.safety import Safety  # noqa: E402
 from isfed.flower import Strategy, own_turn, torch_turn  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
@@ -143,6 +145,47 @@ def test_another_architecture_is_refused_by_the_agent(tmp_path):
     assert "another architecture than Linear" in replies[0].error.reason
 
 
+def test_another_frozen_body_is_refused_by_the_agent(tmp_path):
+    def make():
+        body = nn.Linear(4, 5).requires_grad_(False)
+        return nn.Sequential(body, nn.Linear(5, 3))
+
+    replies, network = [], Network(make)
+    grid = grid_of(torch_turn(load, network), tmp_path, lambda _, r: replies.append(r) or r)
+    state = make().state_dict()  # drawn anew
+    strategy = Strategy(FedAvg(step_size=0.1, num_active=1), **QUICK)
+    strategy.start(grid, ArrayRecord(state), num_rounds=1)
+    assert "0.weight is frozen and differs from what make_module makes" in replies[0].error.reason
+
+
+@pytest.mark.parametrize("part", ["model", "loss"])
+def test_a_turn_that_is_not_finite_fails_and_the_next_one_is_good(tmp_path, part):
+    """The first round alone has it: scores are averages, which would remember it for good."""
+    first = [True]
+
+    def loss(outputs, targets):
+        found = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        if not first[0] or len(outputs) != 4:  # other batches are the trial before the turn
+            return found
+        # Infinite with a gradient, or infinite without one.
+        return found * np.inf if part == "model" else found + np.inf
+
+    replies, network = [], Network(lambda: nn.Linear(4, 3), loss)
+    handler = torch_turn(load, network, local_steps=3, batch_size=4)
+    grid = grid_of(handler, tmp_path, lambda _, reply: replies.append(reply) or reply)
+    algorithm = importance(step_size=0.2, num_active=4)
+
+    def mend(report, params):
+        first[0] = False
+
+    strategy = Strategy(algorithm, on_round=mend, **QUICK)
+    strategy.start(grid, initial(network), num_rounds=3)
+    assert all("not finite" in reply.error.reason for reply in replies[:4])
+    scores = [reply.content["metrics"]["score"] for reply in replies[4:]]
+    assert len(scores) == 8
+    assert np.isfinite(scores).all()
+
+
 # A loop of one's own: here it adds its agent's number to every float.
 
 
@@ -193,6 +236,52 @@ def test_agents_count_by_their_weights(tmp_path):
         run_own(tmp_path, agent_weights=SIZES, weighting="step")
 
 
+def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
+    """Their weights are as unequal as can be: the first agent counts 100 times the others."""
+    sent = []
+
+    def shrink(message, context):  # to a variance of the agent's own, at once
+        agent = context.node_config["partition-id"]
+        state = message.content["arrays"].to_torch_state_dict()
+        state["1.running_var"] = torch.full_like(state["1.running_var"], 0.1 + agent)
+        sent.append(0.1 + agent)
+        return reply_with(message, state)
+
+    weights = [100, 1, 1, 1]
+    found = []
+    options = {"agent_weights": weights, "on_round": lambda _, params: found.append(params.copy())}
+    strategy, *_ = run_own(tmp_path, shrink, rounds=20, num_active=2, **options)
+    places = strategy._layout.places(["1.running_var"])
+    for round_index, params in enumerate(found):
+        two = sent[2 * round_index : 2 * round_index + 2]
+        assert (params[places] >= min(two) - 1e-6).all()
+        assert (params[places] <= max(two) + 1e-6).all()
+
+
+def test_buffers_of_another_name_are_asked_for(tmp_path):
+    class Centred(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("centre", torch.zeros(4))
+
+        def forward(self, x):
+            self.centre = 0.9 * self.centre + 0.1 * x.mean(0)
+            return super().forward(x - self.centre)
+
+    network, replies = Network(Centred), []
+    grid = grid_of(torch_turn(load, network), tmp_path, lambda _, r: replies.append(r) or r)
+    algorithm = importance(step_size=0.1, num_active=4)
+    Strategy(algorithm, **QUICK).start(grid, initial(network), num_rounds=1)
+    assert "Strategy(buffers=[...])" in replies[0].error.reason
+    named = Strategy(algorithm, buffers=["centre"], **QUICK)
+    assert named.start(grid, initial(network), num_rounds=1).train_metrics_clientapp[1]["answered"]
+    with pytest.raises(ValueError, match="no float array 'center'"):
+        Strategy(algorithm, buffers=["center"], **QUICK).start(grid, initial(network))
+    safety = Safety(privacy=Privacy(clip=1.0, noise=1.0))
+    with pytest.raises(ValueError, match="group norm instead of batch norm"):
+        Strategy(algorithm, safety=safety, **QUICK).start(grid, initial())
+
+
 def test_scores_are_remembered_and_steer_the_draw(tmp_path):
     strategy, _, _ = run_own(tmp_path, rounds=30, num_active=2)
     scores = strategy.coordinator.cloud.table.scores
@@ -209,8 +298,9 @@ def test_scores_are_remembered_and_steer_the_draw(tmp_path):
         (lambda m, c: reply_with(m, m.content["arrays"].to_torch_state_dict(), score=-1.0), {},
          "score=-1.0 must be a number >= 0"),
         (add, {"weighting": "step"}, "weighting='change'"),
+        (lambda m, c: None, {}, "returned NoneType; expected the reply, a Message"),
     ],
-    ids=["another model", "no model", "nan", "score", "step"],
+    ids=["another model", "no model", "nan", "score", "step", "nothing"],
 )  # fmt: skip
 def test_what_a_loop_may_not_return_is_said(tmp_path, fit, options, said):
     _, result, replies = run_own(tmp_path, fit, **options)
@@ -249,6 +339,25 @@ def test_both_versions_of_the_example_train(apps, tmp_path):
     assert sum(losses[-3:]) < 0.6 * sum(losses[:3])
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["norm.num_batches_tracked"].dim() == 0  # Flower's FedAvg makes a float of it
+
+
+@pytest.mark.parametrize("apps", ["after"], indirect=True)
+def test_the_example_keeps_the_objective(apps, monkeypatch):
+    """Flower's FedAvg weights agents by their numbers of examples."""
+    task = importlib.import_module("torchapp.task")
+    sizes = np.array([len(task.load(agent)[1]) for agent in range(3)])
+    made = []
+
+    class Seen(Strategy):
+        def start(self, *given, **options):
+            made.append(self)
+            raise InterruptedError
+
+    monkeypatch.setattr("isfed.flower.Strategy", Seen)
+    config = SimpleNamespace(run_config={"rounds": 1, "model": ""}, state=None)
+    with pytest.raises(InterruptedError):
+        apps[1](LocalGrid(apps[0], []), config)
+    np.testing.assert_allclose(made[0].agent_weights, sizes / sizes.mean())
 
 
 def test_the_change_of_the_example_is_at_most_15_lines():

@@ -16,6 +16,7 @@ from isfed import (
     Deville,
     FedAvg,
     FederatedData,
+    FedVARP,
     HartleyRao,
     ISFedAvg,
     Memory,
@@ -34,7 +35,8 @@ from isfed.federation.cloud import Cloud
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.policies import Table
 from isfed.simulate.rounds_run import RoundsRun
-from isfed.torch import Network
+from isfed.torch import Network, importance
+from isfed.torch.agents import TorchAgents
 
 RNG = np.random.default_rng(0)
 AGENTS = [
@@ -309,6 +311,41 @@ def test_the_buffers_of_batch_norm_are_averaged_with_the_weights():
         means.append(module[0].running_mean)
     torch.testing.assert_close(state["0.running_mean"], torch.stack(means).mean(0))
     assert state["0.num_batches_tracked"].item() == 0  # an integer: kept, not averaged
+
+
+SKEWED = {"step_size": 0.05, "num_active": 2}
+BUFFERED = {
+    "change": importance(**SKEWED),
+    "step": importance(**SKEWED, weighting="step"),
+    "size": importance(**SKEWED, client_weights="size"),
+    "with replacement": importance(**SKEWED, agent_design=WithReplacement()),
+    "difference": importance(**SKEWED, correction="difference"),
+    "drift": importance(**SKEWED, correction="drift"),
+    "FedVARP": FedVARP(**SKEWED),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERED)
+def test_buffers_stay_within_what_the_agents_sent(name, monkeypatch):
+    """Agents of very different scales have very different weights, and running variances."""
+    data = FederatedData.from_agents([(10.0 ** (k - 2) * x, y) for k, (x, y) in enumerate(AGENTS)])
+    network = Network(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).double())
+    problem, trained = Problem(data, network, 20, 4), 8 + 15
+    sent, work = [], TorchAgents.work
+
+    def seen(agents, turns, *given):
+        uploads = work(agents, turns, *given)
+        sent.append((turns.params[trained:], uploads.changes[:, trained:].copy()))
+        return uploads
+
+    monkeypatch.setattr(TorchAgents, "work", seen)
+    last = simulate(problem, BUFFERED[name], rounds=25).params[0][trained:]
+    starts = [params for params, _ in sent[1:]]
+    for (params, changes), after in zip(sent, [*starts, last], strict=True):
+        models, slack = params + changes, 1e-12 * np.abs(params).max()
+        assert (after >= models.min(axis=0) - slack).all()
+        assert (after <= models.max(axis=0) + slack).all()
+    assert (last[4:] > 0.0).all()  # the running variances
 
 
 def test_equal_agents_share_their_tables():

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from isfed import FedAvg, FederatedData, Problem, simulate
-from isfed.torch import Network
+from isfed.torch import Network, load_model
 from isfed.torch.worker import CHUNK
 
 RNG = np.random.default_rng(0)
@@ -188,6 +188,28 @@ def test_state_dicts_go_in_and_out_by_name():
     torch.testing.assert_close(module.frozen, state["frozen"])
     back = network.params({name: value.numpy() for name, value in state.items()})
     np.testing.assert_array_equal(back, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("frozen", "frozen is frozen"), ("order", "order is not trained")]
+)
+def test_what_is_outside_the_vector_is_not_replaced_silently(tmp_path, name, said):
+    class Ordered(Counting):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("order", torch.arange(3))
+
+    network = Network(Ordered, seed=4)
+    state = network.state_dict(network.initial())
+    state["calls"] += 1  # a counter: it may differ
+    network.params(state)
+    network.params({k: v.double() if v.is_floating_point() else v for k, v in state.items()})
+    state[name] = state[name] + 1
+    with pytest.raises(ValueError, match=f"{said} and differs from what make_module makes"):
+        network.params(state)
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=rf"model\.pt: {said}"):
+        load_model(network, tmp_path / "model.pt")
 
 
 def test_buffers_move_with_the_model_and_have_no_gradient():

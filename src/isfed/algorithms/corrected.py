@@ -8,8 +8,15 @@ import numpy as np
 
 from isfed.algorithms import hearing
 from isfed.algorithms.hearing import Hearing
-from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns
-from isfed.federation.cloud import Cloud
+from isfed.federation.agents import (
+    PLAIN_LOCAL,
+    Agents,
+    Local,
+    Turns,
+    num_trained,
+    trained_part,
+)
+from isfed.federation.cloud import Cloud, Selection, mean_buffers
 from isfed.federation.correction import (
     DRIFT,
     NONE,
@@ -69,7 +76,7 @@ def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
 
 def start(algorithm: ISFedAvg, plain: ISFedAvgState, agents: Agents) -> CorrectedState:
     """The state before the first round, from that of the paper's method."""
-    reference = make_reference(rule_of(algorithm), agents.num_agents, agents.num_params)
+    reference = make_reference(rule_of(algorithm), agents.num_agents, num_trained(agents))
     return CorrectedState(**plain._asdict(), **reference._asdict())
 
 
@@ -81,6 +88,22 @@ def _check_size(algorithm: ISFedAvg, drawn: int) -> None:
             f"agent_design={design}() drew {drawn} agents where num_active={algorithm.num_active}; "
             "a correction needs a design of fixed size, e.g. Deville()"
         )
+
+
+def average_buffers(
+    algorithm: ISFedAvg,
+    cloud: Cloud,
+    agents: Agents,
+    counted: Selection,
+    sent: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Set the buffers of the cloud's model, from what was sent down and the changes sent up."""
+    trained = num_trained(agents)
+    before, changes = sent
+    if trained < before.size:
+        counts = counted.times / (agents.num_agents * counted.agent_prob)
+        counts = algorithm.weighed(agents, counts, counted.active)
+        cloud.params[trained:] = mean_buffers(before[trained:], changes[:, trained:], counts)
 
 
 def step(
@@ -116,23 +139,27 @@ def step(
     divisor = agents.local_steps[active] if algorithm.divide_by_steps else 1
     uploads = agents.work(Turns(active, cloud.params, reach / divisor), round_index, local)
     agents.cross(**extra_messages(rule, active.size))
-    news, scores = uploads.changes, uploads.scores
+    trained = num_trained(agents)
+    news, scores = trained_part(agents, uploads.changes), uploads.scores
     take_news(rule, reference, active, reach, news)
     share = noise_share(
         agents.sizes[active], agents.batch_size[active], agents.local_steps[active],
         algorithm.example_design,
     )  # fmt: skip
-    cloud.params = cloud.params.copy()
+    before, cloud.params = cloud.params, cloud.params.copy()
+    # Buffers have no gradient: nothing of them is corrected or remembered.
+    counted = selection._replace(times=selection.times * weight)
+    average_buffers(algorithm, cloud, agents, counted, (before, uploads.changes))
     # Adjusted, what arrives stands for all, and so c counts; dropped, an absence counts as zero.
     adjusted = algorithm.absences == "adjusted"
     part = 1.0 if adjusted else float(selection.times.sum()) / algorithm.num_active
     absorb(
-        rule, reference, step_size, algorithm.num_active, part, cloud.params, active,
+        rule, reference, step_size, algorithm.num_active, part, cloud.params[:trained], active,
         selection.times * weight * inverse, news, (scores, share),
     )  # fmt: skip
     whole = np.ones(active.size) * (1 if algorithm.divide_by_steps else agents.local_steps[active])
     whole = whole / algorithm.weighed(agents, np.ones(active.size), active)
-    watched = algorithm.watch(agents, selection, uploads, whole, kept)
+    watched = algorithm.watch(agents, selection, uploads._replace(changes=news), whole, kept)
     cloud.refresh(selection, algorithm.weighed(agents, scores, active))
     if kept.order.size:
         hearing.remember(algorithm, kept, cloud, (active, news), round_index)

@@ -18,7 +18,7 @@ from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
-from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads
+from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads, trained_part
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import Correction
@@ -336,19 +336,19 @@ class ISFedAvg:
         step = self.weighed(agents, step, active)
         local = PLAIN_LOCAL if shift is None else Local(shift=shift)
         uploads = agents.work(Turns(active, cloud.params, step), round_index, local)
-        watched = self._equal_row
         steps = 1 if self.divide_by_steps else agents.local_steps[active]
         whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
-        if watched is None:
-            watched = self.watch(agents, selection, uploads, whole, kept)
+        watched = self.watch(agents, selection, uploads, whole, kept)
         counted = selection
         if kept.responses.size:
             counted = selection._replace(times=selection.times * weight)
+        before = cloud.params
         cloud.aggregate(counted, uploads.changes)  # eq. (9)
+        corrected.average_buffers(self, cloud, agents, counted, (before, uploads.changes))
         scores = self.weighed(agents, uploads.scores, active)
         cloud.refresh(selection, scores)
         if kept.order.size:
-            gradients = -uploads.changes / whole[:, None]
+            gradients = -trained_part(agents, uploads.changes) / whole[:, None]
             hearing.remember(self, kept, cloud, (active, gradients), round_index)
         return watched
 
@@ -374,6 +374,7 @@ class ISFedAvg:
         side = (agents.num_agents, self.num_active, floor, capped)
         active = selection.active
         drawn = agents.local_steps[active] * agents.batch_size[active]
+        uploads = uploads._replace(changes=trained_part(agents, uploads.changes))
         return watch_round(uploads, drawn, whole, selection, side)
 
     @cached_property

@@ -17,7 +17,7 @@ import numpy as np
 
 from isfed.algorithms.around import Around
 from isfed.base.checks import is_number
-from isfed.federation.agents import Agents
+from isfed.federation.agents import Agents, num_trained
 
 Memory = dict[str, np.ndarray]
 
@@ -185,7 +185,7 @@ class Served(Around):
                 f"{self.algorithm.name} keeps more than one model; an optimiser of the cloud needs "
                 "a method with one"
             )
-        return self._join(inner, self.server.start(_trained(agents)))
+        return self._join(inner, self.server.start(num_trained(agents)))
 
     def _join(self, inner: Any, memory: Memory) -> Any:
         return _state_type(type(inner), tuple(memory))(*inner, *memory.values())
@@ -200,7 +200,7 @@ class Served(Around):
         before = np.array(state.params)  # a round may write into the state that it is given
         inner, memory = self._parts(state)
         found = self.algorithm.round(inner, agents, round_index)
-        trained = slice(0, _trained(agents))
+        trained = slice(0, num_trained(agents))
         params = np.array(found.params)
         update = params[trained] - before[trained]
         params[trained], memory = self.server.step(memory, before[trained], update)
@@ -213,8 +213,3 @@ class Served(Around):
     def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
         """(K,) p_k of the next round; empty for a method without."""
         return super().agent_prob(self._parts(state)[0], num_agents)
-
-
-def _trained(agents: Agents) -> int:
-    """How many of the first entries of the model are trained; networks have others."""
-    return getattr(agents, "num_trained", agents.num_params)

@@ -59,7 +59,8 @@ class Local:
     momentum: the heavy-ball momentum.
     nesterov: whether the momentum has Nesterov's form.
     full_batch: all examples in every step.
-    correction: (n, M) vectors added to every gradient of a turn.
+    correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
+        trained entries.
     velocity: (n, M) momentum at the start of the turn; zero unless given.
     shift: (M,) how far the true model has drifted.
     timed: whether these turns make one synchronous round of the virtual clock; a method with a
@@ -213,6 +214,17 @@ class Agents(Protocol):
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
         ...
+
+
+def num_trained(agents: Agents) -> int:
+    """How many of the first entries of the model are trained; the others are a module's buffers."""
+    return getattr(agents, "num_trained", agents.num_params)
+
+
+def trained_part(agents: Agents, changes: np.ndarray) -> np.ndarray:
+    """(n, M) changes without the buffers; the same array where there are none."""
+    count = num_trained(agents)
+    return changes if changes.shape[1] == count else np.ascontiguousarray(changes[:, :count])
 
 
 class AddressedAgents:

@@ -71,6 +71,7 @@ class OwnMemory:
         self.turns = np.array([NEVER, NEVER])
         self.noise = np.zeros(1)
         self.reach = np.zeros(1)  # the step size of all turns of a job; 0 before the first
+        self.buffers = np.zeros(num_params, bool)  # what has no gradient, and no memory of one
 
     def settle(self, terms: Terms) -> None:
         """Move c_k if the cloud has accepted the last turn, and forget its news if it has not."""
@@ -125,6 +126,7 @@ class OwnMemory:
             )
         self.reach[0] = reach
         news = told_news(rule, upload.change, reach, reference.centre)
+        news[self.buffers] = 0.0
         gradient = news + self.base
         shown = upload.score + float(news @ news) - float(gradient @ gradient)
         rate = average_rate(rule, book[TURNS])
@@ -206,6 +208,7 @@ class MeanMemory:
         nobody = np.zeros((0, num_params))
         self.reference = Reference(np.zeros(num_params), nobody, nobody, whole.book, whole.pool)
         self.accepted = np.full(num_agents, NEVER)
+        self.buffers = np.zeros(num_params, bool)  # as in `OwnMemory`
 
     def terms(self, agent: int) -> Terms:
         """What to tell an agent that is to work."""
@@ -220,6 +223,8 @@ class MeanMemory:
         """The model after a round, and the scores of the agents heard; `heard` of c counts."""
         centre = self.reference.centre
         news = [told_news(self.rule, upload.change, step_size, centre) for upload in uploads]
+        for row in news:
+            row[self.buffers] = 0.0
         scores = np.array([np.nan_to_num(u.score, posinf=0.0) for u in uploads])
         agreements = np.nan_to_num(np.array([u.agreement for u in uploads]))
         moved = params.copy()

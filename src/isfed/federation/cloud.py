@@ -90,6 +90,20 @@ class Cloud:
         self.table.refresh(selection.active, scores)
 
 
+def mean_buffers(before: np.ndarray, changes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(m,) buffers, such as running means and variances: a mean of those that the agents sent.
+
+    before: (m,) those that the agents were sent.
+    changes: (n, m) what the agents made of them.
+    weights: (n,) what every agent counts, in any unit.
+    """
+    if not weights.sum() > 0.0:
+        return before  # nobody answered
+    # Normalised, unlike a step: weights 1/(K p_k) of another sum can make a variance negative.
+    share = weights / weights.sum()
+    return before + sum(part * row for part, row in zip(share, changes, strict=True))
+
+
 @compiled
 def _average(params, times, changes, num_active, out):
     """The model plus the changes over L, each as often as it was drawn."""

@@ -19,7 +19,7 @@ from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.agent import Agent, SampledMethod, Upload, local_step
 from isfed.federation.apart import MeanMemory, Terms
-from isfed.federation.cloud import Cloud, Selection
+from isfed.federation.cloud import Cloud, Selection, mean_buffers
 from isfed.federation.correction import make_rule
 from isfed.federation.reports import RoundReport, Timing
 from isfed.federation.safety import Safety
@@ -53,8 +53,12 @@ class Coordinator:
         safety: Safety | None = None,
         weighting: Weighting = "step",
         agent_weights: np.ndarray | None = None,
+        buffers: np.ndarray | None = None,
     ) -> None:
-        """`agent_weights` is (K,) with mean 1: what an agent counts in the objective."""
+        """`agent_weights` is (K,) with mean 1: what an agent counts in the objective.
+
+        `buffers`, (M,), says which numbers of the model are not trained, such as running variances.
+        """
         check_for_network(algorithm, num_agents)
         if weighting not in get_args(Weighting):
             raise ValueError(f"weighting={weighting!r} must be 'step' or 'change'")
@@ -69,6 +73,12 @@ class Coordinator:
             most = default_most_inclusion(num_agents, algorithm.num_active)
         check_most_inclusion(most, num_agents=num_agents, num_active=algorithm.num_active)
         self.most_inclusion = most
+        self.buffers = np.zeros(initial.size, bool) if buffers is None else buffers
+        if self.buffers.any() and self.safety.privacy is not None:
+            raise ValueError(
+                "privacy adds noise to the whole model, and a running variance could become "
+                "negative: use a module without buffers, e.g. with group norm instead of batch norm"
+            )
         self.memory = self._mean_memory(initial)
         self.cloud = Cloud(
             initial, num_agents, algorithm.num_active, algorithm.agents, algorithm.agent_design
@@ -128,6 +138,8 @@ class Coordinator:
         before = self.cloud.params
         weights = adjusted if self.safety.absences is Absences.ADJUSTED else plain
         clipped, scores = self._step(here, weights, kept)
+        if kept and self.buffers.any():
+            self._average_buffers(before, here, weights, kept)
         extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
         scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
         if scored.any():
@@ -208,7 +220,9 @@ class Coordinator:
                 "leave correction out"
             )
         rule = make_rule(correction, self.algorithm.agents)
-        return MeanMemory(rule, self.num_agents, initial.size)
+        memory = MeanMemory(rule, self.num_agents, initial.size)
+        memory.buffers = self.buffers
+        return memory
 
     def terms(self, agent: int) -> Terms | None:
         """What to tell an agent about the correction; None without."""
@@ -244,6 +258,18 @@ class Coordinator:
             self.cloud.params = self.cloud.params + noise
         return clipped, scores
 
+    def _average_buffers(
+        self, before: np.ndarray, here: Selection, weights: np.ndarray, kept: Sequence[Upload]
+    ) -> None:
+        """Set the buffers of the model, whatever the step has made of them."""
+        counts = weights
+        if self.weighting == "step":
+            counts = weights / (self.num_agents * here.agent_prob)
+        sent = np.array([upload.change[self.buffers] for upload in kept])
+        params = self.params.copy()
+        params[self.buffers] = mean_buffers(before[self.buffers], sent, counts)
+        self.cloud.params = params
+
     def _exclude(self) -> None:
         """Leave out who was refused too often; a score of 0 keeps it from taking others' turns."""
         new = self.standing.exclude(self.safety.most_refusals)
@@ -258,6 +284,8 @@ class Coordinator:
         )  # fmt: skip
         if self.agent_weights is not None:
             parts = (*parts, self.agent_weights.tolist())
+        if self.buffers.any():
+            parts = (*parts, np.flatnonzero(self.buffers).tolist())
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -349,8 +377,8 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
     weights = getattr(algorithm, "client_weights", "uniform")
     if weights != "uniform":
         raise ValueError(
-            f"client_weights={weights!r} is for simulations: over a network every agent counts the "
-            "same; leave it out"
+            f"client_weights={weights!r} is for simulations, where the cloud knows the sizes; over "
+            "a network: Strategy(agent_weights=[...]), one number per agent, e.g. its examples"
         )
     if algorithm.drift > 0.0:
         raise ValueError(

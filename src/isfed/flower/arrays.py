@@ -9,6 +9,7 @@ the one that the expected array has, and nothing is allocated before the two agr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,9 @@ def read_bytes(data: bytes, *, dtype: str, shape: tuple[int, ...]) -> np.ndarray
     return values.reshape(shape, order="F").ravel() if fortran else values
 
 
+BATCH_NORM = ("running_mean", "running_var")  # the last part of the names of its buffers
+
+
 @dataclass(frozen=True)
 class Layout:
     """The names, shapes and types of a model's arrays; the algorithm sees one flat vector.
@@ -106,6 +110,20 @@ class Layout:
         if sum(math.prod(shape) for shape in layout.shapes) == 0:
             raise WireError("the model has no numbers; a model needs at least one array with some")
         return layout
+
+    def buffers(self, given: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The arrays that are not trained: those named, else those of PyTorch's batch norm."""
+        if given is None:
+            return tuple(name for name in self.names if name.rpartition(".")[2] in BATCH_NORM)
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise ValueError(f"buffers: the model has no float array {shown(unknown[0], 40)!r}")
+        return tuple(name for name in self.names if name in set(given))
+
+    def places(self, names: Iterable[str]) -> np.ndarray:
+        """(M,) which numbers of the vector belong to the arrays named."""
+        chosen, sizes = set(names), [math.prod(shape) for shape in self.shapes]
+        return np.repeat([name in chosen for name in self.names], sizes)
 
     def flatten(self, arrays: ArrayRecord) -> np.ndarray:
         """One vector of float64 from arrays of this layout."""

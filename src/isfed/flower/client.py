@@ -82,6 +82,8 @@ def answer(
     folder = private_folder(state_folder(context))
     memory = Memory(folder, agent, order, own_number(context))
     told = memory.recall()
+    if memory.own is not None:
+        memory.own.buffers = layout.places(order.buffers)
     if memory.own is None:
         upload = take_turn(agent, params, order.agent_prob, order.round_index)
     else:

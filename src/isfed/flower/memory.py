@@ -148,6 +148,12 @@ class Memory:
             **self._own_state("after"),
             **self.before,
         }
+        wrong = [name for name, value in state.items() if not np.isfinite(value).all()]
+        if wrong:
+            raise ValueError(
+                f"{wrong[0]} of this turn is not finite, and every later turn would start from it; "
+                f"{self.path} stays as it was"
+            )
         files.save_arrays(self.path, state)
         if stored is None:
             self._forget_old_jobs()

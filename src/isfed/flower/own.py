@@ -34,6 +34,8 @@ def own_turn(fit: Handler) -> Handler:
     change. The other metrics go to Flower's `train_metrics_aggr_fn`.
     """
 
+    name = getattr(fit, "__name__", type(fit).__name__)
+
     @wraps(fit)
     def turn(message: Message, context: Context) -> Message:
         order = wire.unpack_order(message.content)
@@ -51,13 +53,18 @@ def own_turn(fit: Handler) -> Handler:
         layout = Layout.of(model)
         before = layout.flatten(model)
         reply = fit(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(
+                f"{name} returned {type(reply).__name__}; expected the reply, a Message with the "
+                "trained model"
+            )
         if reply.has_error():
             return reply
         trained, metrics = _read(reply)
         after = layout.flatten(trained)
         change = after - before
         if not np.isfinite(change).all():
-            raise ValueError(f"{fit.__name__} returned a model that is not finite")
+            raise ValueError(f"{name} returned a model that is not finite")
         score = metrics.pop("score", float(np.linalg.norm(change)))
         if not isinstance(score, int | float) or not (math.isfinite(score) and score >= 0.0):
             raise ValueError(f"score={shown(score, 40)} must be a number >= 0")

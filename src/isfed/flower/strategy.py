@@ -17,8 +17,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
+from isfed.algorithms.around import Around
 from isfed.base import files
-from isfed.base.arguments import checked
+from isfed.base.arguments import check_argument, checked
 from isfed.base.checks import check_seed
 from isfed.federation.absences import Absences
 from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
@@ -40,7 +41,8 @@ ALTERED = (
 class Strategy(FedAvg):
     """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
 
-    algorithm: what to run; it says how agents and examples are drawn.
+    algorithm: an `ISFedAvg`, e.g. `importance(...)`; it says how agents and examples are drawn.
+        Methods around it, `Scheduled` and `Served`, are for simulations.
     num_agents: K.
     seed: the seed of all random draws.
     safety: how absent, slow, wrong and hostile agents are treated.
@@ -48,6 +50,9 @@ class Strategy(FedAvg):
         say in its weight; "step": the agent divides its step, as in the paper's eq. (8).
     agent_weights: what every agent counts in the objective, for instance its number of examples;
         all the same unless given.
+    buffers: names of the model's arrays that are not trained; unless given, those that end in
+        running_mean or running_var, as PyTorch's batch norm calls them. The cloud takes a mean of
+        what the agents send, and no correction remembers them.
     time_limit: the longest that a round may take, in seconds.
     join_limit: how long to wait for agents at the start, in seconds.
     checkpoint: a file that is written after every round; a run started again continues from it.
@@ -61,13 +66,14 @@ class Strategy(FedAvg):
     @checked
     def __init__(
         self,
-        algorithm: ISFedAvg,
+        algorithm: Any,  # looked at by _check_algorithm, which has more to say
         *,
         num_agents: int,
         seed: int = 0,
         safety: Safety | None = None,
         weighting: Weighting = "change",
         agent_weights: Sequence[float] | None = None,
+        buffers: Sequence[str] | None = None,
         time_limit: float = 600.0,
         join_limit: float = 120.0,
         checkpoint: str | Path | None = None,
@@ -76,6 +82,7 @@ class Strategy(FedAvg):
         on_round: Callable[[RoundReport, np.ndarray], None] | None = None,
         **flower: Any,
     ) -> None:
+        _check_algorithm(algorithm)
         check_for_network(algorithm, num_agents)
         check_seed(seed)
         if not join_limit >= 0.0:
@@ -85,10 +92,11 @@ class Strategy(FedAvg):
         if not all(0 <= agent < num_agents for agent in readmit):
             raise ValueError(f"readmit={list(readmit)} must be agents 0 to {num_agents - 1}")
         super().__init__(**flower)
-        self.algorithm = algorithm
+        self.algorithm: ISFedAvg = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
         self.weighting: Weighting = weighting
         self.agent_weights = check_weights(agent_weights, num_agents, weighting)
+        self.buffers = buffers
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.roll = Roll(num_agents, names, patience=join_limit)
@@ -287,7 +295,7 @@ class Strategy(FedAvg):
     def _prepared(self, arrays: ArrayRecord) -> tuple[Coordinator, Layout]:
         """The coordinator, made from the first model, or from the checkpoint if there is one."""
         if self.coordinator is None or self._layout is None:
-            self._layout = Layout.of(arrays)
+            self._layout = layout = Layout.of(arrays)
             self.coordinator = Coordinator(
                 self.algorithm,
                 self._layout.flatten(arrays),
@@ -296,6 +304,7 @@ class Strategy(FedAvg):
                 safety=self.safety,
                 weighting=self.weighting,
                 agent_weights=self.agent_weights,
+                buffers=layout.places(layout.buffers(self.buffers)),
             )
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
@@ -321,6 +330,7 @@ class Strategy(FedAvg):
                 time.sleep(exchange.POLL_SECONDS)
 
     def _order(self, coordinator: Coordinator, agent: int, prob: float | None) -> ConfigRecord:
+        assert self._layout
         return wire.pack_order(
             wire.Order(
                 job=coordinator.job,
@@ -331,6 +341,7 @@ class Strategy(FedAvg):
                 rules=self.algorithm.rules(self.num_agents),
                 scores=coordinator.safety.scores,
                 terms=coordinator.terms(agent),
+                buffers=self._layout.buffers(self.buffers),
             )
         )
 
@@ -349,3 +360,15 @@ class Strategy(FedAvg):
             metrics = self.aggregate_evaluate(number, answers.replies.values())
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
+
+
+def _check_algorithm(algorithm: Any) -> None:
+    """Raise a TypeError for what is no ISFedAvg; for a method around one, say what to do."""
+    if isinstance(algorithm, Around):
+        raise TypeError(
+            f"{type(algorithm).__name__}(...) is for simulations: over Flower the step size is the "
+            "same in every round, and the cloud adds the round's update as it is. Give the "
+            "algorithm inside it; a training function of your own (own_turn) can choose its step "
+            "size from config['server-round']"
+        )
+    check_argument("algorithm", algorithm, ISFedAvg)

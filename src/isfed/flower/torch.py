@@ -38,6 +38,11 @@ class _Alone:
         size = memory_size(order.rules.agents, self.agents.num_trained)
         self.agents.memory[0] = np.full(size if order.rules.agents.learns else 0, -1.0)
         self.places = _Places(self.agents.network, arrays)
+        if self.places.buffers != set(order.buffers):
+            raise ValueError(
+                f"the buffers of this network are {sorted(self.places.buffers)}, and the cloud "
+                f"takes {sorted(order.buffers)} for buffers: name them, Strategy(buffers=[...])"
+            )
         self.rules, self.targets = order.rules, problem.data.targets
         self.local_steps = int(self.agents.local_steps[0])
         self.batch_size = int(self.agents.batch_size[0])
@@ -75,6 +80,12 @@ class _Alone:
         if correction is not None:  # of the buffers, which have no gradient, no step takes note
             local = Local(correction=self.places.inward(correction)[None])
         found = self.agents.work(turns, round_index, local)
+        if not (np.isfinite(found.changes).all() and math.isfinite(self.loss)):
+            # Before anything is kept: an average with it would never be a number again.
+            raise ValueError(
+                f"agent {self.agents.first} ended its turn of round {round_index} with a model or "
+                f"a loss that is not finite (loss {self.loss:g}); try a smaller step_size"
+            )
         change = self.places.outward(found.changes[0])
         return Upload(change, float(found.scores[0]), int(found.gradients[0]))
 
@@ -138,6 +149,7 @@ class _Places:
             for name, shape in zip(layout.names, layout.shapes, strict=True)
         }
         places = np.concatenate([found.get(name, nowhere[name]) for name in layout.names])
+        self.buffers = {name for name, at in found.items() if at.size and at[0] >= flat.trained}
         self.size, self.known = flat.size, places >= 0
         self.places = places[self.known]
 

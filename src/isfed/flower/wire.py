@@ -44,6 +44,7 @@ class Order:
     rules: Rules
     scores: ScoreRange
     terms: Terms | None = None  # of a correction
+    buffers: tuple[str, ...] = ()  # arrays that are not trained
 
 
 def pack_order(order: Order) -> ConfigRecord:
@@ -63,6 +64,8 @@ def pack_order(order: Order) -> ConfigRecord:
     }
     if order.agent_prob is not None:
         fields["agent-prob"] = order.agent_prob
+    if order.buffers:
+        fields["buffers"] = list(order.buffers)
     if order.terms is not None:
         fields["accepted"], fields["accepted-gain"] = order.terms.accepted, order.terms.gain
         for name, value in order.terms.rule._asdict().items():
@@ -126,6 +129,7 @@ def unpack_order(content: RecordDict) -> Order:
             rules=rules,
             scores=ScoreRange(fields["score-low"], fields["score-high"]),
             terms=_terms(content, fields),
+            buffers=tuple(map(str, fields.get("buffers", ()))),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(

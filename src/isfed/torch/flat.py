@@ -16,10 +16,11 @@ class FlatModule:
     """A module on its device, with `flat`, the vector that its model consists of.
 
     First come the trainable parameters, then the float buffers that a state_dict holds, such as
-    the running means of batch norm: they cross, and are averaged, like parameters. Both are views
-    of `flat`, except for buffers of another float type, which are copied. Frozen parameters,
-    integer buffers and buffers that a state_dict leaves out are not in it: whenever a model is
-    loaded they get the values they were made with, so that no turn sees what another one left.
+    the running means of batch norm: they cross like parameters, and become a mean of what the
+    agents sent. Both are views of `flat`, except for buffers of another float type, which are
+    copied. Frozen parameters, integer buffers and buffers that a state_dict leaves out are not in
+    it: whenever a model is loaded they get the values they were made with, so that no turn sees
+    what another one left.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -112,7 +113,27 @@ class FlatModule:
                 f"these weights are of another architecture than {type(self.module).__name__}: "
                 f"{shown}"
             )
-        self.module.load_state_dict({k: torch.as_tensor(v) for k, v in state.items()})
+        given = {name: torch.as_tensor(value) for name, value in state.items()}
+        self._check_kept(given)
+        self.module.load_state_dict(given)
+
+    def _check_kept(self, given: Mapping[str, Tensor]) -> None:
+        """Raise a ValueError if what is outside the vector differs: it would be lost silently.
+
+        Counters, whole numbers without axes, may differ: those of batch norm always do.
+        """
+        moved = self.named(np.arange(self.size))
+        for name, value in self.module.state_dict().items():
+            own, other = value.detach().cpu(), given[name].detach().cpu()
+            counter = own.dim() == 0 and not own.is_floating_point()
+            kind = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+            if name in moved or counter or torch.equal(own.to(kind), other.to(kind)):
+                continue
+            what = "frozen" if name in dict(self.module.named_parameters()) else "not trained"
+            raise ValueError(
+                f"{name} is {what} and differs from what make_module makes; load it inside "
+                "make_module"
+            )
 
 
 def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:

@@ -25,7 +25,8 @@ def main(grid, context):
     torch.manual_seed(0)
     names = ["agent0", "agent1", "agent2"]  # as registered
     algorithm = importance(step_size=0.05, num_active=2)
-    strategy = flower.Strategy(algorithm, num_agents=3, names=names)
+    sizes = [1000, 350, 150]  # agents count by their images, as in Flower's FedAvg
+    strategy = flower.Strategy(algorithm, num_agents=3, names=names, agent_weights=sizes)
     result = strategy.start(
         grid,
         ArrayRecord(Net().state_dict()),
