@@ -25,7 +25,7 @@ AWAY = Clock(drop=0.4)
 KINDS = {"plain": {}, **CORRECTIONS}
 
 
-def at_rest(algorithm, problem, kind=ObjectAgents, rounds=8):
+def at_rest(algorithm, problem, kind: Any = ObjectAgents, rounds=8):
     """Agents and a state after some rounds."""
     agents = kind(problem, algorithm.rules(problem.num_agents), seed=0, repetition=0)
     state: Any = algorithm.start(agents, np.zeros(3))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -344,7 +344,7 @@ class Table:
         tables.fill_table(self.nodes, 0, count, initial_score(policy))
 
     @classmethod
-    def over(cls, nodes: np.ndarray, count: int, policy: Policy, design: Design) -> Table:
+    def over(cls, nodes: np.ndarray, count: int, policy: Policy, design: Design) -> Self:
         """A table over nodes that somebody else keeps."""
         table = cls.__new__(cls)
         table.nodes, table.count, table.policy, table.design = nodes, count, policy, design
