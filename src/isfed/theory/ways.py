@@ -36,6 +36,7 @@ SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 WORTH = 10.0**0.02
 ROUNDING = 1e-9  # of a variance: what is nearer is equal
 SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
+ORDERS = 32  # random orders of the agents whose variances are averaged
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
 NAMES = ("uniform", "importance", "spread", "difference", "drift", "drift, spread")
@@ -219,7 +220,7 @@ def compare_ways(
     lengths = np.linalg.norm(means, axis=1)
     by_length = inclusion_probabilities(lengths, num_active, floor=1e-6)
     # In random order, as under uniform sampling: what an order spreads is not a matter of size.
-    direction = min(_agents_variance("uniform", by_length, means), agents)
+    direction = min(_in_random_order(by_length, means / len(means)), agents)
     sources = Sources(
         size=0.25 * mu * (agents - direction),
         direction=0.25 * mu * direction,
@@ -254,9 +255,17 @@ def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> flo
         return float(total_variance(design, inclusion[order], values[order]).sum())
     try:
         return float(total_variance(design, inclusion, values).sum())
-    except NoJointError:  # too many agents for all random orders: one of them
-        order = np.random.default_rng(0).permutation(len(means))
-        return float(total_variance(Deville(), inclusion[order], values[order]).sum())
+    except NoJointError:
+        return _in_random_order(inclusion, values)
+
+
+def _in_random_order(inclusion: np.ndarray, values: np.ndarray) -> float:
+    """The mean over some random orders, the same whatever numbers the agents have."""
+    rng = np.random.default_rng(0)
+    first = np.argsort(values @ rng.standard_normal(values.shape[1]))
+    orders = [rng.permutation(first) for _ in range(ORDERS)]
+    found = [total_variance(Deville(), inclusion[order], values[order]).sum() for order in orders]
+    return float(np.mean(found))
 
 
 def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
