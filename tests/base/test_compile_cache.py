@@ -176,6 +176,8 @@ def _files_called(function) -> set[Path]:
 def test_a_key_covers_every_file_that_is_compiled_in():
     files = [f for f in PACKAGE.rglob("*.py") if compile_cache._MARK in f.read_text()]
     assert len(files) > 15
+    if importlib.util.find_spec("torch") is None:
+        files = [f for f in files if f.parent != PACKAGE / "torch"]
     for file in files:
         name = ".".join(("isfed", *file.relative_to(PACKAGE).with_suffix("").parts))
         module = importlib.import_module(name)
