@@ -122,6 +122,21 @@ def reached(target: Mapping[str, Any]) -> str:
     return f"{target['rounds']} / {target['megabytes']:.3g} / {target['seconds']:.3g}"
 
 
+def steadiness(found: Mapping[str, Any]) -> str:
+    """How every method stands to FedAvg's final accuracy: a first time may be a lucky one."""
+    level = next(row["accuracy"] for row in found["rows"] if row["name"] == "FedAvg")
+    lines = []
+    for name, curve in curves_of(found).items():
+        above = curve.mean >= level
+        below = np.flatnonzero(~above)
+        after = curve.rounds[below[-1] + 1 :] if below.size else curve.rounds
+        first = curve.rounds[above][0] if above.any() else "never"
+        good = after[0] if after.size else "never"
+        share = above[curve.rounds >= found["rounds"] / 2].mean()
+        lines.append(f"  {name:18s} first {first}, for good {good}, second half {share:.0%} above")
+    return "\n".join(lines)
+
+
 def tables(kept: Mapping[str, Any]) -> str:
     """All tables, in markdown, in the order of the settings."""
     parts = []
@@ -190,6 +205,8 @@ def main() -> None:
         collect(given.folder)
     kept = read_json(KEPT)
     page(kept)
+    for name, found in kept.items():
+        print(f"{name}: rounds at FedAvg's final accuracy\n{steadiness(found)}")
     print(f"{PAGE} and {FIGURE} have the settings {', '.join(n for n in SETTINGS if n in kept)}")
 
 

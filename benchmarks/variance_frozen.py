@@ -117,7 +117,7 @@ def by_means(points: np.ndarray) -> np.ndarray:
     """An order by L clusters of k-means: along their centres, and within each to the next."""
     from scipy.cluster.vq import kmeans2
 
-    centres, cluster = kmeans2(points, ACTIVE, minit="++", seed=0)  # type: ignore[call-arg]
+    centres, cluster = kmeans2(points, ACTIVE, minit="++", seed=0)  # pyright: ignore[reportCallIssue]
     along = [c for c in order_alike(centres) if (cluster == c).any()]
     found = []
     for place, c in enumerate(along):

@@ -42,8 +42,8 @@ class Conv2d:
         self.known = False  # whether `squares` found the gradient of the weight
         (high, wide), self.groups = pair(layer.padding), layer.groups
         self.how = (layer.stride, (high, wide), layer.dilation)
-        # Large kernels are 4 to 18% faster on an input that has its zeros already (measured with
-        # AVX2: 5 x 5 and 32 outputs or more); small ones do not earn back the copy.
+        # Large kernels are faster on an input that has its zeros already (tried with AVX2: 5 x 5
+        # and 32 outputs or more); small ones do not earn back the copy.
         pays = min(layer.kernel_size) >= 5 and layer.out_channels >= 32 and layer.in_channels > 1
         self.around = (wide, wide, high, high) if pays and high + wide > 0 else None
 

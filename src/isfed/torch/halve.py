@@ -1,8 +1,8 @@
 """MaxPool2d(2) with the ReLU before or after it in one pass, compiled by Numba.
 
 PyTorch notes the place of every largest number in eight bytes and reads all numbers again for the
-ReLU. Here a byte per window says which of its four numbers was taken, or that the ReLU cut it off,
-which takes little more than half the time within a step. The numbers are the same.
+ReLU. Here a byte per window says which of its four numbers was taken, or that the ReLU cut it off:
+less memory goes back and forth. The numbers are the same.
 """
 
 # pyright: reportMissingImports=false
