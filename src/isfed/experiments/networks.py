@@ -75,18 +75,18 @@ SETTINGS = {
         "b-dirichlet", "MNIST, 100 agents, Dirichlet(0.1), small CNN",
         NetworkData(rows="mnist", side=14, model="cnn", num_agents=100, test_rows=2000,
                     partition=Dirichlet(concentration=0.1, least=20), every=5),
-        10, 200, (0.03, 0.1, 0.3), (0.8, 0.9, 0.95),
+        10, 200, (0.03, 0.055, 0.1, 0.17, 0.3), (0.8, 0.9, 0.95),
     ),
     "b-shards": Setting(
         "b-shards", "MNIST, 100 agents, two shards each, small CNN",
         NetworkData(rows="mnist", side=14, model="cnn", num_agents=100, test_rows=2000,
                     partition=Shards(), every=5),
-        10, 200, (0.03, 0.1, 0.3), (0.8, 0.9, 0.95),
+        10, 200, (0.03, 0.055, 0.1, 0.17, 0.3), (0.8, 0.9, 0.95),
     ),
     "c": Setting(
         "c", "MNIST, one agent per writer, small CNN",
         NetworkData(rows="writers", side=14, model="cnn", test_rows=2000, every=5),
-        10, 200, (0.03, 0.1, 0.3), (0.8, 0.9, 0.95),
+        10, 200, (0.03, 0.055, 0.1, 0.17, 0.3), (0.8, 0.9, 0.95),
     ),
     "d": Setting(
         "d", "synthetic(1,1), 30 agents, softmax regression, 20 passes of batches of 10",
