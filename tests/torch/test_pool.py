@@ -58,16 +58,36 @@ def test_whatever_a_turn_needs_crosses(shared, local):
 
 
 class Deadly(nn.Linear):
-    """Ends its process while a file exists, except the process of the test."""
+    """Fails while a file exists, except in the process of the test: with an error, or by death."""
 
-    def __init__(self, flag: str, survivor: int) -> None:
+    def __init__(self, flag: str, survivor: int, error: str = "") -> None:
         super().__init__(4, 3)
-        self.flag, self.survivor = flag, survivor
+        self.flag, self.survivor, self.error = flag, survivor, error
 
     def forward(self, input):
         if Path(self.flag).exists() and os.getpid() != self.survivor:
+            if self.error:
+                raise RuntimeError(self.error)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(input)
+
+
+def _deadly_agents(tmp_path, error="", workers=2):
+    flag, survivor = tmp_path / "flag", os.getpid()
+    problem = Problem(DATA, Network(lambda: Deadly(str(flag), survivor, error)), 3, 2)
+    rules = importance(step_size=0.1, num_active=3).rules(5)
+    agents = problem.loss.make_agents(problem, rules, seed=0, repetition=0, workers=workers)
+    return agents, Turns(np.arange(5), problem.loss.initial(), np.full(5, 0.1)), flag
+
+
+def test_an_error_in_another_process_is_raised_here_and_the_next_round_works(tmp_path):
+    agents, turns, flag = _deadly_agents(tmp_path, error="no more rows", workers=3)
+    before = agents.work(turns, 0).changes.copy()
+    flag.touch()
+    with pytest.raises(ValueError, match=r"agent 1 cannot do its turn of round 0: no more rows"):
+        agents.work(turns, 0)
+    flag.unlink()
+    np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
 
 
 def _mail() -> set[Path]:
@@ -77,22 +97,17 @@ def _mail() -> set[Path]:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing can be killed like this")
 def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
-    flag, survivor = str(tmp_path / "flag"), os.getpid()
-    problem = Problem(DATA, Network(lambda: Deadly(flag, survivor)), 3, 2)
-    algorithm = importance(step_size=0.1, num_active=3)
-    rules, params = algorithm.rules(5), problem.loss.initial()
-    agents = problem.loss.make_agents(problem, rules, seed=0, repetition=0, workers=2)
-    turns = Turns(np.arange(5), params, np.full(5, 0.1))
+    agents, turns, flag = _deadly_agents(tmp_path)
     before = agents.work(turns, 0).changes.copy()
     pool = agents.pool
     mailbox, folder = pool.mailbox.folder.path, pool.folder.path
     assert mailbox in _mail()
-    Path(flag).touch()
+    flag.touch()
     with pytest.raises(RuntimeError, match="takes turns of the agents has ended"):
         agents.work(turns, 0)
     assert not mailbox.exists()
     assert not folder.exists()
-    Path(flag).unlink()
+    flag.unlink()
     np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
     again = agents.pool.mailbox.folder.path
     assert again in _mail()

@@ -149,7 +149,7 @@ class TorchAgents(AddressedAgents):
         flat = self.network.worker.flat
         # As the module can hold them.
         models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
-        rows = torch.from_numpy(changes)
+        rows, change = torch.from_numpy(changes), torch.empty_like(flat.flat)
         with torch.random.fork_rng():
             for i, k in enumerate(turns.agents.tolist()):
                 order = Order(
@@ -162,7 +162,8 @@ class TorchAgents(AddressedAgents):
                 )
                 place = i if models.dim() == 2 else slice(None)
                 outcome, watch[i] = self._turn(order, models[place], round_index, local)
-                change = flat.collect() - models[place]  # in the model's type, as it would cross
+                # In the model's type, as it would cross.
+                torch.sub(flat.collect(), models[place], out=change)
                 rows[i].copy_(change)
                 self.told[k] = outcome.loss
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)

@@ -9,10 +9,10 @@ and changes cross in memory that all of them see, the rest through pipes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+import signal
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from isfed.base.folders import HeldFolder, remove_abandoned
 from isfed.federation.agents import Local, Turns, Uploads
 from isfed.torch.mailbox import Mailbox, Place, received, space
 
-_HERE: dict[str, Any] = {}  # of a worker process: its agents
 NOTHING = np.empty(0)
 PREFIX = "isfed-pool-"
 
@@ -50,19 +49,18 @@ class Done(NamedTuple):
     trouble: str
 
 
-def _begin(folder: str, address: dict[str, int]) -> None:
-    """Load the problem; its data are one file that all processes map."""
+def _begin(folder: str, address: dict[str, int]) -> Any:
+    """The agents of this process; the data are one file that all processes map."""
     import joblib
     import torch
 
     torch.set_num_threads(1)
     problem, rules = joblib.load(Path(folder) / "problem.joblib", mmap_mode="r")
-    _HERE["agents"] = problem.loss.make_agents(problem, rules, **address)
+    return problem.loss.make_agents(problem, rules, **address)
 
 
-def _work(block: Block) -> Done:
+def _work(agents: Any, block: Block) -> Done:
     """The turns of a block, from what its agents remember."""
-    agents = _HERE["agents"]
     agents.memory = dict(block.memory)
     agents.told, agents.trouble = {}, ""
     for k, nodes in block.nodes.items():
@@ -78,28 +76,55 @@ def _work(block: Block) -> Done:
     return Done(uploads, nodes, agents.memory, agents.told, agents.trouble)
 
 
+def _serve(pipe: Connection, folder: str, address: dict[str, int]) -> None:
+    """What a process does: blocks come, what they gave goes, until nobody is at the other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
+    agents = None
+    with suppress(EOFError, ConnectionError):
+        while True:
+            block = pipe.recv()
+            try:
+                agents = agents or _begin(folder, address)
+                found: Done | Exception = _work(agents, block)
+            except Exception as error:  # is raised at the other end
+                own = type(error).__module__ != "builtins"  # which may not survive the pipe
+                found = RuntimeError(f"{type(error).__name__}: {error}") if own else error
+            pipe.send(found)
+
+
 class Pool:
-    """Processes that take turns; closed when it is collected."""
+    """Processes that take turns; closed when it is collected.
+
+    Each has a pipe of its own: an executor's threads would compete with the turns of this process.
+    """
 
     def __init__(self, problem: Any, rules: Any, processes: int, address: dict[str, int]) -> None:
         import joblib
-        from joblib.externals.loky import ProcessPoolExecutor
+        from joblib.externals.loky.backend import get_context
 
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
         self.mailbox = Mailbox()
         remove_abandoned(PREFIX)
         self.folder = HeldFolder(PREFIX)
         joblib.dump((_Sent(problem), rules), self.folder.path / "problem.joblib")
-        self.processes = ProcessPoolExecutor(
-            processes, initializer=_begin, initargs=(str(self.folder.path), address)
-        )
+        context = get_context("loky")  # unlike "spawn" it does not run the user's script again
+        for _ in range(processes):
+            here, there = context.Pipe()
+            args = (there, str(self.folder.path), address)
+            process = context.Process(target=_serve, args=args, daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
 
-    def start(self, blocks: list[Block], dtype: np.dtype) -> list[Started]:
-        """Send every block to a process; changes come back in `dtype`, the model's."""
+    def start(self, blocks: list[Block], dtype: np.dtype) -> list[np.ndarray]:
+        """Send every block to a process; returns where the changes will be, in `dtype`."""
         box = self.mailbox
         box.clear(sum(_space(block, dtype) for block in blocks))
         shared: dict[int, Place] = {}  # one model for all is sent once
-        started = []
-        for block in blocks:
+        places = []
+        for pipe, block in zip(self.pipes, blocks, strict=False):
             params, correction = block.turns.params, block.local.correction
             if id(params) not in shared:
                 shared[id(params)] = box.send(params)
@@ -115,47 +140,44 @@ class Pool:
                 box.reserve(shape, dtype),
             )
             assert light.changes is not None
-            with self._unbroken():
-                future = self.processes.submit(_work, light)
-            started.append(Started(future, box.array(light.changes)))
-        return started
+            with suppress(ConnectionError):  # `finish` will find out
+                pipe.send(light)
+            places.append(box.array(light.changes))
+        return places
 
-    def finish(self, started: list[Started]) -> list[Done]:
+    def finish(self, places: list[np.ndarray]) -> list[Done]:
         """What the processes found; the changes are there until the next start."""
-        with self._unbroken():
-            done = [one.future.result() for one in started]
-        pairs = zip(done, started, strict=True)
-        return [d._replace(uploads=d.uploads._replace(changes=s.changes)) for d, s in pairs]
-
-    @contextmanager
-    def _unbroken(self) -> Iterator[None]:
-        """Say what happened if a process is gone, and leave nothing behind."""
+        found: list[Done | Exception] = []
         try:
-            yield
-        except BrokenProcessPool as error:
+            # Everybody is heard before anything is raised: a reply must not be left in a pipe.
+            found.extend(pipe.recv() for pipe, _ in zip(self.pipes, places, strict=False))
+        except (EOFError, ConnectionError) as error:
             self.close()
             raise RuntimeError(
                 "a process that takes turns of the agents has ended: it was killed, or there was "
                 "not enough memory. Continue from a checkpoint if there is one; threads=1 needs "
                 "less memory"
             ) from error
+        done = []
+        for one, changes in zip(found, places, strict=True):
+            if isinstance(one, Exception):
+                raise one
+            done.append(one._replace(uploads=one.uploads._replace(changes=changes)))
+        return done
 
     def close(self) -> None:
         """End the processes, and remove what they shared."""
-        self.processes.shutdown(wait=False, kill_workers=True)
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.close()
+            process.terminate()
+            process.join()
+        self.pipes, self.processes = [], []
         self.mailbox.close()
         self.folder.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "processes"):
+        if hasattr(self, "folder"):
             self.close()
-
-
-class Started(NamedTuple):
-    """A block at work."""
-
-    future: Any
-    changes: np.ndarray
 
 
 def _space(block: Block, dtype: np.dtype) -> int:
