@@ -6,6 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -82,6 +83,108 @@ def test_isfed_run_trains_a_network(tmp_path):
     again = make_experiment(experiment.resolved)
     assert again.source == experiment.source
     assert again.resolved == experiment.resolved
+
+
+def _arrays(path, **changes):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.standard_normal((60, 3, 2)), "y": rng.integers(0, 4, 60),
+        "agent": np.repeat(["a", "b", "c"], 20),
+    }  # fmt: skip
+    np.savez(path, **{k: v for k, v in (arrays | changes).items() if v is not None})
+    return arrays
+
+
+OWN = FILE.replace('"digits"', '"mine.npz"')
+
+
+def test_isfed_run_trains_a_network_on_arrays_of_your_own(tmp_path, monkeypatch):
+    arrays = _arrays(tmp_path / "mine.npz")
+    (tmp_path / "own.toml").write_text(OWN)
+    monkeypatch.chdir(tmp_path.parent)  # the path is relative to the file, not to where we are
+    told = CliRunner().invoke(
+        app, ["run", str(tmp_path / "own.toml"), "--out", str(tmp_path / "o")]
+    )
+    assert told.exit_code == 0, told.output
+    assert not load_results(tmp_path / "o").diverged
+    source = make_experiment(tomllib.loads(OWN), folder=tmp_path).source
+    problem = source.make()
+    assert problem.num_agents == 3
+    assert problem.data.num_examples.tolist() == [18, 18, 18]  # every tenth row is for the test
+    kept = np.arange(60) % 10 != 9
+    np.testing.assert_array_equal(problem.data.features, arrays["x"][kept].astype(np.float32))
+    assert problem.num_params == 6 * 8 + 8 + 8 * 4 + 4  # four classes
+    _arrays(tmp_path / "mine.npz", y=np.zeros(60, int))
+    with pytest.raises(ValueError, match="not the file that the configuration was written for"):
+        source.make()
+
+
+def test_test_rows_of_your_own(tmp_path):
+    rng = np.random.default_rng(1)
+    _arrays(tmp_path / "a.npz", test_x=rng.standard_normal((5, 3, 2)), test_y=np.arange(5))
+    source = NetworkData(rows=str(tmp_path / "a.npz"), num_agents=3)
+    problem = source.make()
+    assert problem.data.num_examples.tolist() == [20, 20, 20]
+    assert problem.num_params == 6 * 32 + 32 + 32 * 5 + 5  # class 4 is in the test only
+    assert source.measure(problem)(problem.loss.initial()[None]).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"y": None}, "it needs x and y"),
+        ({"test_x": np.zeros((2, 3, 2))}, "test_x with test_y"),
+        ({"labels": np.zeros(60)}, "it needs x and y, may have agent"),
+        ({"y": np.zeros(59, int)}, r"x has shape \(60, 3, 2\) and y \(59,\)"),
+        ({"y": np.full(60, 0.5)}, "y must be whole numbers from 0"),
+        ({"y": np.full(60, -1)}, "y must be whole numbers from 0"),
+        ({"x": np.full((60, 3, 2), np.nan)}, "x has entries that are not finite"),
+        ({"x": np.full((60, 3, 2), "a")}, "x has numbers of type <U1"),
+        ({"agent": np.zeros(3)}, r"agent has shape \(3,\), y \(60,\)"),
+        ({"test_x": np.zeros((2, 3)), "test_y": np.zeros(2, int)}, "have different shapes"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused(tmp_path, changes, said):
+    _arrays(tmp_path / "a.npz", **changes)
+    with pytest.raises(ValueError, match=said):
+        NetworkData(rows=str(tmp_path / "a.npz")).make()
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"x, y")
+    with pytest.raises(ValueError, match=r"a\.npz is not a file that numpy\.savez wrote"):
+        NetworkData(rows=str(tmp_path / "a.npz")).make()
+    with pytest.raises(ValueError, match="does not exist"):
+        NetworkData(rows=str(tmp_path / "none.npz"))
+    with pytest.raises(ValueError, match=r"rows='digit' must be one of digits, .*\.npz file"):
+        NetworkData(rows="digit")
+
+
+def test_an_optimizer_in_a_configuration():
+    common = {"rows": "digits", "num_agents": 5, "local_steps": 3}
+    network = NetworkData(**common, optimizer="AdamW", weight_decay=0.1).make().loss
+    made = network.optimizer([nn.Parameter(torch.zeros(2))], lr=0.5)
+    assert isinstance(made, torch.optim.AdamW)
+    assert (made.defaults["lr"], made.defaults["weight_decay"]) == (0.5, 0.1)
+    heavy = NetworkData(**common, momentum=0.9).make().loss
+    assert isinstance(heavy.optimizer([nn.Parameter(torch.zeros(2))], lr=0.5), torch.optim.SGD)
+    assert NetworkData(**common).make().loss.optimizer is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"optimizer": "Adm"}, "optimizer='Adm' must be one of ASGD, .*AdamW"),
+        ({"optimizer": "Adam", "momentum": 0.9}, "optimizer='Adam' has no momentum"),
+        ({"optimizer": "no.such:thing"}, "optimizer='no.such:thing' cannot be imported"),
+        ({"momentum": -1.0}, "momentum=-1.0 must be at least 0"),
+        ({"device": "cuda:77"}, "cuda"),
+        ({"model": "softmax", "compiled": True, "momentum": 0.9}, "plain gradient steps on a CPU"),
+    ],
+)
+def test_optimizers_and_devices_that_do_not_exist(keys, said):
+    with pytest.raises(ValueError, match=said):
+        NetworkData(rows="digits", **keys).make()
 
 
 def test_one_repetition_has_no_standard_error_and_still_a_report(tmp_path):

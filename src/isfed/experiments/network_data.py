@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -13,12 +15,12 @@ from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
 from isfed.experiments.deals import Dirichlet, Partitioning
 from isfed.experiments.measures import LossAndAccuracy
-from isfed.experiments.sources import DATA, DataSet
+from isfed.experiments.sources import DATA, DataSet, check_digest, file_digest
 from isfed.problems import Problem, Softmax
 from isfed.problems.devices import Synthetic
 from isfed.simulate import Measure
 
-Rows = Literal["digits", "mnist", "fashion-mnist", "writers", "synthetic"]
+ROWS = ("digits", "mnist", "fashion-mnist", "writers", "synthetic")
 TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
 HELD_OUT_EVERY = 5
 
@@ -33,19 +35,21 @@ class _Loaded(NamedTuple):
     test_y: np.ndarray
 
 
-def make_module(model: str, shape: tuple[int, ...], hidden: int) -> Any:
-    """A module for rows of that shape and ten classes; a function that can be sent elsewhere."""
+def make_module(model: str, shape: tuple[int, ...], classes: int, hidden: int) -> Any:
+    """A module for rows of that shape; a function that can be sent elsewhere."""
     from isfed.torch.models import find_model
 
-    return find_model(model)(shape, 10, hidden)
+    return find_model(model)(shape, classes, hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkData(DataSet):
-    """A neural network on images or on FedProx's synthetic data.
+    """A neural network on images, on FedProx's synthetic data, or on arrays of the user's own.
 
-    rows: which data. "digits" needs no files; "writers" and "synthetic" are divided into agents
-        already.
+    rows: which data, by name, or the path of a file that `numpy.savez` wrote, e.g. "mine.npz": x
+        with one row per example, y with classes from 0, and if you have them agent (of every
+        row), test_x and test_y. "digits" needs no files; "writers", "synthetic" and a file with
+        agent are divided into agents already.
     model: softmax, mlp, cnn, or "package.module:function", called with the shape of a row, the
         number of classes and `hidden`.
     compiled: whether to run the softmax model in compiled code instead of PyTorch, which is many
@@ -59,11 +63,17 @@ class NetworkData(DataSet):
     batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
     score: how the norm of an example's gradient is found: "last_layer" (an upper bound, cheap) or
         "exact".
+    optimizer: of the agents, made anew for every turn: the name of a class in torch.optim, or
+        "package.module:function"; plain gradient steps unless given.
+    momentum: of the optimizer; SGD unless one is named.
+    weight_decay: of the optimizer; SGD unless one is named.
+    device: "cpu", "cuda", "cuda:1", "mps".
     test_rows: the largest number of rows to test on; 0 for all.
     every: rounds between evaluations.
+    sha256: the checksum of the file of rows. If it is given, the file must have it.
     """
 
-    rows: Rows = "digits"
+    rows: str = "digits"
     model: str = "mlp"
     compiled: bool = False
     hidden: int = 32
@@ -74,9 +84,14 @@ class NetworkData(DataSet):
     passes: int = 0
     batch_size: int = 20
     score: Literal["last_layer", "exact"] = "last_layer"
+    optimizer: str | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    device: str = "cpu"
     test_rows: int = 0
     every: int = 10
     seed: int = 0
+    sha256: str | None = None
     held_out: bool = False
     not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
     usual_active: ClassVar[int] = 5
@@ -92,10 +107,44 @@ class NetworkData(DataSet):
                 )
         if self.side not in (14, 28):
             raise ValueError(f"side={self.side} must be 28 or 14")
+        for name in ("momentum", "weight_decay"):
+            if getattr(self, name) < 0.0:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0")
         if self.compiled and self.model != "softmax":
             raise ValueError(f"compiled=true needs model='softmax', not {self.model!r}")
+        if self.compiled and (
+            self.optimizer or self.momentum or self.weight_decay or self.device != "cpu"
+        ):
+            raise ValueError("compiled=true takes plain gradient steps on a CPU")
+        if self._is_file:
+            self._check_file()
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the rows are the user's own."""
+        return self.rows not in ROWS
+
+    def _check_file(self) -> None:
+        if not self.rows.endswith(".npz"):
+            raise ValueError(
+                f"rows={self.rows!r} must be one of {', '.join(ROWS)}, or the path of an .npz file"
+            )
+        if not self.sha256:
+            object.__setattr__(self, "sha256", file_digest(Path(self.rows)))
+        check_digest(Path(self.rows), self.sha256 or "")
+
+    @classmethod
+    def located(cls, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """The keys with paths that do not depend on where a configuration lies."""
+        found = super().located(given, folder)
+        if str(found["rows"]).endswith(".npz"):
+            found["rows"] = str((folder / found["rows"]).resolve())
+        return found
 
     def _load(self) -> _Loaded:
+        if self._is_file:
+            check_digest(Path(self.rows), self.sha256 or "")
+            return _read_arrays(Path(self.rows))
         if self.rows == "digits":
             found = digits()
             return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)
@@ -135,19 +184,27 @@ class NetworkData(DataSet):
         steps: Any = self.local_steps
         if self.passes:
             steps = -(-self.passes * data.num_examples // sizes)
-        loss = self._loss(x.shape[1:])
+        classes = 1 + int(max(found.y.max(), found.test_y.max())) if self._is_file else 10
+        loss = self._loss(x.shape[1:], classes)
         # As with a network, nobody asks for the minimiser, which need not exist without a ridge.
         return Problem(
             data, loss, local_steps=steps, batch_size=sizes, optimum=None, name=self.rows
         )
 
-    def _loss(self, shape: tuple[int, ...]) -> Any:
+    def _loss(self, shape: tuple[int, ...], classes: int) -> Any:
         if self.compiled:
-            return Softmax(ridge=0.0, num_classes=10)
+            return Softmax(ridge=0.0, num_classes=classes)
         from isfed.torch import Network
+        from isfed.torch.models import find_optimizer
 
-        module = partial(make_module, self.model, shape, self.hidden)
-        return Network(module, score=self.score, seed=self.seed)
+        module = partial(make_module, self.model, shape, classes, self.hidden)
+        options = {k: getattr(self, k) for k in ("momentum", "weight_decay") if getattr(self, k)}
+        optimizer = None
+        if self.optimizer or options:
+            optimizer = find_optimizer(self.optimizer or "SGD", options)
+        return Network(
+            module, score=self.score, optimizer=optimizer, device=self.device, seed=self.seed
+        )
 
     def _flat(self, x: np.ndarray) -> np.ndarray:
         """Rows as the loss takes them: flat and with a constant feature for the compiled agents."""
@@ -181,6 +238,50 @@ class NetworkData(DataSet):
         found = self._load()
         out = np.flatnonzero(~self._kept(len(found.y)))
         return self._evaluated(problem, found.x[out], found.y[out])
+
+
+def _read_arrays(file: Path) -> _Loaded:
+    """The arrays of the user's own file; a ValueError says what is wrong with them."""
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise ValueError(f"{file} is not a file that numpy.savez wrote: {error}") from error
+    known = ("x", "y", "agent", "test_x", "test_y")
+    missing = [name for name in known[:2] if name not in arrays]
+    missing += [name for name in known[3:] if name not in arrays and set(known[3:]) & arrays.keys()]
+    if missing or arrays.keys() - set(known):
+        raise ValueError(
+            f"{file} has the arrays {', '.join(arrays)}; it needs x and y, may have agent, and "
+            "test_x with test_y"
+        )
+    parts = [_rows(file, arrays, "x", "y")]
+    owners = arrays.get("agent")
+    if owners is not None and owners.shape != parts[0][1].shape:
+        raise ValueError(f"{file}: agent has shape {owners.shape}, y {parts[0][1].shape}")
+    if "test_x" not in arrays:
+        return _split(*parts[0], owners)
+    parts.append(_rows(file, arrays, "test_x", "test_y"))
+    if parts[0][0].shape[1:] != parts[1][0].shape[1:]:
+        raise ValueError(f"{file}: the rows of x and test_x have different shapes")
+    return _Loaded(*parts[0], owners, *parts[1])
+
+
+def _rows(file: Path, arrays: dict[str, np.ndarray], *names: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and their classes: floats as float32; whole numbers, e.g. token ids, as they are."""
+    x, y = (arrays[name] for name in names)
+    if x.ndim < 2 or y.shape != (len(x),) or len(x) == 0:
+        raise ValueError(
+            f"{file}: {names[0]} has shape {x.shape} and {names[1]} {y.shape}; they must have one "
+            "row and one class per example"
+        )
+    if y.dtype.kind not in "iu" or y.min() < 0:
+        raise ValueError(f"{file}: {names[1]} must be whole numbers from 0, the classes")
+    if x.dtype.kind not in "iuf":
+        raise ValueError(f"{file}: {names[0]} has numbers of type {x.dtype}")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise ValueError(f"{file}: {names[0]} has entries that are not finite")
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.int64), y
 
 
 def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> _Loaded:

@@ -117,6 +117,13 @@ class DataSet:
     not_keys: ClassVar[tuple[str, ...]] = ()
     usual_active: ClassVar[int] = 1  # agents a round, where nobody says how many
 
+    @classmethod
+    def located(cls, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """The keys as read, with paths that are relative to `folder`."""
+        if given.get("data_dir") is None:
+            return given
+        return given | {"data_dir": folder / given["data_dir"]}
+
     def make(self) -> Problem:
         """Load the data and deal them to the agents."""
         raise NotImplementedError
@@ -141,9 +148,7 @@ def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
     known = arguments(kind, without=kind.not_keys)
     check_keys(given, ("data", *known), where="[problem]")
     found = read_arguments(options, known, where="[problem]", readers=READERS)
-    if found.get("data_dir") is not None:
-        found["data_dir"] = folder / found["data_dir"]
-    return make(kind, found, where="[problem]")
+    return make(kind, kind.located(found, folder), where="[problem]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,26 +190,12 @@ class FileSource:
                     "never a feature; remove it from what is left out"
                 )
         if not self.sha256:
-            object.__setattr__(self, "sha256", self._content())
-        self._check_content()
-
-    def _content(self) -> str:
-        if not self.file.is_file():
-            what = "is a folder" if self.file.exists() else "does not exist"
-            raise ValueError(f"file {str(self.file)!r} {what}")
-        status = self.file.stat()
-        return _digest(self.file, status.st_mtime_ns, status.st_size)
-
-    def _check_content(self) -> None:
-        if self._content() != self.sha256:
-            raise ValueError(
-                f"{self.file} is not the file that the configuration was written for (its sha256 "
-                "differs); remove the key sha256 to take the file as it is now"
-            )
+            object.__setattr__(self, "sha256", file_digest(self.file))
+        check_digest(self.file, self.sha256)
 
     def table(self) -> FederatedTable:
         """The table as federated data; read once for all that ask."""
-        self._check_content()
+        check_digest(self.file, self.sha256)
         table = _read(self.file, self.sha256, self.columns, self.drop, self.reading)
         return replace(table, account=replace(table.account, weights=self.weights))
 
@@ -235,6 +226,24 @@ class FileSource:
         loss = {} if self.loss is None else {"loss": LOSSES.write(self.loss)}
         columns, reading = _keys_of(self.columns), _keys_of(self.reading)
         return write_table(given) | loss | write_table(columns) | write_table(reading)
+
+
+def file_digest(file: Path) -> str:
+    """The sha256 of a file; ValueError if there is none."""
+    if not file.is_file():
+        what = "is a folder" if file.exists() else "does not exist"
+        raise ValueError(f"file {str(file)!r} {what}")
+    status = file.stat()
+    return _digest(file, status.st_mtime_ns, status.st_size)
+
+
+def check_digest(file: Path, sha256: str) -> None:
+    """Raise a ValueError unless a file has that checksum."""
+    if file_digest(file) != sha256:
+        raise ValueError(
+            f"{file} is not the file that the configuration was written for (its sha256 "
+            "differs); remove the key sha256 to take the file as it is now"
+        )
 
 
 @lru_cache(maxsize=8)

@@ -1,12 +1,16 @@
-"""Small models by name, for configurations and the studies."""
+"""Small models, and optimizers, by name: for configurations and the studies."""
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import signature
 from math import prod
+from typing import Any
 
+import torch
 from torch import nn
 
 from isfed.base.imports import import_named
@@ -63,3 +67,26 @@ def find_model(name: str) -> MakeModel:
         return import_named(name)
     except ValueError as error:
         raise ValueError(f"model={error}") from error
+
+
+def find_optimizer(name: str, options: Mapping[str, float]) -> Callable[..., torch.optim.Optimizer]:
+    """The class of torch.optim of that name, or "package.module:function", with its options."""
+    known = {
+        key: kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    known.pop("Optimizer", None)
+    if name not in known and ":" not in name:
+        raise ValueError(
+            f"optimizer={name!r} must be one of {', '.join(sorted(known))}, or "
+            "package.module:function"
+        )
+    try:
+        found: Any = known[name] if name in known else import_named(name)
+    except ValueError as error:
+        raise ValueError(f"optimizer={error}") from error
+    for option in options:
+        if option not in signature(found).parameters:
+            raise ValueError(f"optimizer={name!r} has no {option}")
+    return partial(found, **options) if options else found
