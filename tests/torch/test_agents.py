@@ -29,6 +29,8 @@ from isfed import (
     WithReplacement,
     simulate,
 )
+from isfed.algorithms.fedavg_schemes import FedAvgScheme
+from isfed.algorithms.qffl import QFedAvg
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local, Turns
 from isfed.federation.cloud import Cloud
@@ -322,6 +324,11 @@ BUFFERED = {
     "difference": importance(**SKEWED, correction="difference"),
     "drift": importance(**SKEWED, correction="drift"),
     "FedVARP": FedVARP(**SKEWED),
+    "FOLB": FOLB(**SKEWED),
+    "FOLB, near-optimal": FOLB(**SKEWED, variant="near-optimal"),
+    "QFedAvg": QFedAvg(**SKEWED),
+    "scheme II": FedAvgScheme(**SKEWED, scheme="II", client_weights="size"),
+    "original scheme": FedAvgScheme(**SKEWED, scheme="original", client_weights="size"),
 }
 
 

@@ -24,6 +24,7 @@ from isfed.algorithms.parts import (
     check_choice,
     check_number,
     draw_with_replacement,
+    with_mean_buffers,
 )
 from isfed.federation.agents import Agents
 
@@ -69,8 +70,10 @@ class FedAvgScheme(Sampled):
             step *= weights[active] * agents.num_agents
         changes = self.work(agents, active, params, round_index, step=step).changes
         if self.scheme == "original":
-            return ModelState(params + weights[active] @ changes)
+            found = params + weights[active] @ changes
+            return ModelState(with_mean_buffers(found, agents, params, changes, weights[active]))
         if self.scheme == "II":
             share = weights[active] * (agents.num_agents / active.size)
-            return ModelState(share.sum() * params + share @ changes)
+            found = share.sum() * params + share @ changes
+            return ModelState(with_mean_buffers(found, agents, params, changes, share))
         return ModelState(params + times @ changes / times.sum())

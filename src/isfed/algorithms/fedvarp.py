@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Sampled, agent_weights
+from isfed.algorithms.parts import Sampled, agent_weights, with_mean_buffers
 from isfed.federation.agents import Agents, num_trained
-from isfed.federation.cloud import mean_buffers
 
 
 class FedVARPState(NamedTuple):
@@ -55,11 +54,9 @@ class FedVARP(Sampled):
         found = self.work(agents, active, state.params, round_index, step=step).changes
         # Each of S stands for K / |S| agents: the mean over S where all weigh the same.
         share = weights[active] * (agents.num_agents / active.size)
-        trained = num_trained(agents)
-        buffers = mean_buffers(state.params[trained:], found[:, trained:], weights[active])
-        found[:, trained:] = 0.0  # nothing of them is remembered
         params = params + share @ (found - state.changes[active])
-        params[trained:] = buffers
+        params = with_mean_buffers(params, agents, state.params, found, weights[active])
+        found[:, num_trained(agents) :] = 0.0  # nothing of the buffers is remembered
         changes = state.changes.copy()
         changes[active] = found
         return FedVARPState(params, changes)

@@ -23,9 +23,10 @@ from isfed.algorithms.parts import (
     count_draws,
     draw_uniformly,
     normalised,
+    with_mean_buffers,
 )
 from isfed.base.streams import Purpose
-from isfed.federation.agents import Agents, Uploads
+from isfed.federation.agents import Agents, Uploads, trained_part
 
 Variant = Literal["one-set", "two-sets", "near-optimal"]
 TINY = 1e-12
@@ -81,7 +82,8 @@ class FOLB(Sampled):
         total = np.abs(norm).sum() if self.absolute else abs(norm.sum())
         if total < TINY:
             return ModelState(params + share @ uploads.changes)
-        return ModelState(params + (influence / total) @ uploads.changes)
+        found = params + (influence / total) @ uploads.changes
+        return ModelState(with_mean_buffers(found, agents, params, uploads.changes, share))
 
     def shares(self, agents: Agents, active: np.ndarray) -> np.ndarray:
         """(n,) what each of these agents counts among them before their gradients are compared."""
@@ -105,6 +107,7 @@ class FOLB(Sampled):
         agents.cross(scalars_up=active.size)
         models = params + uploads.changes
         ends = agents.gradients(active, models, sent=True, kept=True) + self.prox * uploads.changes
+        ends = trained_part(agents, ends)
         lengths = np.linalg.norm(gradients, axis=1)
         return np.linalg.norm(ends, axis=1) / np.maximum(lengths, TINY)
 
@@ -122,4 +125,5 @@ class FOLB(Sampled):
         drawn, times = count_draws(mass, points)
         uploads = self._uploads(agents, everybody[drawn], params, round_index, sent=True)
         weights = times * np.sign(agreement[drawn]) / self.num_active
-        return ModelState(params + weights @ uploads.changes)
+        found = params + weights @ uploads.changes
+        return ModelState(with_mean_buffers(found, agents, params, uploads.changes, times))

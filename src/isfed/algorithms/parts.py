@@ -14,7 +14,8 @@ from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
-from isfed.federation.agents import Agents, Local, Turns, Uploads
+from isfed.federation.agents import Agents, Local, Turns, Uploads, num_trained
+from isfed.federation.cloud import mean_buffers
 from isfed.sampling.designs import HartleyRao
 from isfed.sampling.policies import Table, Uniform
 
@@ -121,6 +122,29 @@ def whole_turns(
     return np.arange(count), Local(
         steps=np.full(count, steps, np.int64), full_batch=full_batch, silent=silent
     )
+
+
+def with_mean_buffers(
+    params: np.ndarray,
+    agents: Agents,
+    before: np.ndarray,
+    changes: np.ndarray,
+    weights: np.ndarray,
+) -> np.ndarray:
+    """(M,) the new model, whose buffers become a mean of what the agents sent.
+
+    For methods whose own weights need not sum to 1 or may be negative: a running variance could
+    become negative.
+
+    params: (M,) the new model; its buffers are replaced.
+    before: (M,) the model that the agents were sent.
+    changes: (n, M) what they made of it.
+    weights: (n,) what every agent counts in the mean, in any unit.
+    """
+    trained = num_trained(agents)
+    if trained < params.size:
+        params[trained:] = mean_buffers(before[trained:], changes[:, trained:], weights)
+    return params
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_number
+from isfed.algorithms.parts import Sampled, check_number, with_mean_buffers
 from isfed.base.compiled import compiled
-from isfed.federation.agents import Agents
+from isfed.federation.agents import Agents, num_trained
 
 TINY = 1e-10  # keeps a power of a vanishing risk finite, as in the public code
 
@@ -76,11 +76,15 @@ class QFedAvg(Sampled):
             return ModelState(state.params)
         losses = agents.losses(active, state.params)
         directions = self.directions(agents, active, state.params, round_index)
+        shares = np.ones(active.size) if self.client_weights == "uniform" else agents.sizes[active]
+        changes = -self.step_size * directions
+        directions[:, num_trained(agents) :] = 0.0  # buffers have no curvature
         step = fair_step(
             losses, directions, power=self.power, step_size=self.step_size,
-            weights=1.0 if self.client_weights == "uniform" else agents.sizes[active],
+            weights=shares,
         )  # fmt: skip
-        return ModelState(state.params - step)
+        found = state.params - step
+        return ModelState(with_mean_buffers(found, agents, state.params, changes, shares))
 
     def directions(
         self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
