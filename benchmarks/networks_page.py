@@ -24,7 +24,13 @@ from isfed.base.files import read_json, write_whole
 from isfed.experiments import StoreError, load_results
 from isfed.experiments.networks import SETTINGS
 from isfed.experiments.results import Measurements, Results
-from isfed.report.networks import accuracy_curves, draw_accuracy, rounds_to_fedavg, verdict_lines
+from isfed.report.networks import (
+    accuracy_curves,
+    draw_accuracy,
+    percent,
+    rounds_to_fedavg,
+    verdict_lines,
+)
 
 HERE = Path(__file__).parent
 KEPT = HERE / "networks.json"
@@ -108,7 +114,7 @@ def table(found: Mapping[str, Any]) -> str:
         if row["diverged"]:
             lines.append(f"| {row['name']} | {step} | diverged |" + " |" * (len(heads) - 3))
             continue
-        accuracy = f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_stderr']:.1f}"
+        accuracy = percent(row["accuracy"], row["accuracy_stderr"])
         accuracy = f"**{accuracy}**" if row["name"] == best else accuracy
         cells = [row["name"], step, accuracy, *map(reached, row["targets"])]
         lines.append(f"| {' | '.join(cells)} | {first.get(row['name'], '')} |")

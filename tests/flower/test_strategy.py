@@ -263,5 +263,5 @@ def test_mistakes_are_named(options, message):
     "around", [Scheduled(ALGORITHM, lambda i: 0.1), Served(ALGORITHM, FedAdam())]
 )
 def test_a_method_around_another_is_refused_with_what_to_do(around):
-    with pytest.raises(TypeError, match=r"is for simulations.*Give the algorithm inside it"):
+    with pytest.raises(ValueError, match=r"in simulations only: .* give ISFedAvg\(\)"):
         make_strategy(around)

@@ -263,7 +263,7 @@ def network_row(
         "name": name,
         "step_size": history.step_size,
         "accuracy": float(last.mean()),
-        "accuracy_stderr": float(last.std(ddof=1) / np.sqrt(count)) if count > 1 else 0.0,
+        "accuracy_stderr": float(last.std(ddof=1) / np.sqrt(count)) if count > 1 else None,
         "megabytes_per_round": per_round / 1e6,
         "seconds_per_round": seconds,
         "diverged": found.diverged,

@@ -346,17 +346,24 @@ def take_turn(
     return agent.take_turn(params, step, round_index)
 
 
-def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
-    """Raise a ValueError for choices that need what nobody has when agents are apart."""
-    inside: Any = algorithm
+def check_not_around(algorithm: Any) -> None:
+    """Raise a ValueError for a method around another one: the rounds here are not the method's."""
+    inside = algorithm
     while hasattr(inside, "algorithm"):
         inside = inside.algorithm
-    if inside is not algorithm:  # the rounds here are the coordinator's, not those of the method
+    if inside is not algorithm:
         name = type(inside).__name__
         raise ValueError(
             f"{type(algorithm).__name__} around {name} works in simulations only: over a network "
-            f"the cloud needs the method itself, and would ignore what is around it; give {name}()"
+            "the step size is the same in every round, and the cloud adds the round's update as it "
+            f"is; give {name}(). A training function of your own (own_turn) can choose its step "
+            "size from config['server-round']"
         )
+
+
+def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
+    """Raise a ValueError for choices that need what nobody has when agents are apart."""
+    check_not_around(algorithm)
     check_active(algorithm.num_active, num_agents)
     for what, policy in (("agents", algorithm.agents), ("examples", algorithm.examples)):
         if policy.initial == Initial.OPTIMUM:

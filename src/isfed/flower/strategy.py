@@ -17,12 +17,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.algorithms import ISFedAvg
-from isfed.algorithms.around import Around
 from isfed.base import files
 from isfed.base.arguments import check_argument, checked
 from isfed.base.checks import check_seed
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator, Weighting, check_for_network, check_weights
+from isfed.federation.coordinator import (
+    Coordinator,
+    Weighting,
+    check_for_network,
+    check_not_around,
+    check_weights,
+)
 from isfed.federation.reports import RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower import evaluation, exchange, wire
@@ -82,7 +87,8 @@ class Strategy(FedAvg):
         on_round: Callable[[RoundReport, np.ndarray], None] | None = None,
         **flower: Any,
     ) -> None:
-        _check_algorithm(algorithm)
+        check_not_around(algorithm)
+        check_argument("algorithm", algorithm, ISFedAvg)
         check_for_network(algorithm, num_agents)
         check_seed(seed)
         if not join_limit >= 0.0:
@@ -360,15 +366,3 @@ class Strategy(FedAvg):
             metrics = self.aggregate_evaluate(number, answers.replies.values())
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
-
-
-def _check_algorithm(algorithm: Any) -> None:
-    """Raise a TypeError for what is no ISFedAvg; for a method around one, say what to do."""
-    if isinstance(algorithm, Around):
-        raise TypeError(
-            f"{type(algorithm).__name__}(...) is for simulations: over Flower the step size is the "
-            "same in every round, and the cloud adds the round's update as it is. Give the "
-            "algorithm inside it; a training function of your own (own_turn) can choose its step "
-            "size from config['server-round']"
-        )
-    check_argument("algorithm", algorithm, ISFedAvg)

@@ -85,10 +85,19 @@ def networks_table(results: Results) -> Table:
         table.add_row(
             row["name"],
             f"{row['step_size']:.3g}",
-            f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_stderr']:.1f}",
+            percent(row["accuracy"], row["accuracy_stderr"]),
             *(_reached(target) for target in row["targets"]),
         )
     return table
+
+
+def percent(accuracy: float, error: float | None) -> str:
+    """An accuracy with its standard error, which one repetition does not have.
+
+    >>> percent(0.891, 0.0071), percent(0.891, None)
+    ('89.1 ± 0.7', '89.1')
+    """
+    return f"{100 * accuracy:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
 def _reached(target: dict[str, Any]) -> str:
