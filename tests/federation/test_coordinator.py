@@ -77,6 +77,21 @@ def test_without_absences_it_is_the_cloud_bit_for_bit(absences, policy):
     assert (apart.coordinator.cloud.table.nodes == cloud.table.nodes).all()
 
 
+def test_agents_are_drawn_by_score_times_weight():
+    algorithm = ISFedAvg(step_size=0.01, num_active=8, agents=Memory(floor=0.0))
+    weights = np.arange(1.0, 9.0)
+    coordinator = Coordinator(
+        algorithm, np.zeros(2), num_agents=8, weighting="change", agent_weights=weights
+    )
+    selection = coordinator.select()
+    scores = 1.0 + selection.active % 3
+    coordinator.close(selection, [Upload(np.ones(2), score, 0) for score in scores])
+    expected = weights * (1.0 + np.arange(8) % 3)
+    found = coordinator.cloud.table.probabilities()
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-14)
+    np.testing.assert_allclose(coordinator.params, np.ones(2), rtol=1e-14)
+
+
 def test_drop_leaves_the_share_of_the_missing_at_the_previous_model():
     apart = Apart()
     kept = []

@@ -142,6 +142,8 @@ class Coordinator:
             self._average_buffers(before, here, weights, kept)
         extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
         scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
+        if self.agent_weights is not None:  # who counts more is worth hearing more often
+            scores = scores * self.agent_weights[here.active]
         if scored.any():
             self.cloud.refresh(Selection(*(column[scored] for column in here)), scores[scored])
         if timing.patient:  # otherwise a missing one might have answered
