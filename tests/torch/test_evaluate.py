@@ -50,6 +50,15 @@ def test_rows_that_cannot_be_evaluated_are_refused_at_once():
         evaluate_agents(network, network.initial(), FederatedData(x, y + 3, np.array([0, 2, 5])))
 
 
+def test_rows_may_be_reversed():
+    network = Network(lambda: nn.Linear(4, 3))
+    x, y = np.arange(20.0, dtype=np.float32).reshape(5, 4), np.arange(5) % 3
+    params = network.initial()
+    found = evaluate(network, params, x[::-1, ::-1], y[::-1])
+    again = evaluate(network, params, x[::-1, ::-1].copy(), y[::-1].copy())
+    np.testing.assert_array_equal(found, again)
+
+
 def test_an_accuracy_needs_classes():
     network = Network(lambda: nn.Linear(2, 1), nn.MSELoss(reduction="none"))
     found = evaluate(network, np.zeros(3), np.ones((4, 2)), np.ones((4, 1)))

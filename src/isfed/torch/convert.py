@@ -16,7 +16,9 @@ from torch import Tensor
 
 
 def as_tensor(array: Any) -> Tensor:
-    """A tensor over the memory of an array, which is only read."""
+    """A tensor over the memory of an array, which is only read; a reversed one is copied."""
+    if isinstance(array, np.ndarray) and any(stride < 0 for stride in array.strides):
+        array = array.copy()
     with warnings.catch_warnings():
         # Federated data is read-only; PyTorch warns that it cannot keep it so. We only read.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
