@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from isfed import FedAvg, FederatedData, Problem, simulate
+from isfed import FOLB, Current, FedAvg, FederatedData, Problem, importance, simulate
 from isfed.datasets.named import digits
 from isfed.datasets.partition import shards
 from isfed.torch import Evaluate, Network, evaluate, evaluate_agents, load_model, save_model
@@ -111,3 +111,104 @@ def test_a_text_is_no_model(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match="cannot be read as a model"):
         load_model(Network(mlp), tmp_path / name)
+
+
+class Centred(nn.Module):
+    """Changes its input in place; in training mode it does so to a copy."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.linear = in_place, nn.Linear(4, 3)
+
+    def forward(self, x):
+        if self.training or not self.in_place:
+            x = x + 0.0
+        x -= 0.5
+        x /= 0.5
+        return self.linear(x)
+
+
+FRONT = {
+    "evaluation only": lambda: Centred(True),
+    "in front": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)),
+    "after dropout": lambda: nn.Sequential(
+        nn.Dropout(0.2), nn.ReLU(inplace=True), nn.Linear(4, 3), nn.PReLU()
+    ),
+}
+
+
+@pytest.mark.parametrize("score", ["last_layer", "exact"])
+@pytest.mark.parametrize("name", FRONT)
+def test_a_module_that_works_in_place_changes_nobodys_rows(name, score):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40)
+    kept = x.copy()
+    other = "func" if score == "exact" and name != "after dropout" else "refuse"
+    if name == "after dropout" and score == "exact":
+        pytest.skip("torch.func does not go with dropout")
+    network = Network(FRONT[name], score=score, other_layers=other)
+    data = FederatedData(x, y, np.array([0, 10, 20, 40]))
+    problem = Problem(data, network, local_steps=2, batch_size=5)
+    measure = Evaluate(network, x, y, every=1)
+    algorithm = importance(step_size=0.01, num_active=2, agents=Current(), examples=Current())
+    simulate(problem, algorithm, rounds=3, measure=measure)
+    params = network.initial()
+    evaluate_agents(network, params, problem.data)
+    network.predict(params, x)
+    network.scores(params, x, y)
+    simulate(problem, FOLB(step_size=0.01, num_active=2), rounds=2)
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(problem.data.features, kept)
+    if name == "evaluation only":
+        plain = Network(lambda: Centred(False))
+        assert evaluate(network, params, x, y) == evaluate(plain, params, x, y)
+
+
+def test_the_accuracy_of_two_classes_by_one_output():
+    network = Network(
+        lambda: nn.Sequential(nn.Linear(1, 1), nn.Flatten(0)),
+        nn.BCEWithLogitsLoss(reduction="none"),
+    )
+    x, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 1, 1, 1])
+    found = evaluate(network, np.array([1.0, 0.0]), x, y)
+    assert found.accuracy == 0.75
+    with pytest.raises(ValueError, match=r"targets\[2\]=7 but BCEWithLogitsLoss takes numbers from 0"):
+        evaluate(network, np.array([1.0, 0.0]), x, np.array([0, 1, 7, 1]))
+    soft = evaluate(network, np.array([1.0, 0.0]), x, np.array([0.0, 0.5, 1.0, 1.0]))
+    assert np.isnan(soft.accuracy)
+
+
+def test_examples_that_the_loss_ignores_do_not_count_in_the_accuracy():
+    loss = nn.CrossEntropyLoss(reduction="none", ignore_index=2)
+    network = Network(lambda: nn.Linear(3, 3, bias=False), loss)
+    x, y = np.eye(3)[[0, 1, 1, 2]], np.array([0, 1, 0, 2])
+    found = evaluate(network, np.eye(3).ravel(), x, y)
+    assert found.accuracy == pytest.approx(2 / 3)
+
+
+class Words(nn.Module):
+    """(B, C, T): a class of every word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Embedding(3, 3)
+
+    def forward(self, x):
+        return self.layer(x).movedim(1, 2)
+
+
+def test_the_accuracy_of_sequences_is_that_of_their_entries():
+    network = Network(Words, nn.CrossEntropyLoss(reduction="none"))
+    x = np.array([[0, 1, 2, 2], [1, 1, 0, 0]])
+    y = np.array([[0, 1, 2, 0], [1, 1, -100, 0]])
+    assert evaluate(network, np.eye(3).ravel(), x, y).accuracy == (3 / 4 + 3 / 3) / 2
+
+
+def test_numbers_as_targets_have_no_accuracy():
+    def gaussian(outputs, targets):
+        mean, log = outputs.unbind(1)
+        return log + (targets - mean) ** 2 / log.exp() ** 2 / 2
+
+    network = Network(lambda: nn.Linear(2, 2), gaussian)
+    x, y = np.ones((3, 2)), np.array([0.0, 1.0, 2.0])
+    assert np.isnan(evaluate(network, network.initial(), x, y).accuracy)

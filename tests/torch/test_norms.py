@@ -5,11 +5,13 @@
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from isfed.torch import LayerError
+from isfed import FederatedData, Memory, Problem, importance, simulate
+from isfed.torch import LayerError, Network
 from isfed.torch.flat import FlatModule
 from isfed.torch.watch import Watch
 from isfed.torch.worker import Worker, per_example
@@ -220,7 +222,7 @@ ODD = {
     "used twice": (Twice, images(4), "layer 'again' is used more than once"),
     "shared": (Tied, images(4), "'enter.weight' and 'leave.weight' are the same"),
     "never called": (Uncalled, images(4), "parameter 'layer.(weight|bias)' is used without call"),
-    "time first": (TimeFirst, images(7, 4), r"layer 'layer' gets an input of shape \(7, 1, 4\)"),
+    "time first": (TimeFirst, images(7, 4), r"layer 'layer' gets an input of shape \(7, 2, 4\)"),
     "no layer": (Scaled, images(4), r"no rule for layer '' \(Scaled\)"),
     "no rule": (Recurrent, images(2, 4), r"'transposed' \(ConvTranspose1d\)"),
     "by frequency": (
@@ -295,3 +297,54 @@ def test_frozen_and_unused_parameters_count_nothing():
     found = worker.batch(x, y, None, scored=True)
     torch.testing.assert_close(found.norms, literal(worker, x, y), rtol=1e-12, atol=0.0)
     assert [g is None for g in found.gradients] == [False, True, True]
+
+
+class Places(nn.Module):
+    """A learned place of every word: one row of inputs for all examples, with an axis or without."""
+
+    def __init__(self, axes: int) -> None:
+        super().__init__()
+        self.word, self.place, self.out = nn.Embedding(7, 4), nn.Embedding(5, 4), nn.Linear(4, 3)
+        self.axes = axes
+
+    def forward(self, x):
+        places = torch.arange(5)
+        places = places[None] if self.axes == 2 else places
+        return self.out((self.word(x) + self.place(places)).mean(1))
+
+
+class Twice(nn.Module):
+    """One layer, called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.out(self.layer(self.layer(x.float()).tanh()))
+
+
+@pytest.mark.parametrize("make", [lambda: Places(1), lambda: Places(2), Twice])
+def test_what_a_trial_finds_goes_through_torch_func_in_a_run_too(make):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 7, (24, 5)), rng.integers(0, 3, 24)
+    data = FederatedData(x, y, np.array([0, 8, 16, 24]))
+    with pytest.raises(LayerError, match="other_layers='func'"):
+        Problem(data, Network(make, score="exact"))
+    network = Network(make, score="exact", other_layers="func")
+    network.num_params()  # the worker that trains is there before the trial
+    problem = Problem(data, network, local_steps=2, batch_size=4)
+    algorithm = importance(step_size=0.1, num_active=2, examples=Memory())
+    one, two = (simulate(problem, algorithm, rounds=3, threads=n) for n in (1, 2))
+    np.testing.assert_array_equal(one.params, two.params)
+    params = network.initial()
+    found = network.gradient(params, x, y, np.ones(24))[1]
+    single = [network.gradient(params, x[[i]], y[[i]], np.ones(1))[0] for i in range(24)]
+    np.testing.assert_allclose(found, np.linalg.norm(single, axis=1), rtol=1e-5)
+
+
+def test_dropout_and_torch_func_do_not_go_together():
+    make = lambda: nn.Sequential(nn.Linear(5, 4), nn.PReLU(), nn.Dropout(0.5), nn.Linear(4, 3))  # noqa: E731
+    data = FederatedData(np.ones((4, 5)), np.arange(4) % 3, np.array([0, 4]))
+    with pytest.raises(LayerError, match=r"draws random numbers, as nn\.Dropout does\. Use score="):
+        Problem(data, Network(make, score="exact", other_layers="func"))

@@ -110,6 +110,13 @@ def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
     """Raise a ValueError for the first class that the module has no output for."""
+    if isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss):
+        bad = np.flatnonzero(~((targets >= 0.0) & (targets <= 1.0)).reshape(-1))
+        if bad.size:
+            raise ValueError(
+                f"targets[{bad[0]}]={targets.reshape(-1)[bad[0]]:g} but {type(loss).__name__} "
+                f"takes numbers from 0 to 1 ({bad.size} others)"
+            )
     if targets.dtype.kind not in "iu":
         return
     if not isinstance(loss, CLASS_LOSSES):
@@ -141,12 +148,16 @@ def _try_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
 
 
 def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
-    """Run copies of one example; returns the outputs, or raises a ValueError."""
+    """Run copies of one example; returns the outputs, or raises a ValueError.
+
+    Notes whether the module changes its input, in training mode or in evaluation mode.
+    """
     kind = type(worker.module).__name__
     shapes = []
     outputs: Any = None
     for copies in (3, 2):  # two sizes: what grows with both is no loss per example
-        rows, targets = x.expand(copies, *x.shape[1:]), y.expand(copies, *y.shape[1:])
+        rows, targets = torch.cat([x] * copies), torch.cat([y] * copies)
+        before = rows._version  # counts what is done in place
         try:
             outputs = worker.module(rows)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -154,6 +165,7 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
                 f"{kind} cannot take features of shape {tuple(rows.shape)} and {rows.dtype}: "
                 f"{error}"
             ) from error
+        worker.trial.writes = worker.trial.writes or rows._version != before
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"{kind} returns {type(outputs).__name__}, expected one tensor; wrap it in a "
@@ -170,6 +182,7 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
                 "first example at its initial parameters"
             )
         shapes.append(_loss_shape(worker, outputs, targets, y))
+    worker.trial.writes = worker.trial.writes or _writes_when_evaluated(worker, x)
     if shapes[0][1:] != shapes[1][1:]:
         raise ValueError(
             f"the loss of outputs {tuple(outputs.shape)} and targets {(2, *y.shape[1:])} has "
@@ -177,6 +190,18 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
             "shape: give targets of shape (N, 1), or a module that drops its last axis"
         )
     return outputs
+
+
+def _writes_when_evaluated(worker: Worker, x: Tensor) -> bool:
+    rows = torch.cat([x, x])
+    before = rows._version
+    worker.module.eval()
+    try:
+        with torch.no_grad():
+            worker.module(rows)
+    finally:
+        worker.module.train()
+    return rows._version != before
 
 
 def _loss_shape(worker: Worker, outputs: Tensor, targets: Tensor, y: Tensor) -> tuple[int, ...]:

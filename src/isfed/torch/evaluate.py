@@ -16,7 +16,10 @@ from isfed.torch.network import Network
 
 
 class Evaluation(NamedTuple):
-    """Mean loss and accuracy; the accuracy is nan where targets are not classes."""
+    """Mean loss and accuracy; the accuracy is nan where targets are not classes.
+
+    Examples that the loss ignores do not count in the accuracy.
+    """
 
     loss: float
     accuracy: float
@@ -45,7 +48,9 @@ def check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> Non
 
 
 def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> Evaluation:
-    return Evaluation(*network.losses_and_hits(params, x, y).mean(axis=0).tolist())
+    losses, hits = network.losses_and_hits(params, x, y).T
+    counted = hits[~np.isnan(hits)]  # a loss may ignore some
+    return Evaluation(float(losses.mean()), float(counted.mean()) if counted.size else np.nan)
 
 
 @checked

@@ -30,9 +30,10 @@ from isfed.torch.check import (
 )
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
+from isfed.torch.hits import hits_of
 from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
-from isfed.torch.worker import Worker, per_example
+from isfed.torch.worker import Trial, Worker, per_example
 
 NEAR = 1000  # rows among which one that differs from the first is looked for
 Score = Literal["last_layer", "exact"]
@@ -73,6 +74,7 @@ class Network:
     device: str = field(default="cpu", kw_only=True)
     seed: int = field(default=0, kw_only=True)
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False)
+    _trial: Trial = field(default_factory=Trial, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.make_module) or isinstance(self.make_module, nn.Module):
@@ -135,8 +137,9 @@ class Network:
             return per_example(self.loss(outputs, targets))
 
         exact = self.score == "exact"
-        watch = Watch(flat.module, values, self.other_layers) if exact else None
-        return Worker(flat, self.loss, watch)
+        others = self._trial.others
+        watch = Watch(flat.module, values, self.other_layers, others) if exact else None
+        return Worker(flat, self.loss, watch, self._trial)
 
     # What makes it a loss.
 
@@ -228,16 +231,14 @@ class Network:
         return _float64(self.worker.evaluate(measure, *self.tensors(x, y)))
 
     def losses_and_hits(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(n, 2) the loss of every example, and 1 where the largest output is that of its class.
+        """(n, 2) the loss of every example, and 1 where its class is found, 0 where not.
 
         In evaluation mode; nan where targets are not classes.
         """
 
         def measure(outputs: Tensor, targets: Tensor) -> Tensor:
             losses = per_example(self.loss(outputs, targets))
-            classes = targets.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1
-            hits = outputs.argmax(1) == targets if classes else torch.full_like(losses, np.nan)
-            return torch.stack([losses, hits.to(losses.dtype)], 1)
+            return torch.stack([losses, hits_of(self.loss, outputs, targets).to(losses)], 1)
 
         self.worker.flat.load(params)
         return _float64(self.worker.evaluate(measure, *self.tensors(x, y)))

@@ -84,13 +84,17 @@ class Watch:
         module: nn.Module,
         values: Callable[[Tensor, Tensor], Tensor],
         other_layers: OtherLayers,
+        others: set[str] | None = None,
     ) -> None:
-        """Watch `module`; `values` is the loss of every example from outputs and targets."""
+        """Watch `module`; `values` is the loss of every example from outputs and targets.
+
+        `others` are the layers that go through torch.func, as far as known; it grows.
+        """
         check_no_batch_norm(module)
         self.module = module
         self.values = values
         self.other_layers = other_layers
-        self.others: set[str] = set()  # layers that go through torch.func
+        self.others: set[str] = set() if others is None else others
         for name, reason in without_rule(module).items():
             self._refuse_or_add(LayerError(name, reason))
         self.num_examples = 0
@@ -117,8 +121,10 @@ class Watch:
 
     def _audit(self, x: Tensor, y: Tensor) -> None:
         named = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        with self.examples(2):  # an input with one row for all examples shows beside two of them
+            self.module(torch.cat([x, x]))
         with self.examples(1):
-            loss = self.values(self.module(x), y).sum()
+            loss = self.values(self.module(x.clone()), y).sum()
         keep: Any = {"allow_unused": True, "retain_graph": True}
         gradients = torch.autograd.grad(loss, list(named.values()), **keep)
         literal = {
@@ -198,18 +204,21 @@ class Watch:
         varied = {name: params.pop(name) for name in sorted(moved) if name in params}
 
         def loss(some: dict[str, Tensor], row: Tensor, target: Tensor) -> Tensor:
-            outputs = torch.func.functional_call(self.module, {**params, **some}, row[None])
+            alone = row[None].clone()  # the module may change it
+            outputs = torch.func.functional_call(self.module, {**params, **some}, alone)
             return self.values(outputs, target[None]).sum()
 
         per_example: Any = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
         try:
             gradients: Sequence[Tensor] = tuple(per_example(varied, x, y).values())
         except RuntimeError as error:
-            layer = min(self.others)
+            layer, reason = min(self.others), str(error).splitlines()[0]
+            if "randomness" in reason:
+                reason = "the module draws random numbers, as nn.Dropout does."
             raise LayerError(
                 layer,
                 f"torch.func cannot compute the gradients of single examples for layer {layer!r}: "
-                f"{str(error).splitlines()[0]} Use score='last_layer'",
+                f"{reason} Use score='last_layer'",
             ) from error
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
         return torch.stack(squares).sum(0)

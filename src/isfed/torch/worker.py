@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -51,22 +52,43 @@ def _shares(mean: Tensor, share: Tensor | None, count: int) -> Tensor:
     return mean.new_full((), 1.0 / count) if share is None else share
 
 
+@dataclass
+class Trial:
+    """What a trial of the module has shown; all workers of a network share it.
+
+    others: the layers that go through torch.func.
+    writes: whether the module changes its input in place, e.g. nn.ReLU(inplace=True) in front.
+    """
+
+    others: set[str] = field(default_factory=set)
+    writes: bool = False
+
+
 class Worker:
     """A flat module in training mode that turns batches into gradients and scores."""
 
     def __init__(
-        self, flat: FlatModule, loss: Callable[[Tensor, Tensor], Tensor], watch: Watch | None
+        self,
+        flat: FlatModule,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        watch: Watch | None,
+        trial: Trial | None = None,
     ) -> None:
         """`watch` finds exact norms; without it the score is the last layer's bound."""
         self.flat = flat
         self.module: nn.Module = flat.module
+        self.trial = Trial() if trial is None else trial
         self.loss = loss
         self.watch = watch
         self.chain = Chain.of(flat, loss)
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """The forward pass; rows are somebody else's memory, which nothing may change."""
+        return self.module(x.clone() if self.trial.writes else x)
+
     def values(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of every example."""
-        return per_example(self.loss(self.module(x), y))
+        return per_example(self.loss(self.outputs(x), y))
 
     def batch(self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool) -> Batch:
         """The gradient of the weighted mean loss; no weight means 1 for every example.
@@ -80,7 +102,7 @@ class Worker:
             return self._chained(x, y, share, self.chain, scored=scored)
         if scored and self.watch is not None:
             return self._watched(x, y, share, self.watch)
-        outputs = self.module(x)
+        outputs = self.outputs(x)
         mean = _mean(per_example(self.loss(outputs, y)), share)
         if not scored:
             gradients = torch.autograd.grad(mean, self.flat.params, allow_unused=True)
@@ -134,7 +156,7 @@ class Worker:
             assert norms is not None
             return norms
         with torch.no_grad():
-            outputs = self.module(x)
+            outputs = self.outputs(x)
         outputs = outputs.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(per_example(self.loss(outputs, y)).sum(), outputs)
         return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
@@ -156,7 +178,7 @@ class Worker:
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """What `measure` makes of outputs and targets, in evaluation mode, row by row."""
         chain = self.chain if self.chain is not None and self.chain.takes_rows(x[:1]) else None
-        outputs = self.module if chain is None else chain.outputs
+        outputs = self.outputs if chain is None else chain.outputs
         self.module.eval()
         try:
             with torch.no_grad():

@@ -1,0 +1,101 @@
+"""What tells two networks, losses or optimizers apart: text that is the same in every process.
+
+A checkpoint of one must not be continued with the other. Functions of one name may differ in their
+code, modules of one shape in their `forward`, and losses in options that their repr leaves out.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def named(thing: Any) -> str:
+    """A function by its name and its code; a partial one also by the arguments that it has."""
+    if isinstance(thing, partial):
+        given = [*map(shown, thing.args), *(f"{k}={shown(v)}" for k, v in thing.keywords.items())]
+        return f"{named(thing.func)}({', '.join(given)})"
+    if isinstance(thing, FunctionType):
+        return f"{thing.__qualname__} {_digest(*_function(thing))}"
+    return getattr(thing, "__qualname__", None) or shown(thing)
+
+
+def shown(thing: Any) -> str:
+    """A value as text that two different values do not share, as far as it can be seen."""
+    if isinstance(thing, PLAIN):
+        return repr(thing)
+    if isinstance(thing, Tensor | np.ndarray):
+        array = np.ascontiguousarray(torch.as_tensor(thing).detach().cpu().numpy())
+        return f"{array.dtype}{array.shape} {_digest(array.tobytes())}"
+    if isinstance(thing, list | tuple | set | frozenset):
+        return f"{type(thing).__name__}({', '.join(map(shown, thing))})"
+    if isinstance(thing, dict):
+        return f"dict({', '.join(f'{shown(k)}: {shown(v)}' for k, v in thing.items())})"
+    if isinstance(thing, FunctionType | partial):
+        return named(thing)
+    if isinstance(thing, type):
+        return thing.__qualname__
+    if isinstance(thing, nn.Module):
+        return module_text(thing)
+    return type(thing).__qualname__
+
+
+def module_text(module: nn.Module) -> str:
+    """A module, a loss for instance, with its options, its code and all its tensors."""
+    parts = [repr(module)]
+    for name, layer in module.named_modules():
+        options = {k: v for k, v in vars(layer).items() if isinstance(v, PLAIN)}
+        parts.append(f"{name} {type(layer).__qualname__} {options} {_forward(layer)}")
+    parts += [f"{name} {shown(value)}" for name, value in module.state_dict().items()]
+    parts += [f"{name} {shown(value)}" for name, value in module.named_buffers()]
+    return f"{type(module).__qualname__} {_digest(*(part.encode() for part in parts))}"
+
+
+def _forward(layer: nn.Module) -> str:
+    """The code of a class that is not PyTorch's; that is known by its version."""
+    kind = type(layer)
+    if kind.__module__.startswith("torch."):
+        return torch.__version__
+    own = [f for f in vars(kind).values() if isinstance(f, FunctionType)]
+    return _digest(*(part for function in own for part in _function(function)))
+
+
+def _function(function: FunctionType) -> Iterator[bytes]:
+    yield from _code(function.__code__)
+    yield shown(function.__defaults__ or ()).encode()
+    for cell in function.__closure__ or ():
+        try:
+            inside = cell.cell_contents
+        except ValueError:  # a cell that is still empty
+            continue
+        if inside is not function:
+            yield shown(inside).encode()
+
+
+def _code(code: CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant).encode()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()[:12]
