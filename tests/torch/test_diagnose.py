@@ -108,3 +108,30 @@ def test_what_cannot_be_is_said():
     still = Problem(data, Network(lambda: nn.Linear(3, 1), nn.MSELoss(reduction="none")), 1, 2)
     with pytest.raises(ValueError, match="the mean gradient at this model is 0"):
         diagnose(still, num_active=2, step_size=0.1, params=np.zeros(4))
+
+
+def test_running_means_are_no_part_of_the_drift():
+    """They move by far more than the parameters do, and by chance."""
+    found = []
+    for tracked in (True, False):
+        rng = np.random.default_rng(3)
+        agents = [(100.0 * rng.standard_normal((40, 3)), np.full(40, k % 3)) for k in range(6)]
+        norm = lambda kept=tracked: nn.BatchNorm1d(3, track_running_stats=kept)  # noqa: E731
+        network = Network(lambda norm=norm: nn.Sequential(norm(), nn.Linear(3, 3)).double())
+        problem = Problem(FederatedData.from_agents(agents), network, 10, 8)
+        found.append(diagnose(problem, num_active=2, step_size=0.5).drift)
+    assert found[1] > 0.1
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_it_prints_the_recommendation():
+    found = diagnose(make_problem([1.0] * 6), num_active=2, step_size=0.1)
+    assert str(found) == found.recommendation()
+    assert str(found).startswith("Use ")
+
+
+def test_an_optimizer_of_the_agents_is_refused():
+    problem = make_problem([1.0] * 4)
+    heavy = Network(problem.loss.make_module, optimizer=torch.optim.Adam)
+    with pytest.raises(ValueError, match=r"plain local steps.*has no optimizer"):
+        diagnose(Problem(problem.data, heavy, 1, 4), num_active=2, step_size=0.1)

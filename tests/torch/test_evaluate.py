@@ -172,7 +172,7 @@ def test_the_accuracy_of_two_classes_by_one_output():
     x, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 1, 1, 1])
     found = evaluate(network, np.array([1.0, 0.0]), x, y)
     assert found.accuracy == 0.75
-    with pytest.raises(ValueError, match=r"targets\[2\]=7 but BCEWithLogitsLoss takes numbers from 0"):
+    with pytest.raises(ValueError, match=r"targets\[2\]=7 but BCEWithLogitsLoss takes"):
         evaluate(network, np.array([1.0, 0.0]), x, np.array([0, 1, 7, 1]))
     soft = evaluate(network, np.array([1.0, 0.0]), x, np.array([0.0, 0.5, 1.0, 1.0]))
     assert np.isnan(soft.accuracy)

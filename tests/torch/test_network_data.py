@@ -23,6 +23,7 @@ from isfed.experiments.networks import (
     quick,
     run_networks,
 )
+from isfed.experiments.own_rows import read_rows
 from isfed.torch.models import MODELS, find_model, register_model
 
 FILE = """
@@ -95,7 +96,8 @@ def _arrays(path, **changes):
     return arrays
 
 
-OWN = FILE.replace('"digits"', '"mine.npz"')
+OWN = FILE.replace('"digits"', '"mine.npz"').replace("num_agents = 10\n", "")
+OWN = OWN.replace('partition = { partition = "shards", per_agent = 2 }\n', "")
 
 
 def test_isfed_run_trains_a_network_on_arrays_of_your_own(tmp_path, monkeypatch):
@@ -110,9 +112,9 @@ def test_isfed_run_trains_a_network_on_arrays_of_your_own(tmp_path, monkeypatch)
     source = make_experiment(tomllib.loads(OWN), folder=tmp_path).source
     problem = source.make()
     assert problem.num_agents == 3
-    assert problem.data.num_examples.tolist() == [18, 18, 18]  # every tenth row is for the test
-    kept = np.arange(60) % 10 != 9
-    np.testing.assert_array_equal(problem.data.features, arrays["x"][kept].astype(np.float32))
+    assert problem.data.num_examples.sum() == 54  # every tenth row is for the test
+    whole = arrays["x"].astype(np.float32).tolist()
+    assert all(row in whole for row in problem.data.features.tolist())
     assert problem.num_params == 6 * 8 + 8 + 8 * 4 + 4  # four classes
     _arrays(tmp_path / "mine.npz", y=np.zeros(60, int))
     with pytest.raises(ValueError, match="not the file that the configuration was written for"):
@@ -122,7 +124,7 @@ def test_isfed_run_trains_a_network_on_arrays_of_your_own(tmp_path, monkeypatch)
 def test_test_rows_of_your_own(tmp_path):
     rng = np.random.default_rng(1)
     _arrays(tmp_path / "a.npz", test_x=rng.standard_normal((5, 3, 2)), test_y=np.arange(5))
-    source = NetworkData(rows=str(tmp_path / "a.npz"), num_agents=3)
+    source = NetworkData(rows=str(tmp_path / "a.npz"))
     problem = source.make()
     assert problem.data.num_examples.tolist() == [20, 20, 20]
     assert problem.num_params == 6 * 32 + 32 + 32 * 5 + 5  # class 4 is in the test only
@@ -140,6 +142,11 @@ def test_test_rows_of_your_own(tmp_path):
         ({"y": np.full(60, -1)}, "y must be whole numbers from 0"),
         ({"x": np.full((60, 3, 2), np.nan)}, "x has entries that are not finite"),
         ({"x": np.full((60, 3, 2), "a")}, "x has numbers of type <U1"),
+        ({"agent": np.full(60, np.nan)}, "agent must be whole numbers or text, not float64"),
+        ({"x": np.ones((60, 3), int)}, "x has whole numbers, which model='mlp' does not take"),
+        ({"y": np.arange(60) % 3 + 1}, "the 3 classes 1, 2, 3; number them from 0"),
+        ({"y": np.arange(60) % 3 * 1000}, "the 3 classes 0, 1000, 2000; number them from 0"),
+        ({"x": np.ones((8, 2)), "y": np.arange(8) % 2, "agent": None}, "8 rows are too few"),
         ({"agent": np.zeros(3)}, r"agent has shape \(3,\), y \(60,\)"),
         ({"test_x": np.zeros((2, 3)), "test_y": np.zeros(2, int)}, "have different shapes"),
     ],
@@ -148,6 +155,53 @@ def test_arrays_that_cannot_be_used_are_refused(tmp_path, changes, said):
     _arrays(tmp_path / "a.npz", **changes)
     with pytest.raises(ValueError, match=said):
         NetworkData(rows=str(tmp_path / "a.npz")).make()
+
+
+@pytest.mark.parametrize("keys", [{"num_agents": 10}, {"partition": Shards()}])
+def test_who_owns_the_rows_is_said_once(tmp_path, keys):
+    _arrays(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="says whose row is whose"):
+        NetworkData(rows=str(tmp_path / "a.npz"), **keys).make()
+    _arrays(tmp_path / "a.npz", agent=None)
+    NetworkData(rows=str(tmp_path / "a.npz"), **keys).make()
+
+
+def test_rows_are_kept_for_the_test_at_random_and_no_agent_is_lost(tmp_path):
+    y = np.arange(100) % 10
+    owner = np.repeat(np.arange(50), 2)
+    owner[:9] = np.arange(100, 109)  # of one row each
+    _arrays(tmp_path / "a.npz", x=np.arange(200.0).reshape(100, 2), y=y, agent=owner)
+    found = read_rows(tmp_path / "a.npz")
+    assert set(np.unique(found.owners)) == set(owner)
+    assert len(np.unique(found.y)) == 10
+    assert 5 <= len(found.test_y) <= 10
+    rows = np.concatenate([found.x, found.test_x])
+    np.testing.assert_array_equal(np.sort(rows[:, 0]), np.arange(0.0, 200.0, 2.0))
+
+
+def test_bytes_are_pixels_and_colours_have_an_axis_of_their_own(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (60, 3, 8, 8)).astype(np.uint8)
+    _arrays(tmp_path / "a.npz", x=x, agent=None)
+    problem = NetworkData(rows=str(tmp_path / "a.npz"), model="cnn", num_agents=4).make()
+    assert problem.data.features.dtype == np.float32
+    assert 0.9 < problem.data.features.max() <= 1.0
+    simulate(problem, FedAvg(step_size=0.1, num_active=2), rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("two", "too many positional arguments"), ("module", "is a module"), ("Kind", "positional")],
+)
+def test_models_that_are_no_functions_of_three(name, said, tmp_path, monkeypatch):
+    (tmp_path / "mymodels.py").write_text(
+        "from torch import nn\n"
+        "def two(shape, classes):\n    return nn.Linear(4, 3)\n"
+        "module = nn.Linear(4, 3)\n"
+        "class Kind(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=rf"mymodels:{name}.*{said}.*a function of shape, classes"):
+        find_model(f"mymodels:{name}")
 
 
 def test_a_file_that_is_none(tmp_path):
@@ -177,7 +231,9 @@ def test_an_optimizer_in_a_configuration():
         ({"optimizer": "Adm"}, "optimizer='Adm' must be one of ASGD, .*AdamW"),
         ({"optimizer": "Adam", "momentum": 0.9}, "optimizer='Adam' has no momentum"),
         ({"optimizer": "no.such:thing"}, "optimizer='no.such:thing' cannot be imported"),
-        ({"momentum": -1.0}, "momentum=-1.0 must be at least 0"),
+        ({"momentum": -1.0}, "momentum=-1.0 must be a number >= 0"),
+        ({"weight_decay": np.nan}, "weight_decay=nan must be a number >= 0"),
+        ({"sha256": "ab"}, "sha256 is for a file of your own; rows='digits' has none"),
         ({"device": "cuda:77"}, "cuda"),
         ({"model": "softmax", "compiled": True, "momentum": 0.9}, "plain gradient steps on a CPU"),
     ],

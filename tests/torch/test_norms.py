@@ -300,7 +300,7 @@ def test_frozen_and_unused_parameters_count_nothing():
 
 
 class Places(nn.Module):
-    """A learned place of every word: one row of inputs for all examples, with an axis or without."""
+    """A learned place of every word: one input for all examples, with their axis or without."""
 
     def __init__(self, axes: int) -> None:
         super().__init__()

@@ -349,3 +349,115 @@ def test_weights_of_agents_in_the_data_are_refused(dtype):
         simulate(problem, importance(step_size=0.1, num_active=2), rounds=1)
     with pytest.raises(ValueError, match="without weights"):
         diagnose(problem, num_active=2, step_size=0.1)
+
+
+class Body(nn.Module):
+    """A frozen body under a head, and a `forward` with a choice."""
+
+    def __init__(self, value: float = 0.1, sign: float = 1.0) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        nn.init.constant_(self.body.weight, value)
+        self.body.requires_grad_(False)
+        self.sign = sign
+
+    def forward(self, x):
+        return self.head(self.sign * self.body(x))
+
+
+class OtherWay(Body):
+    def forward(self, x):
+        return self.head(self.sign * self.body(x).relu())
+
+
+OtherWay.__qualname__ = OtherWay.__name__ = "Body"
+
+
+def weighted(*weights):
+    return nn.CrossEntropyLoss(torch.tensor(weights), reduction="none")
+
+
+def smoothed(amount):
+    return nn.CrossEntropyLoss(reduction="none", label_smoothing=amount)
+
+
+def times(factor):
+    return lambda outputs, y: factor * nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def served(lr):
+    return Served(FEDAVG, TorchServer(lambda params: torch.optim.SGD(params, lr=lr)))
+
+
+SWAPPED = {
+    "smoothing": ({"loss": smoothed(0.0)}, {"loss": smoothed(0.5)}),
+    "weights": ({"loss": weighted(1.0, 1.0, 1.0)}, {"loss": weighted(1.0, 9.0, 1.0)}),
+    "factor": ({"loss": times(1.0)}, {"loss": times(10.0)}),
+    "optimizer": (
+        {"optimizer": lambda p, lr: torch.optim.SGD(p, lr)},
+        {"optimizer": lambda p, lr: torch.optim.Adam(p, lr)},
+    ),
+    "frozen": ({"make": lambda: Body(0.1)}, {"make": lambda: Body(0.7)}),
+    "option": ({"make": lambda: Body(sign=1.0)}, {"make": lambda: Body(sign=-1.0)}),
+    "forward": ({"make": Body}, {"make": OtherWay}),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), SWAPPED.values(), ids=SWAPPED)
+def test_a_resume_notices_another_network_that_looks_alike(one, other, tmp_path):
+    common = {"rounds": 3, "folder": tmp_path / "run", "resume": True}
+    train(make_problem(**one), FEDAVG, **common)
+    train(make_problem(**one), FEDAVG, **common)  # made anew, and still the same
+    with pytest.raises(ResumeError, match="belongs to another network"):
+        train(make_problem(**other), FEDAVG, **common)
+
+
+def test_a_resume_notices_another_optimizer_of_the_cloud(tmp_path):
+    common = {"rounds": 3, "folder": tmp_path / "run", "resume": True}
+    train(make_problem(), served(1.0), **common)
+    train(make_problem(), served(1.0), **common)
+    with pytest.raises(ResumeError, match="another network, algorithm"):
+        train(make_problem(), served(1e-3), **common)
+
+
+@pytest.mark.parametrize("said", [True, np.True_])
+def test_a_callback_may_say_true_in_either_way(said):
+    found = train(make_problem(), FEDAVG, rounds=9, every=3, callbacks=[lambda _: said])
+    assert found.stopped
+    assert found.history.rounds == 3
+
+
+def test_a_schedule_that_ends_too_early_is_refused_before_the_first_round():
+    schedule = TorchSchedule(0.1, partial(lr_scheduler.CosineAnnealingLR, T_max=3))
+    scheduled = Served(Scheduled(FEDAVG, schedule), FedAdam())
+    assert train(make_problem(), scheduled, rounds=3).history.rounds == 3
+    told = []
+    with pytest.raises(ValueError, match=r"step_size=0.0 for round 3"):
+        train(make_problem(), scheduled, rounds=5, callbacks=[told.append])
+    assert not told
+
+
+def test_optimizers_and_schedulers_that_the_cloud_cannot_use_are_refused_at_once():
+    with pytest.raises(TypeError, match=r"steps by gradients alone.*'int' object is not callable"):
+        TorchServer(5)
+    with pytest.raises(TypeError, match=r"steps by gradients alone.*closure"):
+        TorchServer(torch.optim.LBFGS)
+    with pytest.raises(TypeError, match=r"steps once per round without arguments.*metrics"):
+        TorchSchedule(0.1, lr_scheduler.ReduceLROnPlateau)
+
+
+NAN_ABOVE = float(ROWS[0].max()) + 0.01
+
+
+class NaNs(nn.Linear):
+    """nan for some rows, none of them the first."""
+
+    def forward(self, input):
+        return super().forward(torch.where(input > NAN_ABOVE, torch.nan, input))
+
+
+def test_a_module_that_returns_nan_later_is_blamed_and_not_the_step_size():
+    problem = make_problem(lambda: NaNs(4, 3))
+    said = r"the loss of \d+ of the \d+ examples of agent \d is not finite at the first model"
+    with pytest.raises(ValueError, match=said):
+        train(problem, FedAvg(step_size=0.1, num_active=4), rounds=3)

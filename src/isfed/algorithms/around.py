@@ -106,13 +106,21 @@ class Scheduled(Around):
 
     def at(self, round_index: int) -> Any:
         """The method with the step size of a round."""
+        return replace(self.algorithm, step_size=self._step(round_index))
+
+    def _step(self, round_index: int) -> float:
         step = self.schedule(round_index)
         if not (is_number(step) and step > 0.0):
             raise ValueError(
                 f"the schedule gives step_size={step!r} for round {round_index}; it must be a "
-                "positive number"
+                "positive number in every round"
             )
-        return replace(self.algorithm, step_size=float(step))
+        return float(step)
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raise a ValueError for a schedule that ends before the last round does."""
+        for i in range(rounds):
+            self._step(i)
 
     def rules(self, num_agents: int) -> Rules:
         """With the step size of the first round; every turn is told its own."""

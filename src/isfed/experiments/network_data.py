@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
-from zipfile import BadZipFile
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,24 +14,14 @@ from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
 from isfed.experiments.deals import Dirichlet, Partitioning
 from isfed.experiments.measures import LossAndAccuracy
+from isfed.experiments.own_rows import TEST_EVERY, Rows, read_rows
 from isfed.experiments.sources import DATA, DataSet, check_digest, file_digest
 from isfed.problems import Problem, Softmax
 from isfed.problems.devices import Synthetic
 from isfed.simulate import Measure
 
 ROWS = ("digits", "mnist", "fashion-mnist", "writers", "synthetic")
-TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
 HELD_OUT_EVERY = 5
-
-
-class _Loaded(NamedTuple):
-    """Rows with their classes, the natural owners if any, and the rows to test on."""
-
-    x: np.ndarray
-    y: np.ndarray
-    owners: np.ndarray | None
-    test_x: np.ndarray
-    test_y: np.ndarray
 
 
 def make_module(model: str, shape: tuple[int, ...], classes: int, hidden: int) -> Any:
@@ -108,8 +97,8 @@ class NetworkData(DataSet):
         if self.side not in (14, 28):
             raise ValueError(f"side={self.side} must be 28 or 14")
         for name in ("momentum", "weight_decay"):
-            if getattr(self, name) < 0.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0")
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be a number >= 0")
         if self.compiled and self.model != "softmax":
             raise ValueError(f"compiled=true needs model='softmax', not {self.model!r}")
         if self.compiled and (
@@ -118,6 +107,8 @@ class NetworkData(DataSet):
             raise ValueError("compiled=true takes plain gradient steps on a CPU")
         if self._is_file:
             self._check_file()
+        elif self.sha256 is not None:
+            raise ValueError(f"sha256 is for a file of your own; rows={self.rows!r} has none")
 
     @property
     def _is_file(self) -> bool:
@@ -125,6 +116,8 @@ class NetworkData(DataSet):
         return self.rows not in ROWS
 
     def _check_file(self) -> None:
+        if self.side != 28:
+            raise ValueError("side is for MNIST; a file has images of the size they are to have")
         if not self.rows.endswith(".npz"):
             raise ValueError(
                 f"rows={self.rows!r} must be one of {', '.join(ROWS)}, or the path of an .npz file"
@@ -141,10 +134,10 @@ class NetworkData(DataSet):
             found["rows"] = str((folder / found["rows"]).resolve())
         return found
 
-    def _load(self) -> _Loaded:
+    def _load(self) -> Rows:
         if self._is_file:
             check_digest(Path(self.rows), self.sha256 or "")
-            return _read_arrays(Path(self.rows))
+            return self._checked(read_rows(Path(self.rows)))
         if self.rows == "digits":
             found = digits()
             return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)
@@ -159,11 +152,26 @@ class NetworkData(DataSet):
                 (_images(p.features.reshape(-1, 28, 28), self.side), p.targets)
                 for p in (both.train, both.test)
             ]
-            return _Loaded(*parts[0], both.train.groups, *parts[1])
+            return Rows(*parts[0], both.train.groups, *parts[1])
         load = mnist if self.rows == "mnist" else fashion_mnist
         found = load(self.data_dir)
         train, test = _images(found.train_x, self.side), _images(found.test_x, self.side)
-        return _Loaded(train, found.train_y, None, test, found.test_y)
+        return Rows(train, found.train_y, None, test, found.test_y)
+
+    def _checked(self, found: Rows) -> Rows:
+        """The user's own rows, if the model can take them and no key is at odds with them."""
+        usual = NetworkData()
+        dealt = (self.partition, self.num_agents) != (usual.partition, usual.num_agents)
+        if found.owners is not None and dealt:
+            raise ValueError(
+                f"{self.rows} says whose row is whose (agent): leave out partition and num_agents"
+            )
+        if found.x.dtype.kind != "f" and ":" not in self.model:
+            raise ValueError(
+                f"{self.rows}: x has whole numbers, which model={self.model!r} does not take; save "
+                "floats, e.g. x.astype('float32'), or name a model of your own that takes them"
+            )
+        return found
 
     def _kept(self, rows: int) -> np.ndarray:
         """Which training rows are not held out; the same whatever the partition."""
@@ -184,8 +192,7 @@ class NetworkData(DataSet):
         steps: Any = self.local_steps
         if self.passes:
             steps = -(-self.passes * data.num_examples // sizes)
-        classes = 1 + int(max(found.y.max(), found.test_y.max())) if self._is_file else 10
-        loss = self._loss(x.shape[1:], classes)
+        loss = self._loss(x.shape[1:], found.num_classes if self._is_file else 10)
         # As with a network, nobody asks for the minimiser, which need not exist without a ridge.
         return Problem(
             data, loss, local_steps=steps, batch_size=sizes, optimum=None, name=self.rows
@@ -240,55 +247,11 @@ class NetworkData(DataSet):
         return self._evaluated(problem, found.x[out], found.y[out])
 
 
-def _read_arrays(file: Path) -> _Loaded:
-    """The arrays of the user's own file; a ValueError says what is wrong with them."""
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, BadZipFile) as error:
-        raise ValueError(f"{file} is not a file that numpy.savez wrote: {error}") from error
-    known = ("x", "y", "agent", "test_x", "test_y")
-    missing = [name for name in known[:2] if name not in arrays]
-    missing += [name for name in known[3:] if name not in arrays and set(known[3:]) & arrays.keys()]
-    if missing or arrays.keys() - set(known):
-        raise ValueError(
-            f"{file} has the arrays {', '.join(arrays)}; it needs x and y, may have agent, and "
-            "test_x with test_y"
-        )
-    parts = [_rows(file, arrays, "x", "y")]
-    owners = arrays.get("agent")
-    if owners is not None and owners.shape != parts[0][1].shape:
-        raise ValueError(f"{file}: agent has shape {owners.shape}, y {parts[0][1].shape}")
-    if "test_x" not in arrays:
-        return _split(*parts[0], owners)
-    parts.append(_rows(file, arrays, "test_x", "test_y"))
-    if parts[0][0].shape[1:] != parts[1][0].shape[1:]:
-        raise ValueError(f"{file}: the rows of x and test_x have different shapes")
-    return _Loaded(*parts[0], owners, *parts[1])
-
-
-def _rows(file: Path, arrays: dict[str, np.ndarray], *names: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and their classes: floats as float32; whole numbers, e.g. token ids, as they are."""
-    x, y = (arrays[name] for name in names)
-    if x.ndim < 2 or y.shape != (len(x),) or len(x) == 0:
-        raise ValueError(
-            f"{file}: {names[0]} has shape {x.shape} and {names[1]} {y.shape}; they must have one "
-            "row and one class per example"
-        )
-    if y.dtype.kind not in "iu" or y.min() < 0:
-        raise ValueError(f"{file}: {names[1]} must be whole numbers from 0, the classes")
-    if x.dtype.kind not in "iuf":
-        raise ValueError(f"{file}: {names[0]} has numbers of type {x.dtype}")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"{file}: {names[0]} has entries that are not finite")
-    return x.astype(np.float32 if x.dtype.kind == "f" else np.int64), y
-
-
-def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> _Loaded:
+def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> Rows:
     """Every tenth row, of every owner in turn, is for the test."""
     out = np.arange(len(y)) % TEST_EVERY == TEST_EVERY - 1
     kept = None if owners is None else owners[~out]
-    return _Loaded(x[~out], y[~out], kept, x[out], y[out])
+    return Rows(x[~out], y[~out], kept, x[out], y[out])
 
 
 def _images(pixels: np.ndarray, side: int) -> np.ndarray:

@@ -256,7 +256,7 @@ def explain_divergence(problem: Problem, algorithm: Any) -> str:
         return "use a smaller step size"
     step = float(algorithm.step_size)
     if not (isinstance(problem.loss, LinearLoss) and problem.has_optimum):
-        return "use a smaller step_size, or step_size='auto'"
+        return "use a smaller step_size"
     try:
         limits = step_limits(problem, algorithm)
     except ValueError as error:

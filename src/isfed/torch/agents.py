@@ -169,11 +169,22 @@ class TorchAgents(AddressedAgents):
                 scores[i] = self._score(order, changes[i, : flat.trained], outcome)
                 gradients[i] = outcome.gradients
                 if not self.trouble and not all_finite(change):
-                    self.trouble = (
-                        f"agent {k} ended its turn of round {round_index} with a model that is "
-                        "not finite"
-                    )
+                    self.trouble = self._trouble(k, models[place], round_index)
         return Uploads(changes, scores, gradients, watch, velocity)
+
+    def _trouble(self, agent: int, start: torch.Tensor, round_index: int) -> str:
+        """Why a turn ended in a model that is not finite: its steps, or what it began with."""
+        number = self.first + agent
+        self.network.worker.flat.load(start)
+        losses = self.network.worker.values(*self.data(agent))
+        bad = int((~torch.isfinite(losses)).sum())
+        if bad and round_index == 0:
+            raise ValueError(
+                f"the loss of {bad} of the {len(losses)} examples of agent {number} is not finite "
+                "at the first model: look at these examples, and at what the module makes of them"
+            )
+        where = f"agent {number} ended its turn of round {round_index}"
+        return f"{where} with a model that is not finite"
 
     def _turn(
         self, order: Order, start: torch.Tensor, round_index: int, local: Local

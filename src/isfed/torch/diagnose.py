@@ -60,6 +60,10 @@ class NetworkDiagnosis:
         least = min(self.variance.values())
         return next(way for way in SIMPLEST_FIRST if least >= CLEARLY * self.variance[way])
 
+    def __str__(self) -> str:
+        """The recommendation."""
+        return self.recommendation()
+
     def recommendation(self) -> str:
         """A sentence, and the numbers behind it."""
         code = {
@@ -124,6 +128,11 @@ def diagnose(
     network = problem.loss
     if not isinstance(network, Network):
         raise TypeError(f"diagnose needs a Network, got {type(network).__name__}")
+    if network.optimizer is not None:
+        raise ValueError(
+            "diagnose reads gradients off plain local steps, which an optimizer of the agents does "
+            "not take: give it a problem whose Network has no optimizer"
+        )
     if problem.data.weights is not None:
         raise ValueError("diagnose counts all agents alike: give it data without weights")
     check_active(num_active, problem.num_agents)
@@ -225,14 +234,14 @@ def _drift(problem: Problem, model: np.ndarray, step_size: float, seed: int) -> 
     rules = FedAvg(step_size=step_size, num_active=1).rules(problem.num_agents)
     agents = network.make_agents(problem, rules, seed=seed, repetition=0)
     total, start, noise = np.zeros(model.size), np.zeros(model.size), 0.0
+    trained = agents.num_trained  # buffers have no gradient
     for k in range(problem.num_agents):
         turns = Turns(np.array([k]), model, np.array([step_size]))
         steps = int(problem.local_steps[k])
         pair = [agents.work(turns, i).changes[0] / (-step_size * steps) for i in range(2)]
         total += (pair[0] + pair[1]) / 2.0
         start += agents.gradients(np.array([k]), model)[0]
-        noise += float(((pair[0] - pair[1]) ** 2).sum()) / 4.0
-    trained = agents.num_trained
+        noise += float(((pair[0] - pair[1])[:trained] ** 2).sum()) / 4.0
     apart = (total - start)[:trained] / problem.num_agents
     gradient = start / problem.num_agents
     bias = float(apart @ apart) - noise / problem.num_agents**2

@@ -34,17 +34,26 @@ def mlp(shape: Sequence[int], classes: int, hidden: int) -> nn.Module:
 
 
 def cnn(shape: Sequence[int], classes: int, hidden: int) -> nn.Module:
-    """Two convolutions of 3 x 3 with 8 and 16 channels, then one hidden layer."""
-    if len(shape) != 2:
-        raise ValueError(f"a cnn needs images, got rows of shape {tuple(shape)}")
-    high, wide = shape[0] // 4, shape[1] // 4
+    """Two convolutions of 3 x 3 with 8 and 16 channels, then one hidden layer.
+
+    For images of shape (height, width) or (channels, height, width).
+    """
+    if len(shape) not in (2, 3) or min(shape[-2:]) < 4:
+        raise ValueError(
+            "a cnn needs images of at least 4 x 4 pixels, (height, width) or (channels, height, "
+            f"width), got rows of shape {tuple(shape)}"
+        )
+    high, wide = shape[-2] // 4, shape[-1] // 4
+    channels = shape[0] if len(shape) == 3 else 1
+    front = [] if len(shape) == 3 else [nn.Unflatten(1, (1, shape[0]))]
     return nn.Sequential(
-        nn.Unflatten(1, (1, shape[0])), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        *front, nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(16 * high * wide, hidden), nn.ReLU(), nn.Linear(hidden, classes),
     )  # fmt: skip
 
 
+_WANTED = "it must be a function of shape, classes and hidden that returns an nn.Module"
 MODELS: dict[str, MakeModel] = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
 
 
@@ -64,9 +73,15 @@ def find_model(name: str) -> MakeModel:
             f"model={name!r} must be one of {', '.join(MODELS)}, or package.module:function"
         )
     try:
-        return import_named(name)
+        found = import_named(name)
+        signature(found).bind((1,), 2, 3)
     except ValueError as error:
         raise ValueError(f"model={error}") from error
+    except TypeError as error:
+        raise ValueError(f"model={name!r}: {error}; {_WANTED}") from error
+    if isinstance(found, nn.Module):
+        raise ValueError(f"model={name!r} is a module; {_WANTED}")
+    return found
 
 
 def find_optimizer(name: str, options: Mapping[str, float]) -> Callable[..., torch.optim.Optimizer]:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from isfed.torch.check import (
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
 from isfed.torch.hits import hits_of
+from isfed.torch.identity import shown
 from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
 from isfed.torch.worker import Trial, Worker, per_example
@@ -109,12 +109,11 @@ class Network:
 
     def __repr__(self) -> str:
         """What the network computes, the same in every process: fingerprints are made of it."""
-        shape = hashlib.sha256(repr(self.worker.module).encode()).hexdigest()[:12]
-        loss = repr(self.loss) if isinstance(self.loss, nn.Module) else _name(self.loss)
+        with seeded(self.seed):
+            module = shown(self.make_module())
         return (
-            f"Network({type(self.worker.module).__name__} {shape}, {self.num_params()} parameters, "
-            f"loss={loss}, score={self.score!r}, optimizer={_name(self.optimizer)}, "
-            f"seed={self.seed})"
+            f"Network({module}, {self.num_params()} parameters, loss={shown(self.loss)}, "
+            f"score={self.score!r}, optimizer={shown(self.optimizer)}, seed={self.seed})"
         )
 
     @property

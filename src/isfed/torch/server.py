@@ -27,6 +27,16 @@ class TorchServer:
 
     optimizer: Callable[..., torch.optim.Optimizer]
 
+    def __post_init__(self) -> None:
+        try:
+            self.step(self.start(1), np.zeros(1), np.zeros(1))
+        except Exception as error:  # it is the user's, and may raise anything
+            raise TypeError(
+                "optimizer must be a function from parameters to a torch.optim.Optimizer that "
+                "steps by gradients alone, e.g. partial(torch.optim.Adam, lr=0.01): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     @property
     def name(self) -> str:
         """That of the optimiser's class."""
@@ -69,6 +79,16 @@ class TorchSchedule:
     scheduler: Callable[[Any], Any]
     _known: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self(1)
+        except Exception as error:  # it is the user's, and may raise anything
+            raise TypeError(
+                "scheduler must be a function from an optimizer to a scheduler that steps once "
+                "per round without arguments, e.g. partial(CosineAnnealingLR, T_max=100): "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": [], "_made": []}

@@ -25,6 +25,7 @@ from isfed.simulate.history import DivergenceError, History
 from isfed.simulate.run import check_run, make_run
 from isfed.torch.evaluate import Evaluate, Evaluation
 from isfed.torch.files import save_model
+from isfed.torch.identity import shown
 from isfed.torch.network import Network
 from isfed.torch.trackers import Point
 
@@ -81,10 +82,18 @@ def _schedules(algorithm: Any, rounds: int) -> Iterator[list[Any]]:
         algorithm = getattr(algorithm, "algorithm", None)
 
 
+def _servers(algorithm: Any) -> Iterator[str]:
+    """The optimizers of the cloud in a method around others."""
+    while algorithm is not None:
+        yield shown(getattr(getattr(algorithm, "server", None), "optimizer", None))
+        algorithm = getattr(algorithm, "algorithm", None)
+
+
 def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any) -> str:
     """What a checkpoint must agree with: all that decides the numbers."""
     problem = run.problem
     record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
+    record += "".join(_servers(algorithm))
     steps = list(_schedules(algorithm, rounds))  # two functions may look alike
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
     choices = (problem.loss, record, steps, rounds, seed, work, measure.every)
@@ -177,7 +186,8 @@ class _Course:
         point = Point(
             done, *self.found[place], self.recording.seconds, _megabytes(self.run), better, params
         )
-        asked = [callback(point) is True for callback in self.callbacks]  # all of them are told
+        told = [callback(point) for callback in self.callbacks]  # all of them
+        asked = [isinstance(said, bool | np.bool_) and bool(said) for said in told]
         self.stopped = self.stopped or any(asked)
         return self.stopped
 
@@ -304,9 +314,10 @@ def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> Histor
     try:
         return drive(run, recording, save=save, stop=course)
     except DivergenceError as error:
-        if course.folder is None or known:
+        if course.folder is None:
             raise
-        course.save("last", run.params[0])
+        if not known:
+            course.save("last", run.params[0])
         error.args = (f"{error}; the last finite model is in {course.path('last')}",)
         raise
 
