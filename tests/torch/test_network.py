@@ -454,3 +454,32 @@ def test_regression_and_class_probabilities():
     assert trial(linear, y=shares).data.targets.dtype == np.float32
     ignored = nn.CrossEntropyLoss(reduction="none", ignore_index=2)
     assert trial(lambda: nn.Linear(4, 2), ignored, y=Y).num_params == 10
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "said"),
+    [
+        (nn.Softmax(1), nn.CrossEntropyLoss, "leave nn.Softmax out"),
+        (nn.Identity(), nn.NLLLoss, r"end it with nn\.LogSoftmax"),
+    ],
+)
+def test_softmax_twice_or_not_at_all_is_a_warning(last, loss, said):
+    data = FederatedData(np.eye(4), np.arange(4) % 3, np.array([0, 4]))
+    make = lambda: nn.Sequential(nn.Linear(4, 3), last)  # noqa: E731
+    with pytest.warns(UserWarning, match=said):
+        Problem(data, Network(make, loss(reduction="none")))
+
+
+def test_the_right_ends_are_no_warning(recwarn):
+    data = FederatedData(np.eye(4), np.arange(4) % 3, np.array([0, 4]))
+    Problem(data, Network(lambda: nn.Linear(4, 3)))
+    logs = lambda: nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(1))  # noqa: E731
+    Problem(data, Network(logs, nn.NLLLoss(reduction="none")))
+    assert not recwarn.list
+
+
+def test_classes_as_floats_are_said_to_a_loss_of_ones_own():
+    data = FederatedData(np.eye(4), np.arange(4.0) % 3, np.array([0, 4]))
+    loss = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none")  # noqa: E731
+    with pytest.raises(ValueError, match=r"give whole numbers: targets\.astype\(int\)"):
+        Problem(data, Network(lambda: nn.Linear(4, 3), loss))

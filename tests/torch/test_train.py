@@ -461,3 +461,15 @@ def test_a_module_that_returns_nan_later_is_blamed_and_not_the_step_size():
     said = r"the loss of \d+ of the \d+ examples of agent \d is not finite at the first model"
     with pytest.raises(ValueError, match=said):
         train(problem, FedAvg(step_size=0.1, num_active=4), rounds=3)
+
+
+def test_a_training_says_in_one_line_what_it_came_to():
+    found = train(make_problem(), FEDAVG, rounds=4, every=2, test=TEST)
+    best = found.accuracy[found.rounds.tolist().index(found.best_round)]
+    assert (
+        repr(found)
+        == f"Training(4 rounds, best accuracy {best:.1%} after round {found.best_round})"
+    )
+    assert repr(train(make_problem(), FEDAVG, rounds=2)) == "Training(2 rounds)"
+    stopped = train(make_problem(), FEDAVG, rounds=4, every=1, callbacks=[lambda _: True])
+    assert repr(stopped) == "Training(1 round, stopped)"

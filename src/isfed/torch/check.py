@@ -192,6 +192,27 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
     return outputs
 
 
+def warn_of_softmax(loss: Any, outputs: Tensor) -> None:
+    """Warn where softmax seems to be there twice, or not at all: it trains, but badly."""
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        return
+    near: Any = {"rtol": 1e-3, "atol": 1e-3}
+    one = torch.ones(len(outputs), dtype=outputs.dtype, device=outputs.device)
+    shares = bool((outputs >= 0.0).all()) and torch.allclose(outputs.sum(1), one, **near)
+    if isinstance(loss, nn.CrossEntropyLoss) and shares:
+        warnings.warn(
+            "the outputs of the module sum to 1, as after nn.Softmax: CrossEntropyLoss takes the "
+            "softmax itself; leave nn.Softmax out",
+            stacklevel=2,
+        )
+    if isinstance(loss, nn.NLLLoss) and not torch.allclose(outputs.exp().sum(1), one, **near):
+        warnings.warn(
+            "NLLLoss takes logarithms of probabilities, which the outputs of the module are not: "
+            "end it with nn.LogSoftmax(1), or use CrossEntropyLoss",
+            stacklevel=2,
+        )
+
+
 def _writes_when_evaluated(worker: Worker, x: Tensor) -> bool:
     rows = torch.cat([x, x])
     before = rows._version
@@ -213,9 +234,11 @@ def _loss_shape(worker: Worker, outputs: Tensor, targets: Tensor, y: Tensor) -> 
         check_labels(worker.loss, y.cpu().numpy(), outputs)
         raise
     except (RuntimeError, TypeError, ValueError) as error:
+        whole = targets.is_floating_point() and bool((targets == targets.round()).all())
+        hint = "; if they are classes, give whole numbers: targets.astype(int)" if whole else ""
         raise ValueError(
             f"the loss cannot take outputs of shape {tuple(outputs.shape)} with targets of shape "
-            f"{tuple(targets.shape)} and {targets.dtype}: {error}"
+            f"{tuple(targets.shape)} and {targets.dtype}: {error}{hint}"
         ) from error
     if losses.dim() < 1 or len(losses) != len(outputs):
         raise ValueError(

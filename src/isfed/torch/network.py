@@ -26,6 +26,7 @@ from isfed.torch.check import (
     check_labels,
     check_optimizer,
     targets_for,
+    warn_of_softmax,
 )
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
@@ -183,6 +184,7 @@ class Network:
         with seeded(self.seed):
             outputs = check_batch(worker, x, y)
             check_labels(self.loss, targets, outputs)
+            warn_of_softmax(self.loss, outputs)
             if worker.watch is not None:
                 other = _other_row(features)
                 if other is not None:

@@ -61,6 +61,19 @@ class Training:
     stopped: bool
     history: History
 
+    def __repr__(self) -> str:
+        """In one line; the arrays are for those who ask for them."""
+        count = self.history.rounds
+        found = f"Training({count} round{'' if count == 1 else 's'}"
+        found += ", stopped" if self.stopped else ""
+        if self.rounds.size and not np.isnan(self.loss).all():
+            place = int(np.flatnonzero(self.rounds == self.best_round)[0])
+            best = f"loss {self.loss[place]:.4g}"
+            if not np.isnan(self.accuracy[place]):
+                best = f"accuracy {self.accuracy[place]:.1%}"
+            found += f", best {best} after round {self.best_round}"
+        return f"{found})"
+
 
 class _Nothing:
     """The measure of a training without test rows."""
