@@ -38,7 +38,9 @@ def told() -> RunProgress:
 
 
 def lines(told: RunProgress) -> list[str]:
-    return told.console.file.getvalue().splitlines()
+    file = told.console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue().splitlines()
 
 
 def test_a_long_stage_tells_its_speed(clocks, told):
