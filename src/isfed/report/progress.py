@@ -114,7 +114,11 @@ class RunProgress:
         if new <= 0 or spent <= 0.0:
             return ""
         overall, left = self._left(), (self.work - self.done) * spent / new
-        said = f"{left:.0f} s left" if overall is None else f"{_time(overall)} left in all"
+        said = (
+            f"{left:.0f} s left in this stage"
+            if overall is None
+            else f"{_time(overall)} left in all"
+        )
         return f", {new / spent:,.0f} rounds/s, {said}"
 
 
