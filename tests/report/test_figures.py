@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from isfed.experiments.results import Results
+from isfed.experiments.results import Measurements, Results
 from isfed.report.figures import _crossings, _smooth, heterogeneity_figure, save_figure
+from isfed.report.networks import draw_accuracy
 
 
 def test_smoothing_keeps_a_line_and_the_length():
@@ -41,3 +42,13 @@ def test_the_same_figure_makes_the_same_files(tmp_path):
         axes.legend()
         contents.append([path.read_bytes() for path in save_figure(figure, tmp_path, "x")])
     assert contents[0] == contents[1]
+
+
+def test_bands_of_an_accuracy_end_where_it_does():
+    curve = Measurements(np.array([0, 1]), np.array([0.02, 0.99]), np.array([0.1, 0.1]))
+    figure, axes = plt.subplots()
+    draw_accuracy(axes, {"FedAvg": curve}, ["FedAvg"])
+    (band,) = axes.collections
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    assert (heights.min(), heights.max()) == (0.0, 100.0)
+    plt.close(figure)

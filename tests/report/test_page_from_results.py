@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from isfed.cli.app import app
 from isfed.experiments import load_results
-from isfed.report.from_results import page_data, verdict, warnings
+from isfed.experiments.results import StepSearch
+from isfed.report.from_results import edge_lines, page_data, verdict, warnings
 from isfed.report.page import page
 from isfed.report.pair import differences, pair_data
 
@@ -214,11 +215,32 @@ def test_warnings(tmp_path):
     assert diverged == "a diverged in round 77; use a smaller step size than 0.01."
     assert moving.startswith("Not settled at the end: b.")
     assert unknown.endswith("no optimum.")
-    assert edge.startswith("The best step size of b (0.5) is at the edge")
+    assert (
+        edge
+        == "Only two step sizes were tried for each algorithm; a better one may lie beyond them."
+    )
     tried = page_data(results).tables[0]
     assert [[cell.text for cell in cells] for cells in tried.rows] == [
         ["b", "0.25", "2", ""], ["b", "0.5", "1", "best"],
     ]  # fmt: skip
+
+
+def search(best: float, *steps: float) -> StepSearch:
+    return StepSearch(best, dict.fromkeys(steps, 1.0))
+
+
+def test_step_sizes_at_the_edge_are_one_line(folder):
+    results = load_results(folder)
+    found = {
+        "a": search(0.5, 0.1, 0.3, 0.5), "b": search(0.3, 0.1, 0.3, 0.5),
+        "c, d": search(0.1, 0.1, 0.3, 0.5), "e": search(0.03, 0.03),
+    }  # fmt: skip
+    assert list(edge_lines(replace(results, searches=found))) == [
+        "The best step size is at the edge of those tried for a (0.5); c, d (0.1): a better one "
+        "may lie beyond."
+    ]
+    fixed = {"e": search(0.03, 0.03)}  # nothing was chosen
+    assert list(edge_lines(replace(results, searches=fixed))) == []
 
 
 def test_two_folders_as_a_page(folder, tmp_path):

@@ -75,6 +75,7 @@ def test_the_error_in_decibels_is_the_slope_times_the_error():
     above, below = decibels(0.0202), decibels(0.0198)
     assert steady.stderr_db == pytest.approx((above - below) / 2, rel=1e-4)  # second order: 1e-4
     assert Steady(0.0, 0.0, 10).stderr_db == 0.0
+    assert np.isnan(Steady(np.nan, np.nan, 0).stderr_db)  # not known, and so null in summary.json
 
 
 @pytest.mark.parametrize("engine", ["kernel", "objects"])

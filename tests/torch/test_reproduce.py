@@ -2,6 +2,8 @@
 
 # pyright: reportMissingImports=false
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -39,6 +41,14 @@ def test_it_runs_draws_and_goes_on(run, tmp_path):
         assert (folder / name).stat().st_size > 0
     assert "drift" in found.output
     assert "FedAvg's final accuracy" in found.output
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "nothing to compare" not in page
+    assert "optimum" not in page
+    assert "FedAvg&#x27;s final accuracy" in page
+    assert page.count("at the edge") == 0  # of two step sizes each is
+    assert page.count("Only two step sizes were tried") == 1
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {row["msd_stderr_db"] for row in summary["algorithms"]} == {None}
     again = run("--quick", "--rounds", "4", "--resume")
     assert again.exit_code == 0, again.output
     assert run("--quick", "--rounds", "4").exit_code != 0  # it would write over results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,8 @@ from isfed.problems import Problem, Softmax
 from isfed.problems.devices import Synthetic
 from isfed.simulate import Measure
 
-ROWS = ("digits", "mnist", "fashion-mnist", "writers", "synthetic")
+IMAGES = ("mnist", "fashion-mnist", "writers")  # those of which `side` is the size
+ROWS = ("digits", *IMAGES, "synthetic")
 HELD_OUT_EVERY = 5
 
 
@@ -259,6 +261,20 @@ def _images(pixels: np.ndarray, side: int) -> np.ndarray:
     if side == 14:
         pixels = pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4))
     return pixels
+
+
+def unused_keys(problem: Mapping[str, Any]) -> set[str]:
+    """The keys of a [problem] of networks that play no role beside the others."""
+    rows = problem.get("rows")
+    dealt = {"writers": {"num_agents", "partition"}, "synthetic": {"partition"}}
+    unused = {"local_steps" if problem.get("passes") else "passes"} | dealt.get(str(rows), set())
+    if rows not in IMAGES:
+        unused.add("side")
+    if problem.get("model") == "softmax":
+        unused.add("hidden")
+    if problem.get("compiled"):
+        unused |= {"score", "optimizer", "momentum", "weight_decay", "device"}
+    return unused
 
 
 DATA.add("network", NetworkData)

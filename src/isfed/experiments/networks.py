@@ -198,17 +198,23 @@ def quick(study: NetworkStudy) -> NetworkStudy:
         changes["passes"] = 1
     else:
         changes["local_steps"] = min(source.local_steps, 10)
-    work = (
-        f"{changes.get('passes', 0)} pass" if source.passes else f"{changes['local_steps']} steps"
-    )
     small = replace(
         setting,
-        title=f"{setting.title} (quick: smaller images, {work} per turn)",
+        title=f"{setting.title} ({_quick_words(source, changes)})",
         source=replace(source, **changes),
         rounds=min(setting.rounds, 30),
         grid=setting.grid[-2:] if setting.fixed is None else setting.grid,
     )
     return replace(study, setting=small, repetitions=2, grid_rounds=10, grid_repetitions=1, widen=0)
+
+
+def _quick_words(source: NetworkData, changes: Mapping[str, Any]) -> str:
+    """What `quick` changes of the work: only what was different before."""
+    words = {"side": "smaller images", "passes": "1 pass per turn"}
+    words["local_steps"] = f"{changes.get('local_steps')} steps per turn"
+    changed = {key for key, value in changes.items() if value != getattr(source, key)}
+    told = [word for key, word in words.items() if key in changed]
+    return f"quick: {', '.join(told)}" if told else "quick"
 
 
 def run_networks(study: NetworkStudy, folder: Path, **options: Any) -> Results:

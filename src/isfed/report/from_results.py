@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from isfed.experiments.folder import COMMAND, CONFIG
+from isfed.experiments.network_data import unused_keys
 from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.comparison import agreement_line
 from isfed.report.diagnosis import step_lines, sure_line
+from isfed.report.measured import deciding, measured_verdict
+from isfed.report.networks import networks_verdict
 from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
 from isfed.report.page_tables import further_tables, points
 from isfed.report.quantities import (
@@ -41,10 +44,9 @@ NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a compariso
 
 def ordered(results: Results) -> list[Quantity]:
     """What can be drawn, and first what the verdict speaks of."""
-    found = quantities(results)
-    if results.kind == "comparison":  # of the loss
-        found = sorted(found, key=lambda quantity: quantity.key != "excess")
-    return list(found)
+    measure = deciding(results)
+    first = "excess" if results.kind == "comparison" else measure.key if measure else ""
+    return sorted(quantities(results), key=lambda quantity: quantity.key != first)
 
 
 def page_data(results: Results) -> PageData:
@@ -121,13 +123,15 @@ def summary_line(results: Results) -> str:
 
 
 def verdict(results: Results) -> str:
-    """The answer in one sentence: that of the folder, or who is lowest by how much."""
+    """The answer in one sentence: that of the folder, or who is best by how much."""
     for key in ("verdict", "recommendation"):
         if results.summary.get(key):
             return str(results.summary[key])
     parts = by_problem(results)
     if len(parts) > 1:
         return " ".join(f"On {problem}: {verdict(part)}" for problem, part in parts)
+    if measure := deciding(results):
+        return measured_verdict(results, measure)
     rows = [a for a in results.algorithms if math.isfinite(a.number("gain_db"))]
     if len(rows) < 2:
         return "There is nothing to compare: fewer than two algorithms ended with a known level."
@@ -154,8 +158,11 @@ def verdict(results: Results) -> str:
 def advice(results: Results) -> Iterator[str]:
     """Of a diagnosis: how sure it is, the step size to begin with, the other ways to sample.
 
-    Of a comparison: what a diagnosis predicts, and why that differs.
+    Of a comparison: what a diagnosis predicts, and why that differs. Of networks: the rounds to
+    FedAvg's accuracy.
     """
+    if results.summary.get("networks"):
+        yield from networks_verdict(results)
     if results.kind == "comparison" and (line := agreement_line(results)):
         yield line
     if "settling_rounds" not in results.summary or results.summary.get("degenerate"):
@@ -181,14 +188,23 @@ def warnings(results: Results) -> Iterator[str]:
             "who is faster, not who ends lower: use more rounds."
         )
     yield from results.summary.get("remarks", ())
-    if results.summary.get("no_msd"):
+    if results.summary.get("no_msd") and deciding(results) is None:
         yield f"The distance to the optimum is not known: {results.summary['no_msd']}"
-    for name, search in results.searches.items():
-        if search.at_edge:
-            yield (
-                f"The best step size of {name} ({search.best:.3g}) is at the edge of those tried; "
-                "a better one may lie beyond."
-            )
+    yield from edge_lines(results)
+
+
+def edge_lines(results: Results) -> Iterator[str]:
+    """Whose best step size is at the edge of those tried, in one line; of two both are."""
+    tried = {n: s for n, s in results.searches.items() if len(s.losses) > 1}  # else none was chosen
+    if tried and all(len(search.losses) == 2 for search in tried.values()):
+        yield "Only two step sizes were tried for each algorithm; a better one may lie beyond them."
+        return
+    edge = [f"{name} ({s.best:.3g})" for name, s in tried.items() if s.at_edge]
+    if edge:
+        yield (
+            f"The best step size is at the edge of those tried for {'; '.join(edge)}: a better one "
+            "may lie beyond."
+        )
 
 
 def data_account(results: Results) -> Iterator[tuple[str, str]]:
@@ -201,6 +217,9 @@ def data_account(results: Results) -> Iterator[tuple[str, str]]:
         yield from (("", _words(line)) for line in account)
         return
     said = results.summary.get("setting") or results.config.get("problem") or {}
+    if said.get("data") == "network":
+        unused = unused_keys(said)
+        said = {key: value for key, value in said.items() if key not in unused}
     for key, value in flat(said):
         yield key.replace("_", " "), _words(value)
 
@@ -247,37 +266,52 @@ def _figure(results: Results, quantity: Quantity, problem: str = "") -> Figure:
     return Figure(
         title, quantity.label, axes, series, table, band=bands(results),
         logarithmic=True if quantity.key in ("msd", "excess") else None,
+        linear_only=quantity.linear_only,
     )  # fmt: skip
 
 
 def _levels(results: Results, quantity: Quantity) -> PageTable:
-    """Every algorithm: where it ended, how far below the first, what it cost."""
+    """Every algorithm: where it ended, how far beyond the first, what it cost."""
     first = results.algorithms[0]
-    level, level_error = quantity.level(first)
     needed = quantity.key == "excess" and "rounds" in first.summary
     base = "FedAvg there" if results.kind == "heterogeneity" else first.name
-    columns = ["algorithm", "step size", quantity.level_name, f"below {base}", "settled"]
+    way = "above" if quantity.rising else "below"
+    unit = f" ({quantity.gap_unit})" if quantity.rising else ""
+    settling = not results.summary.get("no_msd")  # it is the msd that settles
+    columns = ["algorithm", "step size", quantity.level_name, f"{way} {base}{unit}"]
+    columns += ["settled"] if settling else []
     columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
     # No seconds: a page of the same results is the same page (they are in times.json).
     columns += ["uploads per round", "gradients per round"]
     rows = []
     for algorithm in results.algorithms:
         value, error = quantity.level(algorithm)
-        below = level_cell(level - value, math.hypot(level_error, error), quantity.unit)
-        if quantity.key == "msd":  # over FedAvg at the same point, in a study of many problems
-            number = algorithm.number
-            below = level_cell(number("gain_db"), number("gain_stderr_db"), "dB")
         cells = [
             Cell(algorithm.name),
             number_cell(algorithm.step_size, ".3g"),
             _level(algorithm, value, error, quantity.unit),
-            Cell("") if algorithm is first else below,
-            Cell({True: "yes", False: "no", None: "unknown"}[algorithm.settled]),
+            Cell("") if algorithm is first else _beyond(quantity, algorithm, first),
         ]
+        if settling:
+            cells.append(Cell({True: "yes", False: "no", None: "unknown"}[algorithm.settled]))
         cells += [_reached(algorithm.summary.get(key)) for key in NEEDED] if needed else []
         cells += [number_cell(algorithm.number(f"{k}_per_round")) for k in NEEDED[1:]]
         rows.append(tuple(cells))
     return PageTable(f"{quantity.title}, with standard errors", tuple(columns), tuple(rows))
+
+
+def _beyond(quantity: Quantity, algorithm: AlgorithmResult, first: AlgorithmResult) -> Cell:
+    """How much better than the first: above it where more is better, else below it."""
+    if quantity.key == "msd":  # over FedAvg at the same point, in a study of many problems
+        number = algorithm.number
+        return level_cell(number("gain_db"), number("gain_stderr_db"), "dB")
+    (value, error), (level, level_error) = map(quantity.level, (algorithm, first))
+    spread = math.hypot(error, level_error)
+    if not quantity.rising:
+        return level_cell(level - value, spread, quantity.unit)
+    cell = level_cell(value - level, spread, quantity.gap_unit)
+    sign = "+" if value > level else ""
+    return Cell(sign + cell.text.removesuffix(f" {quantity.gap_unit}"), cell.value)
 
 
 def _level(algorithm: AlgorithmResult, value: float, error: float, unit: str) -> Cell:

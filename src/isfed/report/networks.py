@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from rich.table import Table
 
+from isfed.base.words import plain_number
 from isfed.experiments.networks import first_round
 from isfed.experiments.results import Measurements, Results
 from isfed.report.figures import save_figure
@@ -47,7 +49,7 @@ def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterabl
             marker=marker, markersize=4.5, markerfacecolor="white",
             markevery=(place * gap // 6, gap), label=name,
         )  # fmt: skip
-        low, high = curve.mean - 2 * curve.stderr, curve.mean + 2 * curve.stderr
+        low, high = (np.clip(curve.mean + way * curve.stderr, 0.0, 1.0) for way in (-2.0, 2.0))
         axes.fill_between(curve.rounds, 100 * low, 100 * high, color=colour, alpha=0.1, linewidth=0)
     axes.grid(alpha=0.3)
 
@@ -76,8 +78,8 @@ def networks_table(results: Results) -> Table:
     table.add_column("method", no_wrap=True)
     table.add_column("step", justify="right")
     table.add_column("accuracy", justify="right")
-    for target in rows[0]["targets"]:
-        table.add_column(f"{100 * target['accuracy']:g}%", justify="right")
+    for name in target_names(rows):
+        table.add_column(name, justify="right")
     for row in rows:
         if row["diverged"]:
             table.add_row(row["name"], f"{row['step_size']:.3g}", "diverged")
@@ -86,7 +88,7 @@ def networks_table(results: Results) -> Table:
             row["name"],
             f"{row['step_size']:.3g}",
             percent(row["accuracy"], row["accuracy_stderr"]),
-            *(_reached(target) for target in row["targets"]),
+            *(reached(target) for target in row["targets"]),
         )
     return table
 
@@ -100,10 +102,21 @@ def percent(accuracy: float, error: float | None) -> str:
     return f"{100 * accuracy:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
-def _reached(target: dict[str, Any]) -> str:
+def target_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fixed accuracies as headings."""
+    return [f"{100 * target['accuracy']:g}%" for target in rows[0]["targets"]]
+
+
+def reached(target: Mapping[str, Any]) -> str:
+    """The rounds to an accuracy, and the megabytes and seconds that they took.
+
+    >>> reached({"rounds": 5, "megabytes": 0.2442, "seconds": 1234.5}), reached({"rounds": None})
+    ('5 (0.244, 1,230)', '-')
+    """
     if target["rounds"] is None:
         return "-"
-    return f"{target['rounds']} ({target['megabytes']:.0f}, {target['seconds']:.0f})"
+    cost = (plain_number(target[key], 3) for key in ("megabytes", "seconds"))
+    return f"{target['rounds']} ({', '.join(cost)})"
 
 
 def networks_verdict(results: Results) -> list[str]:
@@ -139,8 +152,12 @@ def verdict_lines(
     if not first:
         return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
     told = "; ".join(f"{name} {count}" for name, count in first.items())
-    best = next(iter(first))
+    least = min(first.values())
+    best = [name for name, count in first.items() if count == least]
+    after = f"after {100 * least / rounds:.0f}% of the rounds"
     return [
         f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {told}.",
-        f"The first is {best}, after {100 * first[best] / rounds:.0f}% of the rounds.",
+        f"The first is {best[0]}, {after}."
+        if len(best) == 1
+        else f"The first, {after}: {'; '.join(best)}.",  # one of the names has a comma
     ]

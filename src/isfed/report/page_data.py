@@ -85,6 +85,7 @@ class Figure:
     table: the numbers.
     band: what the bands around the curves are.
     logarithmic: how the vertical axis is shown first; None: as the numbers suggest.
+    linear_only: whether the reader is not offered a logarithmic axis.
     notes: sentences below the figure.
     """
 
@@ -95,6 +96,7 @@ class Figure:
     table: PageTable
     band: str = ""
     logarithmic: bool | None = None
+    linear_only: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

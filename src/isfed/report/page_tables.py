@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isfed.base.words import plain_number
 from isfed.experiments.results import Results
+from isfed.report.networks import (
+    accuracy_curves,
+    percent,
+    reached,
+    rounds_to_fedavg,
+    target_names,
+)
 from isfed.report.page_data import Cell, PageTable
 from isfed.report.quantities import level_cell, number_cell
 from isfed.report.ways import WORDS
@@ -24,9 +31,34 @@ HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-o
 def further_tables(results: Results) -> Iterator[PageTable]:
     """Every table that the folder has the numbers for, and that belongs to no figure."""
     tables: tuple[Callable[[Results], PageTable | None], ...] = (
-        held_out, step_sizes, options, ways, drawn_most,
+        networks, held_out, step_sizes, options, ways, drawn_most,
     )  # fmt: skip
     yield from (found for table in tables if (found := table(results)) is not None)
+
+
+def networks(results: Results) -> PageTable | None:
+    """Of networks: what it took to reach fixed accuracies, and FedAvg's final one."""
+    rows = results.summary.get("networks")
+    if not rows:
+        return None
+    first = rounds_to_fedavg(rows, accuracy_curves(results))
+    columns = ("method", "step size", "accuracy (%)", *target_names(rows), "as FedAvg")
+    return PageTable(
+        "Rounds (MB, s) to an accuracy, and rounds to FedAvg's final one",
+        columns, tuple(_network_cells(row, first.get(row["name"])) for row in rows),
+    )  # fmt: skip
+
+
+def _network_cells(row: Mapping[str, Any], as_fedavg: int | None) -> tuple[Cell, ...]:
+    named = Cell(row["name"]), number_cell(row["step_size"], ".3g")
+    if row["diverged"]:
+        return (*named, Cell("diverged"), *(Cell("") for _ in row["targets"]), Cell(""))
+    return (
+        *named,
+        Cell(percent(row["accuracy"], row["accuracy_stderr"]), row["accuracy"]),
+        *(Cell(reached(target), target["rounds"]) for target in row["targets"]),
+        Cell("" if as_fedavg is None else str(as_fedavg), as_fedavg),
+    )
 
 
 def step_sizes(results: Results) -> PageTable | None:

@@ -93,7 +93,7 @@ def _verdict(
     if not clear:
         return f"{said}; no algorithm ends elsewhere by more than two standard errors."
     name, change, error = max(clear, key=lambda row: abs(row[1]))
-    cell = level_cell(abs(change), error, shared[0].unit).text
+    cell = level_cell(abs(change), error, shared[0].gap_unit).text
     way = "below" if change < 0.0 else "above"
     return (
         f"{said}; {len(clear)} of {len(moved)} algorithms end elsewhere, most of all {name}: "
@@ -137,6 +137,7 @@ def _figure(pair: Pair, labels: tuple[str, str], quantity: Quantity) -> Figure:
         quantity.title, quantity.label, axes, tuple(s for s in found if s is not None),
         _levels(pair, labels, quantity, list(colours)), band=band,
         logarithmic=True if quantity.key in ("msd", "excess") else None,
+        linear_only=quantity.linear_only,
     )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def _levels(pair: Pair, labels: tuple[str, str], quantity: Quantity, names: list
             levels.append(level_cell(*level, quantity.unit))
         both = name in _common(pair)
         change = _difference(pair, name, quantity) if both else (math.nan, math.nan)
-        rows.append((Cell(name), *levels, level_cell(*change, quantity.unit)))
+        rows.append((Cell(name), *levels, level_cell(*change, quantity.gap_unit)))
     columns = ("algorithm", *labels, f"{labels[1]} less {labels[0]}")
     caption = f"{quantity.level_name}; the errors of differences are those of independent runs"
     return PageTable(caption[:1].upper() + caption[1:], columns, tuple(rows))

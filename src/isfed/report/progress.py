@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -44,7 +45,8 @@ class RunProgress:
         self.name = ""
         self.work = self.done = self.first = 0
         self.total = self.finished = self.fresh = 0  # of all stages; fresh: done since the start
-        self.began = self.spoke = self.started = working_clock()
+        self.began = self.started = working_clock()
+        self.spoke = time.monotonic()  # who waits, waits while anything is compiled too
         self.shown = False
 
     def __enter__(self) -> RunProgress:
@@ -77,11 +79,13 @@ class RunProgress:
         self.finished += self.done
         self.fresh += self.done - self.first
         self.name, self.work, self.done, self.first = name, work, done, done
-        self.began = self.spoke = working_clock()
+        self.began = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)
         if not self.shown and self.console.is_terminal:
             self.bar.start()
             self.shown = True
+        # Here too: many stages that are shorter than that would otherwise go by in silence.
+        self._speak()
 
     def advance(self, work: int) -> None:
         """That much more is done."""
@@ -91,18 +95,31 @@ class RunProgress:
             left = self._left()
             if left is not None:
                 self.bar.update(self.task, description=f"{self.name} ({_time(left)} left in all)")
-        now = working_clock()
-        if not self.console.is_terminal and now - self.spoke > LINE_SECONDS:
-            self.spoke = now
-            speed = (self.done - self.first) / (now - self.began)
-            overall = self._left()
-            left = (self.work - self.done) / max(speed, 1e-9)
-            said = f"{left:.0f} s left" if overall is None else f"{_time(overall)} left in all"
-            self.console.print(
-                f"{self.name}: {100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds "
-                f"(of all repetitions), {speed:,.0f} rounds/s, {said}",
-                highlight=False,
-            )
+        self._speak()
+
+    def _speak(self) -> None:
+        """A line where there is no bar, if the last one was a while ago."""
+        now = time.monotonic()
+        if self.console.is_terminal or now - self.spoke <= LINE_SECONDS:
+            return
+        self.spoke = now
+        done = f"{100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds"
+        self.console.print(
+            f"{self.name}: {done} (of all repetitions){self._pace()}", highlight=False
+        )
+
+    def _pace(self) -> str:
+        """The speed of this stage and the time left; nothing before its first round is done."""
+        new, spent = self.done - self.first, working_clock() - self.began
+        if new <= 0 or spent <= 0.0:
+            return ""
+        overall, left = self._left(), (self.work - self.done) * spent / new
+        said = (
+            f"{left:.0f} s left in this stage"
+            if overall is None
+            else f"{_time(overall)} left in all"
+        )
+        return f", {new / spent:,.0f} rounds/s, {said}"
 
 
 def _time(seconds: float) -> str:

@@ -13,9 +13,11 @@ from isfed.experiments.results import AlgorithmResult, Results
 from isfed.report.page_data import Cell, Series
 
 BAND = 2.0  # standard errors
+DECIMALS = {"dB": 2, "%": 1, "percentage points": 1}  # by unit; other levels by their digits
 LABELS = {  # title and label of what the commands measure
     "excess": ("Loss above the optimum", "risk minus the lowest possible risk"),
     "loss": ("Loss", "mean loss"),
+    "accuracy": ("Accuracy", "rows classified correctly, %"),
     "test_error": ("Test error", "share of wrong test rows"),
     "balanced_error": ("Balanced test error", "mean over classes of the share of wrong test rows"),
 }
@@ -41,6 +43,8 @@ class Quantity:
     level_name: what its level is.
     curve: of an algorithm; None if it was not measured.
     level: of an algorithm, with its standard error; nan where there is none.
+    rising: whether more of it is better.
+    bounds: of what it can be; bands end there.
     """
 
     key: str
@@ -50,6 +54,18 @@ class Quantity:
     level_name: str
     curve: Callable[[AlgorithmResult], Curve | None]
     level: Callable[[AlgorithmResult], tuple[float, float]]
+    rising: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def gap_unit(self) -> str:
+        """The unit of a difference of two levels."""
+        return "percentage points" if self.unit == "%" else self.unit
+
+    @property
+    def linear_only(self) -> bool:
+        """Whether a logarithmic axis would make no sense."""
+        return self.unit == "%"
 
 
 def quantities(results: Results) -> list[Quantity]:
@@ -69,6 +85,8 @@ def quantities(results: Results) -> list[Quantity]:
             found.append(_measured(key))
     if any("final_excess" in a.summary for a in results.algorithms):
         found = [_as_the_verdict_says(q) if q.key == "excess" else q for q in found]
+    if results.summary.get("networks"):
+        found = [_as_the_table_says(q, results) if q.key == "accuracy" else q for q in found]
     return found
 
 
@@ -80,6 +98,20 @@ def _as_the_verdict_says(excess: Quantity) -> Quantity:
     )  # fmt: skip
 
 
+def _as_the_table_says(accuracy: Quantity, results: Results) -> Quantity:
+    """The final accuracy of a study of networks, a mean of its last evaluations."""
+    rows = {row["name"]: row for row in results.summary["networks"]}
+
+    def level(algorithm: AlgorithmResult) -> tuple[float, float]:
+        row = rows.get(algorithm.name)
+        if row is None or row["diverged"]:
+            return math.nan, math.nan
+        error = row["accuracy_stderr"]
+        return 100.0 * row["accuracy"], math.nan if error is None else 100.0 * error
+
+    return replace(accuracy, level_name="accuracy, mean of the last eighth", level=level)
+
+
 def _msd(algorithm: AlgorithmResult) -> Curve | None:
     if not algorithm.rounds.size:
         return None
@@ -89,18 +121,23 @@ def _msd(algorithm: AlgorithmResult) -> Curve | None:
 def _measured(key: str) -> Quantity:
     words = key.replace("_", " ")
     title, label = LABELS.get(key, (words[:1].upper() + words[1:], words))
+    share = key == "accuracy"  # shown in percent
+    scale = 100.0 if share else 1.0
 
     def curve(algorithm: AlgorithmResult) -> Curve | None:
         found = algorithm.measures.get(key)
-        return None if found is None else Curve(found.rounds, found.mean, found.stderr)
+        if found is None:
+            return None
+        return Curve(found.rounds, scale * found.mean, scale * found.stderr)
 
     def level(algorithm: AlgorithmResult) -> tuple[float, float]:
         found = algorithm.measures.get(key)
         if found is None or not found.mean.size or algorithm.diverged_round is not None:
             return math.nan, math.nan
-        return float(found.mean[-1]), float(found.stderr[-1])
+        return scale * float(found.mean[-1]), scale * float(found.stderr[-1])
 
-    return Quantity(key, title, label, "", f"{words} at the end", curve, level)
+    quantity = Quantity(key, title, label, "", f"{words} at the end", curve, level)
+    return replace(quantity, unit="%", rising=True, bounds=(0.0, 100.0)) if share else quantity
 
 
 def units_of(algorithms: Iterable[AlgorithmResult]) -> dict[str, str]:
@@ -130,7 +167,7 @@ def series_of(
         return None
     reach = BAND * curve.stderr
     units = {key: _unit(algorithm, key) for key in axes}
-    low, high = curve.mean - reach, curve.mean + reach
+    low, high = (np.clip(curve.mean + way * reach, *quantity.bounds) for way in (-1.0, 1.0))
     return Series(name, curve.x, curve.mean, low, high, units=units, colour=colour)
 
 
@@ -141,15 +178,18 @@ def level_cell(value: float, error: float, unit: str) -> Cell:
     '−41.23 ± 0.13 dB'
     >>> level_cell(0.0123456, math.nan, "").text, level_cell(4172.3, 680.0, "").text
     ('0.0123', '4,170 ± 700')
+    >>> level_cell(91.23, 0.68, "%").text, level_cell(5.8, 0.93, "percentage points").text
+    ('91.2 ± 0.7%', '5.8 ± 0.9 percentage points')
     """
     if math.isnan(value):
         return Cell("none")
-    if unit == "dB":
-        said, spread = f"{value:.2f}", f"{error:.2f}"
+    if unit in DECIMALS:
+        said, spread = (f"{number:.{DECIMALS[unit]}f}" for number in (value, error))
     else:
         said, spread = plain_number(value, 3), plain_number(error, 1)
     said += "" if math.isnan(error) else f" ± {spread}"
-    return Cell(f"{said} {unit}".rstrip().replace("-", "−"), value)
+    gap = "" if unit in ("", "%") else " "
+    return Cell(f"{said}{gap}{unit}".replace("-", "−"), value)
 
 
 def number_cell(value: float | None, form: str | None = None) -> Cell:

@@ -32,7 +32,7 @@ BAND_BELOW = 0.1  # how far below its lowest mean a band is followed on a logari
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One curve, thinned, with its ranges; `log` is None where nothing is positive."""
+    """One curve, thinned, with its ranges; `log` is None where no logarithmic axis is possible."""
 
     name: str
     index: int
@@ -67,7 +67,7 @@ def curves_of(figure: Figure, most_points: int = MOST_POINTS) -> list[Curve]:
                 float(series.low.min()), float(series.high.max()), float(series.mean[-1])
             )
         positive = series.mean[series.mean > 0.0]
-        if positive.size:
+        if positive.size and not figure.linear_only:
             lows = series.low[series.low >= BAND_BELOW * positive.min()]
             least = min(float(positive.min()), float(lows.min()) if lows.size else math.inf)
             log = _widened(

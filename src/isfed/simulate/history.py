@@ -35,8 +35,8 @@ class Steady:
 
     @property
     def stderr_db(self) -> float:
-        """The standard error in decibels, to first order."""
-        return float(10.0 / np.log(10.0) * self.stderr / self.msd) if self.msd > 0.0 else 0.0
+        """The standard error in decibels, to first order; nan where the msd is not known."""
+        return 0.0 if self.msd == 0.0 else float(10.0 / np.log(10.0) * self.stderr / self.msd)
 
 
 class Measure(Protocol):
