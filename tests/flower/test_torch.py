@@ -220,7 +220,7 @@ def test_a_loop_of_ones_own_is_averaged_and_its_counters_stay(tmp_path):
     assert result.train_metrics_clientapp[1]["train_loss"] == pytest.approx(
         np.average([1, 2, 3, 4], weights=SIZES)
     )
-    size = NETWORK.num_params()
+    size = sum(p.numel() for p in module().parameters())  # buffers do not count
     scores = sorted(reply.content["metrics"]["score"] for reply in replies)
     np.testing.assert_allclose(scores, [0.5 * k * size**0.5 for k in range(4)], rtol=1e-5)
 
@@ -256,6 +256,26 @@ def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
         two = sent[2 * round_index : 2 * round_index + 2]
         assert (params[places] >= min(two) - 1e-6).all()
         assert (params[places] <= max(two) + 1e-6).all()
+
+
+def test_the_scale_of_an_agents_features_changes_neither_its_score_nor_its_welcome(tmp_path):
+    """Batch norm divides by it; the running variance alone shows it."""
+
+    def fit(message, context):
+        agent = context.node_config["partition-id"]
+        state = message.content["arrays"].to_torch_state_dict()
+        variance = 1e6 if agent == 0 else 2.0
+        state["1.running_var"] = torch.full_like(state["1.running_var"], variance)
+        state["0.weight"] += 0.01  # all take the same step
+        return reply_with(message, state)
+
+    _, result, replies = run_own(tmp_path, fit, rounds=2)
+    scores = [reply.content["metrics"]["score"] for reply in replies]
+    np.testing.assert_allclose(scores, 0.01 * 24**0.5, rtol=1e-3)  # float32
+    for metrics in result.train_metrics_clientapp.values():
+        assert (metrics["answered"], metrics["refused_changes"]) == (4, 0)
+        assert metrics["step"] == pytest.approx(0.01 * 24**0.5, rel=1e-3)
+    np.testing.assert_allclose(result.arrays["1.running_var"].numpy(), (1e6 + 6.0) / 4, rtol=1e-5)
 
 
 def test_buffers_of_another_name_are_asked_for(tmp_path):

@@ -33,6 +33,7 @@ from isfed.sampling.designs import Spread
 from isfed.sampling.policies import Initial, Refresh
 
 Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum
+LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
 
 
 class Coordinator:
@@ -140,7 +141,8 @@ class Coordinator:
         clipped, scores = self._step(here, weights, kept)
         if kept and self.buffers.any():
             self._average_buffers(before, here, weights, kept)
-        extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
+        trained = ~self.buffers
+        extra = [w * u.change[trained] for w, u in zip(adjusted - plain, kept, strict=True)]
         scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
         if self.agent_weights is not None:  # who counts more is worth hearing more often
             scores = scores * self.agent_weights[here.active]
@@ -162,7 +164,7 @@ class Coordinator:
             limited_scores=self._limited,
             clipped=clipped,
             excluded=int(self.standing.excluded.sum()),
-            step=float(np.linalg.norm(self.cloud.params - before)),
+            step=float(np.linalg.norm((self.cloud.params - before)[trained])),
             left_out=float(np.linalg.norm(sum(extra))) / self.algorithm.num_active,
             agents=selection.active.tolist(),
             seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
@@ -187,11 +189,18 @@ class Coordinator:
         return good
 
     def _length(self, upload: Upload | None) -> float:
-        """Of a change; NaN for one of another shape."""
+        """Of the trained part of a change; NaN for one of another shape, or that is not finite.
+
+        Buffers take no part: a running variance follows the scale of an agent's features, and says
+        nothing about its step.
+        """
         if upload is None or upload.change.shape != self.params.shape:
             return np.nan
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.linalg.norm(upload.change))
+        change, buffers = upload.change, upload.change[self.buffers]
+        if not (np.isfinite(change).all() and (np.abs(buffers) <= LARGEST_BUFFER).all()):
+            return np.nan
+        with np.errstate(over="ignore"):
+            return float(np.linalg.norm(change[~self.buffers]))
 
     def _weights(self, here: Selection, late: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What every change is multiplied by: without and with an adjustment for absences."""
