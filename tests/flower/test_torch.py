@@ -346,7 +346,7 @@ def apps(request, monkeypatch):
     forget()
 
 
-def test_both_versions_of_the_example_train(apps, tmp_path):
+def test_both_versions_of_the_example_train(apps, tmp_path, caplog):
     torch.set_num_threads(1)
     client, server = apps
     configs = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(3)]
@@ -359,6 +359,17 @@ def test_both_versions_of_the_example_train(apps, tmp_path):
     assert sum(losses[-3:]) < 0.6 * sum(losses[:3])
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["norm.num_batches_tracked"].dim() == 0  # Flower's FedAvg makes a float of it
+    logged = [record.getMessage().strip() for record in caplog.records]
+    begins = {
+        "Initial global evaluation results: {'loss': ": 1,
+        "└──> Aggregated MetricRecord: {'train_loss': ": 8,
+        "└──> Aggregated MetricRecord: {'loss": 8,  # we have medians, too
+        "aggregate_evaluate: Received 3 results and 0 failures": 8,
+        "└──> MetricRecord: {'loss': ": 8,
+        "[ROUND ": 8,
+    }
+    for begin, times in begins.items():
+        assert sum(line.startswith(begin) for line in logged) == times, begin
 
 
 @pytest.mark.parametrize("apps", ["after"], indirect=True)
