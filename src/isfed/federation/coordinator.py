@@ -23,7 +23,7 @@ from isfed.federation.cloud import Cloud, Selection, mean_buffers
 from isfed.federation.correction import make_rule
 from isfed.federation.reports import RoundReport, Timing
 from isfed.federation.safety import Safety
-from isfed.federation.standing import Standing
+from isfed.federation.standing import Standing, trained_length
 from isfed.federation.trust import (
     check_most_inclusion,
     default_most_inclusion,
@@ -33,7 +33,6 @@ from isfed.sampling.designs import Spread
 from isfed.sampling.policies import Initial, Refresh
 
 Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum
-LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
 
 
 class Coordinator:
@@ -189,18 +188,10 @@ class Coordinator:
         return good
 
     def _length(self, upload: Upload | None) -> float:
-        """Of the trained part of a change; NaN for one of another shape, or that is not finite.
-
-        Buffers take no part: a running variance follows the scale of an agent's features, and says
-        nothing about its step.
-        """
+        """Of a change; NaN for one of another shape, or that is not finite."""
         if upload is None or upload.change.shape != self.params.shape:
             return np.nan
-        change, buffers = upload.change, upload.change[self.buffers]
-        if not (np.isfinite(change).all() and (np.abs(buffers) <= LARGEST_BUFFER).all()):
-            return np.nan
-        with np.errstate(over="ignore"):
-            return float(np.linalg.norm(change[~self.buffers]))
+        return trained_length(upload.change, self.buffers)
 
     def _weights(self, here: Selection, late: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What every change is multiplied by: without and with an adjustment for absences."""

@@ -253,7 +253,8 @@ class Strategy(FedAvg):
             log(WARNING, "evaluation of round %s left out: %s", server_round, shown(repr(error)))
             return None
         medians = evaluation.medians(found, self.weighted_by_key)
-        return MetricRecord({**medians, **dict(metrics)})
+        told = dict(metrics)
+        return MetricRecord({**told, **medians, **told})  # FedAvg's come first, and win
 
     def start(
         self,
