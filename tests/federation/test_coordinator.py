@@ -320,6 +320,33 @@ def test_a_change_out_of_proportion_is_refused_whatever_its_weight(weighting):
     assert (report.answered, report.refused_changes) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "refused"), [(1e6, 0), (1e13, 1), (math.inf, 1), (-math.inf, 1), (math.nan, 1)]
+)
+@pytest.mark.parametrize("largest", [0.5, math.inf])
+def test_buffers_do_not_make_a_change_longer_but_must_be_finite(buffer, refused, largest):
+    cloud = Coordinator(
+        ISFedAvg(step_size=0.01, num_active=4),
+        np.zeros(3),
+        num_agents=4,
+        safety=Safety(largest_change=largest),
+        buffers=np.array([False, False, True]),
+    )
+    change = np.array([0.1, 0.1, 1.0])  # longer than 0.5 with its buffer
+    uploads = [Upload(change, 1.0, 0)] * 3 + [Upload(np.array([0.1, 0.1, buffer]), 1.0, 0)]
+    report = cloud.close(cloud.select(), uploads)
+    assert (report.answered, report.refused_changes) == (4 - refused, refused)
+    assert np.isfinite(cloud.params).all()
+    assert report.step == pytest.approx(np.linalg.norm(cloud.params[:2]))
+
+
+def test_an_infinite_change_is_refused_whatever_the_limit():
+    apart = Apart(largest_change=math.inf)
+    endless = Upload(np.array([math.inf, 0.0]), 1.0, 0)
+    report = apart.step(lambda p, u: endless if p == 0 else u)
+    assert (report.answered, report.refused_changes) == (2, 1)
+
+
 def test_an_excluded_agent_is_not_heard_and_drawn_less_often():
     apart = Apart(ISFedAvg(step_size=0.01, num_active=3, agents=Memory(floor=0.05)))
     bad = Upload(np.full(2, math.nan), 1.0, 0)

@@ -9,6 +9,7 @@ from small_flower import initial, make_grid, make_strategy
 
 from isfed import ISFedAvg
 from isfed.flower import Strategy
+from isfed.flower.evaluation import log_metrics
 
 HONEST = [{"loss": 1.0, "num-examples": 10}, {"loss": 2.0, "num-examples": 30}]
 
@@ -63,6 +64,16 @@ def test_one_malformed_reply_leaves_the_others_as_they_are(kind, caplog):
     assert found is not None
     assert found["loss"] == pytest.approx((1.0 * 10 + 2.0 * 30) / 40)
     assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+def test_many_metrics_make_one_short_line(caplog):
+    caplog.set_level("INFO")
+    log_metrics("metrics: %s", {f"name {i}": [0.5] for i in range(5000)})
+    log_metrics("metrics: %s", {})
+    log_metrics("metrics: %s", None)
+    (line,) = caplog.messages
+    assert line.startswith("metrics: {'name 0': [0.5], ")
+    assert len(line) < 2100
 
 
 def test_nobody_owns_the_mean_by_claiming_examples(caplog):

@@ -193,6 +193,14 @@ def test_a_client_that_raises_is_absent_and_the_reason_is_logged(tmp_path, caplo
     assert "agent 0 failed: error 2" in caplog.text
 
 
+def test_without_metrics_a_round_is_one_line_under_its_number(tmp_path, caplog):
+    caplog.set_level("INFO")
+    make_strategy().start(make_grid(tmp_path), initial(), num_rounds=2)
+    assert "[ROUND 2/2]" in caplog.messages
+    assert "round 2: 3 of 3 answered, length of the step " in caplog.text
+    assert "MetricRecord" not in caplog.text
+
+
 def test_nobody_there_leaves_the_model_and_ends(tmp_path, caplog):
     grid = make_grid(tmp_path)
     grid.offline.update(grid.contexts)

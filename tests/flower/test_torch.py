@@ -28,7 +28,7 @@ from isfed import (  # noqa: E402
 )
 from isfed.federation.privacy import Privacy  # noqa: E402
 from isfed.federation.safety import Safety  # noqa: E402
-from isfed.flower import Strategy, own_turn, torch_turn  # noqa: E402
+from isfed.flower import Strategy, own_turn, tell_agent, torch_turn  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-torch"
@@ -202,8 +202,8 @@ def add(message, context):
     return reply_with(message, moved, **{"num-examples": SIZES[agent], "train_loss": 1.0 + agent})
 
 
-def run_own(tmp_path, fit=add, rounds=1, num_active=4, **options):
-    algorithm = importance(step_size=1.0, num_active=num_active)
+def run_own(tmp_path, fit=add, rounds=1, num_active=4, step_size=1.0, **options):
+    algorithm = importance(step_size=step_size, num_active=num_active)
     strategy = Strategy(algorithm, seed=1, **{**QUICK, **options})
     replies = []
     grid = grid_of(own_turn(fit), tmp_path, lambda _, r: replies.append(r) or r)
@@ -220,9 +220,17 @@ def test_a_loop_of_ones_own_is_averaged_and_its_counters_stay(tmp_path):
     assert result.train_metrics_clientapp[1]["train_loss"] == pytest.approx(
         np.average([1, 2, 3, 4], weights=SIZES)
     )
-    size = NETWORK.num_params()
+    size = sum(p.numel() for p in module().parameters())  # buffers do not count
     scores = sorted(reply.content["metrics"]["score"] for reply in replies)
     np.testing.assert_allclose(scores, [0.5 * k * size**0.5 for k in range(4)], rtol=1e-5)
+
+
+def test_the_step_size_of_the_method_does_nothing_to_a_loop_of_ones_own(tmp_path):
+    one, other = (
+        run_own(tmp_path, rounds=5, num_active=2, step_size=size)[1] for size in (1.0, 1e-6)
+    )
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), other.arrays[name].numpy())
 
 
 def test_agents_count_by_their_weights(tmp_path):
@@ -256,6 +264,26 @@ def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
         two = sent[2 * round_index : 2 * round_index + 2]
         assert (params[places] >= min(two) - 1e-6).all()
         assert (params[places] <= max(two) + 1e-6).all()
+
+
+def test_the_scale_of_an_agents_features_changes_neither_its_score_nor_its_welcome(tmp_path):
+    """Batch norm divides by it; the running variance alone shows it."""
+
+    def fit(message, context):
+        agent = context.node_config["partition-id"]
+        state = message.content["arrays"].to_torch_state_dict()
+        variance = 1e6 if agent == 0 else 2.0
+        state["1.running_var"] = torch.full_like(state["1.running_var"], variance)
+        state["0.weight"] += 0.01  # all take the same step
+        return reply_with(message, state)
+
+    _, result, replies = run_own(tmp_path, fit, rounds=2)
+    scores = [reply.content["metrics"]["score"] for reply in replies]
+    np.testing.assert_allclose(scores, 0.01 * 24**0.5, rtol=1e-3)  # float32
+    for metrics in result.train_metrics_clientapp.values():
+        assert (metrics["answered"], metrics["refused_changes"]) == (4, 0)
+        assert metrics["step"] == pytest.approx(0.01 * 24**0.5, rel=1e-3)
+    np.testing.assert_allclose(result.arrays["1.running_var"].numpy(), (1e6 + 6.0) / 4, rtol=1e-5)
 
 
 def test_buffers_of_another_name_are_asked_for(tmp_path):
@@ -326,7 +354,7 @@ def apps(request, monkeypatch):
     forget()
 
 
-def test_both_versions_of_the_example_train(apps, tmp_path):
+def test_both_versions_of_the_example_train(apps, tmp_path, caplog):
     torch.set_num_threads(1)
     client, server = apps
     configs = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(3)]
@@ -339,6 +367,41 @@ def test_both_versions_of_the_example_train(apps, tmp_path):
     assert sum(losses[-3:]) < 0.6 * sum(losses[:3])
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["norm.num_batches_tracked"].dim() == 0  # Flower's FedAvg makes a float of it
+    logged = [record.getMessage().strip() for record in caplog.records]
+    begins = {
+        "Initial global evaluation results: {'loss': ": 1,
+        "└──> Aggregated MetricRecord: {'train_loss': ": 8,
+        "└──> Aggregated MetricRecord: {'loss": 8,  # we have medians, too
+        "aggregate_evaluate: Received 3 results and 0 failures": 8,
+        "└──> MetricRecord: {'loss': ": 8,
+        "[ROUND ": 8,
+    }
+    for begin, times in begins.items():
+        assert sum(line.startswith(begin) for line in logged) == times, begin
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("apps", ["after"], indirect=True)
+def test_without_names_the_example_trains_if_its_client_says_who_it_is(
+    apps, tmp_path, monkeypatch, answers
+):
+    """As in Flower's simulation, whose nodes have no names."""
+    torch.set_num_threads(1)
+    client, server = apps
+    if answers:
+        client.query()(tell_agent)
+    found = []
+
+    class Nameless(Strategy):
+        def __init__(self, algorithm, *, names, **options):
+            super().__init__(algorithm, join_limit=0.2, **options)
+            self.on_round = lambda report, _: found.append(report.answered)
+
+    monkeypatch.setattr("isfed.flower.Strategy", Nameless)
+    grid = LocalGrid(client, [{"partition-id": k} for k in range(3)])
+    config = {"rounds": 2, "model": str(tmp_path / "model.pt")}
+    server(grid, SimpleNamespace(run_config=config, state=None))
+    assert found == ([2, 2] if answers else [0, 0])
 
 
 @pytest.mark.parametrize("apps", ["after"], indirect=True)

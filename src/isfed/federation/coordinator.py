@@ -23,7 +23,7 @@ from isfed.federation.cloud import Cloud, Selection, mean_buffers
 from isfed.federation.correction import make_rule
 from isfed.federation.reports import RoundReport, Timing
 from isfed.federation.safety import Safety
-from isfed.federation.standing import Standing
+from isfed.federation.standing import Standing, trained_length
 from isfed.federation.trust import (
     check_most_inclusion,
     default_most_inclusion,
@@ -140,7 +140,8 @@ class Coordinator:
         clipped, scores = self._step(here, weights, kept)
         if kept and self.buffers.any():
             self._average_buffers(before, here, weights, kept)
-        extra = [w * u.change for w, u in zip(adjusted - plain, kept, strict=True)]
+        trained = ~self.buffers
+        extra = [w * u.change[trained] for w, u in zip(adjusted - plain, kept, strict=True)]
         scored = np.array([self.safety.scores.accepts(u.score) for u in kept], dtype=bool)
         if self.agent_weights is not None:  # who counts more is worth hearing more often
             scores = scores * self.agent_weights[here.active]
@@ -162,7 +163,7 @@ class Coordinator:
             limited_scores=self._limited,
             clipped=clipped,
             excluded=int(self.standing.excluded.sum()),
-            step=float(np.linalg.norm(self.cloud.params - before)),
+            step=float(np.linalg.norm((self.cloud.params - before)[trained])),
             left_out=float(np.linalg.norm(sum(extra))) / self.algorithm.num_active,
             agents=selection.active.tolist(),
             seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
@@ -187,11 +188,10 @@ class Coordinator:
         return good
 
     def _length(self, upload: Upload | None) -> float:
-        """Of a change; NaN for one of another shape."""
+        """Of a change; NaN for one of another shape, or that is not finite."""
         if upload is None or upload.change.shape != self.params.shape:
             return np.nan
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.linalg.norm(upload.change))
+        return trained_length(upload.change, self.buffers)
 
     def _weights(self, here: Selection, late: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What every change is multiplied by: without and with an adjustment for absences."""

@@ -34,7 +34,7 @@ class RoundReport:
     limited_scores: int  # lowered to keep an agent within the cap
     clipped: int  # changes shortened for privacy
     excluded: int  # agents left out so far, in all
-    step: float  # length of the cloud's step
+    step: float  # length of the cloud's step, without buffers
     left_out: float  # length of what `adjusted` would have added to a step of `drop`
     agents: list[int]  # those drawn ...
     seconds: list[float]  # ... and how long each took to answer; -1: it did not, or unknown
@@ -42,7 +42,8 @@ class RoundReport:
     def line(self) -> str:
         """For a log."""
         text = f"round {self.round_index + 1}: {self.answered} of {self.drawn} answered"
-        text += f", step {self.step:.3g}" if self.answered else ", nobody: the model stays as it is"
+        moved = f"length of the step {self.step:.3g}"
+        text += f", {moved}" if self.answered else ", nobody: the model stays as it is"
         for count, what in (
             (self.late, "of them late"),
             (self.refused_changes, "refused models"),

@@ -26,7 +26,8 @@ class Safety:
     most_inclusion: the largest inclusion probability of any agent; None: one half, or three times
         L / K if that is more.
     largest_change: a longer change is refused whatever the others send: it could overflow.
-    largest_ratio: a change longer than this many times the median agent's is refused.
+    largest_ratio: a change longer than this many times the median agent's is refused. Buffers,
+        such as running variances, do not count in the length of a change.
     most_refusals: after so many refused changes in a row an agent is left out; 0: never.
     privacy: clipping and noise in the cloud; None: neither.
     """

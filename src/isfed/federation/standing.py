@@ -10,6 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 FEWEST = 3  # lengths that make a median worth using
+LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
+
+
+def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
+    """Of a change without its buffers; NaN if it is not finite, or a buffer could overflow.
+
+    A running variance follows the scale of an agent's features, and says nothing about its step.
+
+    >>> trained_length(np.array([3.0, 4.0, 1e6]), np.array([False, False, True]))
+    5.0
+    """
+    if not (np.isfinite(change).all() and (np.abs(change[buffers]) <= LARGEST_BUFFER).all()):
+        return np.nan
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(change[~buffers]))
 
 
 class Standing:

@@ -167,7 +167,7 @@ def _compare(watch: Watch, expected: np.ndarray, say: Say) -> float:
         worst = max(worst, difference)
         say(
             f"round {i + 1} of {len(expected)}: {line['answered']} of {line['drawn']} agents "
-            f"answered, step {line['step']:.3e}, difference from in-process {difference:.1e} "
-            f"({time.monotonic() - began:.0f} s)"
+            f"answered, length of the step {line['step']:.3e}, difference from in-process "
+            f"{difference:.1e} ({time.monotonic() - began:.0f} s)"
         )
     return worst

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from logging import WARNING
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from isfed.flower.wire import METRICS
 MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
 MOST_NUMBERS = 10_000  # in the metrics of one agent; results keep them for every round
 LONGEST_NAME = 100
+LONGEST_LINE = 2000  # of metrics in the log
 
 
 def readable(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
@@ -104,3 +105,9 @@ def medians(found: Sequence[dict[str, Any]], weight: str) -> dict[str, float]:
         for name in (found[0] if found else ())
         if name != weight and np.ndim(found[0][name]) == 0
     }
+
+
+def log_metrics(line: str, metrics: Mapping[str, Any] | None) -> None:
+    """As Flower's own strategies log them, where there are any; cut, because agents wrote them."""
+    if metrics:
+        log(INFO, line, shown(metrics, LONGEST_LINE))

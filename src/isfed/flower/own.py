@@ -31,7 +31,8 @@ def own_turn(fit: Handler) -> Handler:
 
     The cloud gets the change of the model and weights it by 1/(K p_k); the local steps are yours.
     The score by which agents are drawn is metrics["score"] if there is one, else the length of the
-    change. The other metrics go to Flower's `train_metrics_aggr_fn`.
+    change of the trained parameters, without buffers such as the running variances of batch norm.
+    The other metrics go to Flower's `train_metrics_aggr_fn`.
     """
 
     name = getattr(fit, "__name__", type(fit).__name__)
@@ -65,7 +66,8 @@ def own_turn(fit: Handler) -> Handler:
         change = after - before
         if not np.isfinite(change).all():
             raise ValueError(f"{name} returned a model that is not finite")
-        score = metrics.pop("score", float(np.linalg.norm(change)))
+        trained = change[~layout.places(order.buffers)]
+        score = metrics.pop("score", float(np.linalg.norm(trained)))
         if not isinstance(score, int | float) or not (math.isfinite(score) and score >= 0.0):
             raise ValueError(f"score={shown(score, 40)} must be a number >= 0")
         upload = Upload(change, order.scores.clip(float(score)), 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,7 +36,9 @@ from isfed.flower.arrays import Layout, shown
 from isfed.flower.roll import Roll
 from isfed.flower.turns import Turns
 
+OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
 CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
+AGGREGATED = "\t└──> Aggregated MetricRecord: %s"  # these lines are worded as in Flower's FedAvg
 ALTERED = (
     "something around isfed's strategy changes the model between rounds, as Flower's differential "
     "privacy does: it takes a change for a model. Use isfed's strategy alone, with "
@@ -45,6 +48,9 @@ ALTERED = (
 
 class Strategy(FedAvg):
     """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
+
+    As FedAvg does, it logs the metrics of every round: the agents' training metrics, their
+    evaluation, and the cloud's own evaluation.
 
     algorithm: an `ISFedAvg`, e.g. `importance(...)`; it says how agents and examples are drawn.
         Methods around it, `Scheduled` and `Served`, are for simulations.
@@ -234,7 +240,10 @@ class Strategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """FedAvg's mean over the replies that are good, and the median of every number."""
+        replies = list(replies)
         found = evaluation.readable(replies, self.weighted_by_key)
+        log(INFO, "aggregate_evaluate: Received %s results and %s failures",
+            len(found), len(replies) - len(found))  # fmt: skip
         if not found:
             return None
         try:
@@ -244,7 +253,8 @@ class Strategy(FedAvg):
             log(WARNING, "evaluation of round %s left out: %s", server_round, shown(repr(error)))
             return None
         medians = evaluation.medians(found, self.weighted_by_key)
-        return MetricRecord({**medians, **dict(metrics)})
+        told = dict(metrics)
+        return MetricRecord({**told, **medians, **told})  # FedAvg's come first, and win
 
     def start(
         self,
@@ -270,6 +280,8 @@ class Strategy(FedAvg):
             self.roll.wait(grid, seconds=self.join_limit)
         while coordinator.round_index < num_rounds:
             number = coordinator.round_index + 1  # Flower counts from 1
+            log(INFO, "")
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
             self.configure_train(number, result.arrays, train_config, grid)
             assert self._turns
             self._turns.exchange(
@@ -280,6 +292,8 @@ class Strategy(FedAvg):
             assert metrics is not None
             result.arrays = arrays
             result.train_metrics_clientapp[number] = metrics
+            theirs = {name: value for name, value in metrics.items() if name not in OURS}
+            evaluation.log_metrics(AGGREGATED, theirs)
             self._evaluate_there(grid, number, evaluate_config, result)
             if evaluate_fn is not None:
                 self._evaluate_here(evaluate_fn, number, result)
@@ -353,8 +367,14 @@ class Strategy(FedAvg):
 
     def _evaluate_here(self, evaluate_fn: Any, number: int, result: Result) -> None:
         metrics = evaluate_fn(number, result.arrays)
-        if metrics is not None:
-            result.evaluate_metrics_serverapp[number] = metrics
+        if metrics is None:
+            return
+        result.evaluate_metrics_serverapp[number] = metrics
+        if number == 0:
+            evaluation.log_metrics("Initial global evaluation results: %s", metrics)
+        else:
+            log(INFO, "Global evaluation")
+            evaluation.log_metrics("\t└──> MetricRecord: %s", metrics)
 
     def _evaluate_there(
         self, grid: Grid, number: int, config: ConfigRecord, result: Result
@@ -364,5 +384,6 @@ class Strategy(FedAvg):
             until = time.monotonic() + self.time_limit
             answers = exchange.exchange(grid, messages, until=until)
             metrics = self.aggregate_evaluate(number, answers.replies.values())
+            evaluation.log_metrics(AGGREGATED, metrics)
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
