@@ -138,7 +138,8 @@ def steadiness(found: Mapping[str, Any]) -> str:
         after = curve.rounds[below[-1] + 1 :] if below.size else curve.rounds
         first = curve.rounds[above][0] if above.any() else "never"
         good = after[0] if after.size else "never"
-        share = above[curve.rounds >= found["rounds"] / 2].mean()
+        late = above[curve.rounds >= found["rounds"] / 2]  # empty for one that diverged before
+        share = late.mean() if late.size else 0.0
         lines.append(f"  {name:18s} first {first}, for good {good}, second half {share:.0%} above")
     return "\n".join(lines)
 
