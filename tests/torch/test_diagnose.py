@@ -79,8 +79,10 @@ def test_it_says_where_each_way_helps():
     one_class = make_problem(np.ones(9), shift=2.0, local_steps=60, batch_size=20)
     drifting = diagnose(one_class, num_active=3, step_size=0.3)
     assert drifting.drift > 0.05
-    assert drifting.choice == "drift"
-    assert 'correction="drift"' in drifting.recommendation()
+    assert drifting.choice == "difference"
+    assert 'Use importance(..., correction="difference")' in drifting.recommendation()
+    assert 'correction="drift" removes it' in drifting.recommendation()
+    assert 'correction="drift"' not in alike.recommendation()
 
 
 def test_the_seed_decides_also_about_dropout():
