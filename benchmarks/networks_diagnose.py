@@ -47,7 +47,9 @@ def main() -> None:
     given = parser.parse_args()
     kept = json.loads(KEPT.read_text())
     names = given.settings or [n for n in kept if not SETTINGS[n].source.compiled]
-    print("| setting | variance, over that of uniform draws | bias | recommended | accuracies (%) |")
+    print(
+        "| setting | variance, over that of uniform draws | bias | recommended | accuracies (%) |"
+    )
     print("|---|---|---|---|---|")
     for name in names:
         setting, rows = SETTINGS[name], kept[name]["rows"]
