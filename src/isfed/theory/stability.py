@@ -256,7 +256,8 @@ def explain_divergence(problem: Problem, algorithm: Any) -> str:
         return "use a smaller step size"
     step = float(algorithm.step_size)
     if not (isinstance(problem.loss, LinearLoss) and problem.has_optimum):
-        return "use a smaller step_size"
+        network = getattr(problem.loss, "without_optimum", False)  # `importance` takes no 'auto'
+        return "use a smaller step_size" + ("" if network else ", or step_size='auto'")
     try:
         limits = step_limits(problem, algorithm)
     except ValueError as error:
