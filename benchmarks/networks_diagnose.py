@@ -18,6 +18,7 @@ from typing import Any
 
 from isfed import FedAvg, simulate
 from isfed.experiments.networks import SETTINGS
+from isfed.report.networks import percent
 from isfed.torch import diagnose
 
 KEPT = Path(__file__).parent / "networks.json"
@@ -28,13 +29,13 @@ ROWS = {
 
 
 def accuracies(found: dict[str, Any]) -> dict[str, str]:
-    """The final accuracy of every method of ours, as text."""
-    told = {}
-    for row in found["rows"]:
-        error = 100 * (row["accuracy_stderr"] or 0.0)
-        said = "diverged" if row["diverged"] else f"{100 * row['accuracy']:.1f} ± {error:.1f}"
-        told[row["name"]] = said
-    return told
+    """The final accuracy of every method, as text."""
+    return {
+        row["name"]: "diverged"
+        if row["diverged"]
+        else percent(row["accuracy"], row["accuracy_stderr"])
+        for row in found["rows"]
+    }
 
 
 def main() -> None:

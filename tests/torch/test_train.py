@@ -2,6 +2,8 @@
 
 # pyright: reportMissingImports=false
 
+import os
+import subprocess
 import sys
 import types
 from functools import partial
@@ -36,6 +38,7 @@ from isfed.torch import (
     load_model,
     train,
 )
+from isfed.torch.identity import shown
 
 RNG = np.random.default_rng(0)
 CENTRES = 2.0 * RNG.standard_normal((3, 4))
@@ -473,3 +476,39 @@ def test_a_training_says_in_one_line_what_it_came_to():
     assert repr(train(make_problem(), FEDAVG, rounds=2)) == "Training(2 rounds)"
     stopped = train(make_problem(), FEDAVG, rounds=4, every=1, callbacks=[lambda _: True])
     assert repr(stopped) == "Training(1 round, stopped)"
+
+
+IN_A_SET = """
+from torch import nn
+from isfed.torch import Network
+
+class Kind(nn.Linear):
+    def forward(self, input):
+        return super().forward(input) if "a" in {"a", "b", "c", "d"} else input
+
+def loss(outputs, y, known=frozenset(["a", "b", "c", "d"])):
+    return outputs[:, 0]
+
+print(repr(Network(lambda: Kind(2, 2), loss)))
+"""
+
+
+def test_a_network_is_known_by_the_same_text_in_every_process():
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", IN_A_SET], env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True, capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    ]  # fmt: skip
+    assert len(set(found)) == 1
+
+
+def test_functions_that_hold_each_other_have_a_text_too():
+    def one(x):
+        return other(x)
+
+    def other(x):
+        return one(x)
+
+    assert shown(one) != shown(other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -11,6 +11,13 @@ import numpy as np
 from isfed.base.checks import is_number
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
+
+
+def layers(algorithm: Any) -> Iterator[Any]:
+    """A method, the one inside it if it is around another, and so on."""
+    while algorithm is not None:
+        yield algorithm
+        algorithm = getattr(algorithm, "algorithm", None)
 
 
 @dataclass(frozen=True)

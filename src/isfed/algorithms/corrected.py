@@ -8,6 +8,7 @@ import numpy as np
 
 from isfed.algorithms import hearing
 from isfed.algorithms.hearing import Hearing
+from isfed.algorithms.parts import with_mean_buffers
 from isfed.federation.agents import (
     PLAIN_LOCAL,
     Agents,
@@ -16,7 +17,7 @@ from isfed.federation.agents import (
     num_trained,
     trained_part,
 )
-from isfed.federation.cloud import Cloud, Selection, mean_buffers
+from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import (
     DRIFT,
     NONE,
@@ -98,12 +99,10 @@ def average_buffers(
     sent: tuple[np.ndarray, np.ndarray],
 ) -> None:
     """Set the buffers of the cloud's model, from what was sent down and the changes sent up."""
-    trained = num_trained(agents)
-    before, changes = sent
-    if trained < before.size:
+    if num_trained(agents) < cloud.params.size:
         counts = counted.times / (agents.num_agents * counted.agent_prob)
         counts = algorithm.weighed(agents, counts, counted.active)
-        cloud.params[trained:] = mean_buffers(before[trained:], changes[:, trained:], counts)
+        with_mean_buffers(cloud.params, agents, *sent, counts)
 
 
 def step(

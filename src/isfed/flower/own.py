@@ -66,8 +66,8 @@ def own_turn(fit: Handler) -> Handler:
         change = after - before
         if not np.isfinite(change).all():
             raise ValueError(f"{name} returned a model that is not finite")
-        trained = change[~layout.places(order.buffers)]
-        score = metrics.pop("score", float(np.linalg.norm(trained)))
+        moved = change[~layout.places(order.buffers)]
+        score = metrics.pop("score", float(np.linalg.norm(moved)))
         if not isinstance(score, int | float) or not (math.isfinite(score) and score >= 0.0):
             raise ValueError(f"score={shown(score, 40)} must be a number >= 0")
         upload = Upload(change, order.scores.clip(float(score)), 0)

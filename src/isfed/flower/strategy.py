@@ -77,7 +77,7 @@ class Strategy(FedAvg):
     @checked
     def __init__(
         self,
-        algorithm: Any,  # looked at by _check_algorithm, which has more to say
+        algorithm: Any,  # checked below, where more can be said
         *,
         num_agents: int,
         seed: int = 0,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm, Plan
-from isfed.algorithms.around import Scheduled
+from isfed.algorithms.around import Scheduled, layers
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.arrays import compiled_design
@@ -48,11 +48,9 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
         check_active(num_active, problem.num_agents)
     check_whole(rounds, name="rounds", least=1)
     check_whole(repetitions, name="repetitions", least=1)
-    inside: Any = algorithm
-    while inside is not None:
-        if isinstance(inside, Scheduled):
-            inside.check_rounds(rounds)
-        inside = getattr(inside, "algorithm", None)
+    for layer in layers(algorithm):
+        if isinstance(layer, Scheduled):
+            layer.check_rounds(rounds)
 
 
 def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:

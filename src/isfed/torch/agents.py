@@ -115,8 +115,8 @@ class TorchAgents(AddressedAgents):
                     own = self.take_turns(mine.turns, round_index, mine.local, changes[rows[0]])
             finally:
                 done = self.pool.finish(started)
-        except RuntimeError:
-            self.pool = None  # the next round begins with new processes
+        except (RuntimeError, KeyboardInterrupt):
+            self.pool = None  # the next round begins with new processes, and hears no old replies
             raise
         for part, some in zip(done, rows[1:], strict=True):
             changes[some] = part.uploads.changes
@@ -175,9 +175,8 @@ class TorchAgents(AddressedAgents):
     def _trouble(self, agent: int, start: torch.Tensor, round_index: int) -> str:
         """Why a turn ended in a model that is not finite: its steps, or what it began with."""
         number = self.first + agent
-        self.network.worker.flat.load(start)
-        losses = self.network.worker.values(*self.data(agent))
-        bad = int((~torch.isfinite(losses)).sum())
+        losses = self.network.values(start, *self.problem.data.agent(agent))
+        bad = int((~np.isfinite(losses)).sum())
         if bad and round_index == 0:
             raise ValueError(
                 f"the loss of {bad} of the {len(losses)} examples of agent {number} is not finite "

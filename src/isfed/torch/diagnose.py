@@ -54,8 +54,8 @@ class NetworkDiagnosis:
     def choice(self) -> str:
         """The way that is recommended: the simplest whose variance is near the least.
 
-        Never "drift", whatever the bias: corrected steps were unstable at the step sizes of the
-        others in every study of networks, and smaller ones cost more than the bias.
+        Never "drift", whatever the bias: in the study of networks (docs/networks.md) it nowhere
+        ended clearly above "difference", and lost or diverged on the CNN.
         """
         least = min(self.variance.values())
         return next(way for way in SIMPLEST_FIRST if least >= CLEARLY * self.variance[way])
@@ -81,8 +81,8 @@ class NetworkDiagnosis:
             return f"{said} Bias of the local steps: {self.drift:.3g}."
         return (
             f"{said} Bias of the local steps: {self.drift:.3g}, which is not small beside it: "
-            'fewer or smaller local steps lower it, and correction="drift" removes it, but needs '
-            "smaller step sizes itself."
+            'fewer or smaller local steps lower it, and correction="drift" removes it, but it '
+            "was unstable on a CNN at the step sizes of the others."
         )
 
 

@@ -9,7 +9,7 @@ code, modules of one shape in their `forward`, and losses in options that their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,37 +18,42 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+DEEPEST = 8  # values inside values that are looked at
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def named(thing: Any) -> str:
-    """A function by its name and its code; a partial one also by the arguments that it has."""
-    if isinstance(thing, partial):
-        given = [*map(shown, thing.args), *(f"{k}={shown(v)}" for k, v in thing.keywords.items())]
-        return f"{named(thing.func)}({', '.join(given)})"
-    if isinstance(thing, FunctionType):
-        return f"{thing.__qualname__} {_digest(*_function(thing))}"
-    return getattr(thing, "__qualname__", None) or shown(thing)
+def name_of(function: Any, text: Callable[[Any], str] = repr) -> str:
+    """A function's name, and the arguments that a partial one already has, as `text` shows them."""
+    if isinstance(function, partial):
+        given = [*map(text, function.args)]
+        given += [f"{name}={text(value)}" for name, value in function.keywords.items()]
+        return f"{name_of(function.func, text)}({', '.join(given)})"
+    return getattr(function, "__qualname__", None) or text(function)
 
 
-def shown(thing: Any) -> str:
+def shown(thing: Any, depth: int = DEEPEST) -> str:
     """A value as text that two different values do not share, as far as it can be seen."""
     if isinstance(thing, PLAIN):
         return repr(thing)
+    inner = partial(shown, depth=depth - 1)
+    if depth == 0:  # functions may hold each other
+        return type(thing).__qualname__
     if isinstance(thing, Tensor | np.ndarray):
         array = np.ascontiguousarray(torch.as_tensor(thing).detach().cpu().numpy())
         return f"{array.dtype}{array.shape} {_digest(array.tobytes())}"
-    if isinstance(thing, list | tuple | set | frozenset):
-        return f"{type(thing).__name__}({', '.join(map(shown, thing))})"
+    if isinstance(thing, set | frozenset):  # whose order differs from process to process
+        return f"{type(thing).__name__}({', '.join(sorted(map(inner, thing)))})"
+    if isinstance(thing, list | tuple):
+        return f"{type(thing).__name__}({', '.join(map(inner, thing))})"
     if isinstance(thing, dict):
-        return f"dict({', '.join(f'{shown(k)}: {shown(v)}' for k, v in thing.items())})"
-    if isinstance(thing, FunctionType | partial):
-        return named(thing)
-    if isinstance(thing, type):
-        return thing.__qualname__
+        return f"dict({', '.join(f'{inner(k)}: {inner(v)}' for k, v in thing.items())})"
+    if isinstance(thing, partial):
+        return f"{name_of(thing, inner)} {inner(thing.func)}"
+    if isinstance(thing, FunctionType):
+        return f"{thing.__qualname__} {_digest(*_function(thing, inner))}"
     if isinstance(thing, nn.Module):
         return module_text(thing)
-    return type(thing).__qualname__
+    return getattr(thing, "__qualname__", None) or type(thing).__qualname__
 
 
 def module_text(module: nn.Module) -> str:
@@ -68,19 +73,18 @@ def _forward(layer: nn.Module) -> str:
     if kind.__module__.startswith("torch."):
         return torch.__version__
     own = [f for f in vars(kind).values() if isinstance(f, FunctionType)]
-    return _digest(*(part for function in own for part in _function(function)))
+    return _digest(*(part for function in own for part in _function(function, shown)))
 
 
-def _function(function: FunctionType) -> Iterator[bytes]:
+def _function(function: FunctionType, text: Callable[[Any], str]) -> Iterator[bytes]:
     yield from _code(function.__code__)
-    yield shown(function.__defaults__ or ()).encode()
+    yield text(function.__defaults__ or ()).encode()
     for cell in function.__closure__ or ():
         try:
             inside = cell.cell_contents
         except ValueError:  # a cell that is still empty
             continue
-        if inside is not function:
-            yield shown(inside).encode()
+        yield text(inside).encode()
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
@@ -90,7 +94,7 @@ def _code(code: CodeType) -> Iterator[bytes]:
         if isinstance(constant, CodeType):
             yield from _code(constant)
         else:
-            yield repr(constant).encode()
+            yield shown(constant).encode()
 
 
 def _digest(*parts: bytes) -> str:

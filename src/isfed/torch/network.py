@@ -31,7 +31,7 @@ from isfed.torch.check import (
 from isfed.torch.convert import as_tensor, numpy_type, seeded
 from isfed.torch.flat import FlatModule
 from isfed.torch.hits import hits_of
-from isfed.torch.identity import shown
+from isfed.torch.identity import name_of, shown
 from isfed.torch.turn import OptimizerFactory
 from isfed.torch.watch import OtherLayers, Watch
 from isfed.torch.worker import Trial, Worker, per_example
@@ -98,7 +98,7 @@ class Network:
         check_device(self.device)
         if isinstance(self.optimizer, partial) and "lr" in self.optimizer.keywords:
             raise ValueError(
-                f"optimizer={_name(self.optimizer)} must not have an lr: the step_size of the "
+                f"optimizer={name_of(self.optimizer)} must not have an lr: the step_size of the "
                 "method is the lr of the agents' optimizer"
             )
 
@@ -151,7 +151,7 @@ class Network:
         """Why agents that know nothing but `gradient` cannot train it; None if they can."""
         if self.optimizer is not None:
             return (
-                f"Network(optimizer={_name(self.optimizer)}) steps by an optimizer of its own, "
+                f"Network(optimizer={name_of(self.optimizer)}) steps by an optimizer of its own, "
                 "which agents as objects do not know; use engine='agents' (or leave the engine "
                 "out), and flower.torch_turn instead of agent_turn"
             )
@@ -192,7 +192,7 @@ class Network:
                     check_examples_apart(worker, *pair, self.seed)
                 worker.watch.audit(x, y)
         if self.optimizer is not None:
-            check_optimizer(self.optimizer, _name(self.optimizer), worker)
+            check_optimizer(self.optimizer, name_of(self.optimizer), worker)
         same = features is data.features and targets is data.targets
         return data if same else FederatedData(features, targets, data.offsets, data.weights)
 
@@ -284,14 +284,6 @@ def _other_row(features: np.ndarray) -> int | None:
     """A row that is not like the first; None if there is none near it."""
     near = range(1, min(len(features), NEAR))
     return next((i for i in near if not np.array_equal(features[i], features[0])), None)
-
-
-def _name(function: Any) -> str:
-    """A function's name, and the arguments that a partial one already has."""
-    if isinstance(function, partial):
-        given = [*map(repr, function.args), *(f"{k}={v!r}" for k, v in function.keywords.items())]
-        return f"{_name(function.func)}({', '.join(given)})"
-    return getattr(function, "__qualname__", repr(function))
 
 
 def _float64(values: Tensor) -> np.ndarray:

@@ -5,12 +5,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+
+
+@contextmanager
+def _tried(wanted: str) -> Iterator[None]:
+    """Raise a TypeError that says what is wanted if a trial fails."""
+    try:
+        yield
+    except Exception as error:  # what is tried is the user's, and may raise anything
+        raise TypeError(f"{wanted}: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -28,14 +38,11 @@ class TorchServer:
     optimizer: Callable[..., torch.optim.Optimizer]
 
     def __post_init__(self) -> None:
-        try:
+        with _tried(
+            "optimizer must be a function from parameters to a torch.optim.Optimizer that steps by "
+            "gradients alone, e.g. partial(torch.optim.Adam, lr=0.01)"
+        ):
             self.step(self.start(1), np.zeros(1), np.zeros(1))
-        except Exception as error:  # it is the user's, and may raise anything
-            raise TypeError(
-                "optimizer must be a function from parameters to a torch.optim.Optimizer that "
-                "steps by gradients alone, e.g. partial(torch.optim.Adam, lr=0.01): "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     @property
     def name(self) -> str:
@@ -81,14 +88,11 @@ class TorchSchedule:
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
+        with _tried(
+            "scheduler must be a function from an optimizer to a scheduler that steps once per "
+            "round without arguments, e.g. partial(CosineAnnealingLR, T_max=100)"
+        ):
             self(1)
-        except Exception as error:  # it is the user's, and may raise anything
-            raise TypeError(
-                "scheduler must be a function from an optimizer to a scheduler that steps once "
-                "per round without arguments, e.g. partial(CosineAnnealingLR, T_max=100): "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": [], "_made": []}

@@ -7,14 +7,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.around import Scheduled
+from isfed.algorithms.around import Scheduled, layers
 from isfed.base.arguments import checked
 from isfed.base.checks import check_seed, check_whole
 from isfed.base.files import load_arrays, save_arrays
@@ -87,29 +87,16 @@ class _Nothing:
         return np.full((len(params), 2), np.nan)
 
 
-def _schedules(algorithm: Any, rounds: int) -> Iterator[list[Any]]:
-    """The step sizes of all rounds, for every schedule in a method around others."""
-    while algorithm is not None:
-        if isinstance(algorithm, Scheduled):
-            yield [algorithm.schedule(i) for i in range(rounds)]
-        algorithm = getattr(algorithm, "algorithm", None)
-
-
-def _servers(algorithm: Any) -> Iterator[str]:
-    """The optimizers of the cloud in a method around others."""
-    while algorithm is not None:
-        yield shown(getattr(getattr(algorithm, "server", None), "optimizer", None))
-        algorithm = getattr(algorithm, "algorithm", None)
-
-
 def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any) -> str:
     """What a checkpoint must agree with: all that decides the numbers."""
     problem = run.problem
     record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
-    record += "".join(_servers(algorithm))
-    steps = list(_schedules(algorithm, rounds))  # two functions may look alike
+    for layer in layers(algorithm):  # two functions may look alike
+        if isinstance(layer, Scheduled):
+            record += repr([layer.schedule(i) for i in range(rounds)])
+        record += shown(getattr(getattr(layer, "server", None), "optimizer", None))
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
-    choices = (problem.loss, record, steps, rounds, seed, work, measure.every)
+    choices = (problem.loss, record, rounds, seed, work, measure.every)
     digest = hashlib.blake2b(repr(choices).encode())
     data = problem.data
     test = () if isinstance(measure, _Nothing) else (measure.x, measure.y)
