@@ -173,7 +173,7 @@ def test_rows_are_kept_for_the_test_at_random_and_no_agent_is_lost(tmp_path):
     _arrays(tmp_path / "a.npz", x=np.arange(200.0).reshape(100, 2), y=y, agent=owner)
     found = read_rows(tmp_path / "a.npz")
     assert set(np.unique(found.owners)) == set(owner)
-    assert len(np.unique(found.y)) == 10
+    assert np.bincount(found.y).min() >= 5  # the tenth rows as they stand are all of one class
     assert 5 <= len(found.test_y) <= 10
     rows = np.concatenate([found.x, found.test_x])
     np.testing.assert_array_equal(np.sort(rows[:, 0]), np.arange(0.0, 200.0, 2.0))

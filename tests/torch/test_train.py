@@ -436,7 +436,7 @@ def test_a_schedule_that_ends_too_early_is_refused_before_the_first_round():
     assert train(make_problem(), scheduled, rounds=3).history.rounds == 3
     told = []
     with pytest.raises(ValueError, match=r"step_size=0.0 for round 3"):
-        train(make_problem(), scheduled, rounds=5, callbacks=[told.append])
+        train(make_problem(), scheduled, rounds=5, every=1, callbacks=[told.append])
     assert not told
 
 
