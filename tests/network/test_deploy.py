@@ -79,7 +79,7 @@ def test_agents_work_through_the_proxy_and_operators_do_not(make_job_on, tmp_pat
         for agent in range(3):
             proxied.start_node(agent)
         job.submit()
-        lines = list(job.watch.follow())
+        lines = job.finish()
         assert [line["params"] for line in lines] == in_process(job.config).tolist()
         seen = (tmp_path / "access.log").read_text()
         assert seen.count("/v1/fleet/") > 3

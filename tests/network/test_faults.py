@@ -1,19 +1,16 @@
 """Equality with the objects, and faults, on real processes with TLS and node authentication."""
 
 import contextlib
-import os
 import re
-import signal
 
 import numpy as np
+from jobs import LONGEST
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
 from isfed.flower.demo import in_process
 from isfed.flower.keys import write_agent_key
 from isfed.flower.processes import LINK, FederationError
-
-LONGEST = 600.0  # seconds: for what takes a few on an idle machine
 
 
 def test_equals_the_objects_to_the_last_bit(honest):
@@ -38,11 +35,11 @@ def test_misbehaving_agents_are_absent_or_refused_and_counted(make_job, time_lim
         **{"time-limit": time_limit, "most-refusals": 0},
     )
     job.submit()
-    assert len(list(job.watch.follow())) == 3
+    assert len(job.finish()) == 3
     job.plan({"0": {"3": "huge"}})  # whoever was too late goes on now
     job.config.update({"rounds": 4, "time-limit": LONGEST})  # as long as 200 MB need
     job.submit()
-    lines = list(job.watch.follow())
+    lines = job.finish()
     counts = [(x["answered"], x["refused_changes"], x["refused_scores"]) for x in lines]
     assert counts == [
         (0, 2, 0),  # one raised, one sent NaN, and one what Flower itself cannot decode
@@ -65,16 +62,16 @@ def test_a_killed_server_app_continues_with_the_same_draws(make_job):
     job = make_job(faults=held(1), rounds=3, active=2)
     job.submit()
     job.wait(lambda: begun(1), "somebody works on round 1")
-    os.kill(job.watch.server(), signal.SIGKILL)
+    job.kill()
     assert len(job.watch.rounds()) == 1
     job.plan(held(2))
     job.submit()
     job.wait(lambda: begun(2), "somebody works on round 2")
-    os.kill(job.watch.server(), signal.SIGKILL)
+    job.kill()
     assert len(job.watch.rounds()) == 2  # round 1 was done again
     job.plan({})
     job.submit()
-    lines = list(job.watch.follow())
+    lines = job.finish()
     assert [line["round_index"] for line in lines] == [0, 1, 2]  # none lost, none twice
     assert [line["answered"] for line in lines] == [2] * 3
     assert [line["params"] for line in lines] == in_process(job.config).tolist()
@@ -114,7 +111,7 @@ def test_a_killed_supernode_and_a_killed_superlink(make_job, federation):
         return False
 
     job.wait(again, "the run was accepted again")
-    lines = list(job.watch.follow())
+    lines = job.finish()
     assert [line["round_index"] for line in lines] == list(range(len(lines)))  # no lost round
     assert len(lines) == done + 1 == 5
 

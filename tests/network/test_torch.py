@@ -1,8 +1,6 @@
 """examples/flower-torch over TLS, three agents, killed and continued: the model of one process."""
 
 # pyright: reportMissingImports=false
-import os
-import signal
 import time
 
 import numpy as np
@@ -12,57 +10,55 @@ torch = pytest.importorskip("torch")
 
 import torch_app  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
+from jobs import Job  # noqa: E402
 from local_grid import LocalGrid, give_identity  # noqa: E402
 
 from isfed import Problem, simulate  # noqa: E402
-from isfed.flower.demo import Watch  # noqa: E402
 from isfed.flower.demo_app import DEFAULTS, write_app  # noqa: E402
 
 
-class Job:
-    """The example with one loop: its app, its results, and a file that holds up round 1."""
+class HeldJob(Job):
+    """The example with one loop, and a file that holds up round 1."""
 
     def __init__(self, federation, folder, loop):
-        self.federation, self.app, self.results = federation, folder / "app", folder / "results"
-        self.results.mkdir(parents=True)
         self.hold, self.worked = folder / "hold", folder / "worked-1"
         self.hold.write_text("1")
-        files = {"results": str(self.results), "hold": str(self.hold)}
-        self.config = {**DEFAULTS, **torch_app.DEFAULTS, **files, "loop": loop}
+        files = {"results": str(folder / "results"), "hold": str(self.hold)}
+        config = {**DEFAULTS, **torch_app.DEFAULTS, **files, "loop": loop}
+        super().__init__(federation, folder / "app", config)
         write_app(self.app, module="torch_app", defaults=torch_app.DEFAULTS)
-        self.watch = Watch(self.results)
 
-    def submit(self):
-        self.federation.submit(self.app, self.config)
-
-    def kill(self):
+    def kill_and_submit(self):
         """In round 1, of which an agent has sent nothing yet."""
         assert len(self.watch.rounds()) == 1
-        os.kill(self.watch.server(), signal.SIGKILL)
+        self.kill()
         self.hold.unlink()
-        (self.results / "server.pid").unlink()
+        self.submit()
 
     def model(self):
         """After the last round."""
-        rounds = [line["round_index"] for line in self.watch.follow(torch_app.LONGEST)]
-        assert rounds == [0, 1, 2]
+        assert [line["round_index"] for line in self.finish(torch_app.LONGEST)] == [0, 1, 2]
         return torch_app.network.params(torch.load(self.results / "model.pt", weights_only=True))
 
 
 @pytest.fixture(scope="module")
 def jobs(federation, tmp_path_factory):
     """All loops side by side, for most of a round is waiting; killed and submitted again."""
-    jobs = {loop: Job(federation, tmp_path_factory.mktemp(loop), loop) for loop in torch_app.LOOPS}
+    jobs = {
+        loop: HeldJob(federation, tmp_path_factory.mktemp(loop), loop) for loop in torch_app.LOOPS
+    }
     for job in jobs.values():
         job.submit()
     waiting = list(jobs.values())
     until = time.monotonic() + torch_app.LONGEST
     while waiting:  # whoever comes first: its agents keep those of the others waiting
         assert time.monotonic() < until, "no agent works on round 1"
-        for job in [job for job in waiting if job.worked.exists()]:
-            job.kill()
-            job.submit()
-            waiting.remove(job)
+        for job in list(waiting):
+            if job.worked.exists():
+                job.kill_and_submit()
+                waiting.remove(job)
+            else:
+                job.submit_if_lost()
         time.sleep(0.1)
     return jobs
 

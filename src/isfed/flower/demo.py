@@ -19,6 +19,10 @@ from isfed.flower import require_flwr
 from isfed.flower.processes import FederationError, LocalFederation, end_marked, is_running
 
 QUIET_SECONDS = 600.0  # no round ends for so long: give up
+LOST = (
+    "Flower heard nothing of it for a minute, as when the machine sleeps or its clock is set, and "
+    "gave the run up; start the demo again"
+)
 PREFIX, MARK_FILE = "isfed-demo-", "mark"
 Say = Callable[[str], None]
 
@@ -148,10 +152,12 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
         with LocalFederation(folder, agents=agents) as federation:
             (folder / MARK_FILE).write_text(federation.mark, encoding="utf-8")
             federation.start()
-            federation.submit(folder / "app", config)
+            run = federation.submit(folder / "app", config)
             try:
                 worst = _compare(Watch(folder / "results"), expected, say)
             except FederationError as error:
+                if federation.is_lost(run):
+                    raise FederationError(f"{error}: {LOST}") from error
                 tail = "\n".join(federation.log("superlink").splitlines()[-8:])
                 raise FederationError(f"{error}\n{tail}") from error
             say((folder / "results" / "done").read_text(encoding="utf-8"))

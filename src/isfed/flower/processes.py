@@ -230,8 +230,14 @@ class LocalFederation:
 
     def status(self, run: str) -> str:
         """The state of a run, e.g. 'running' or 'finished:completed'."""
-        printed = self.flwr("ls", LINK, "--run-id", run, "--format", "json")
-        return str(_read_json(printed)["runs"][0]["status"])
+        return str(self._listed(run)["status"])
+
+    def is_lost(self, run: str) -> bool:
+        """Whether Flower gave a run up, having heard nothing of its server app for a minute."""
+        return str(self._listed(run).get("status-details", "")).startswith("No heartbeat")
+
+    def _listed(self, run: str) -> dict[str, Any]:
+        return _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))["runs"][0]
 
     def kill(self, name: str) -> None:
         """kill -9 of one process and nothing else."""
