@@ -18,7 +18,7 @@ from typing import Any
 
 from isfed import FedAvg, simulate
 from isfed.experiments.networks import SETTINGS
-from isfed.report.networks import percent
+from isfed.report.tables import percent
 from isfed.torch import diagnose
 
 KEPT = Path(__file__).parent / "networks.json"

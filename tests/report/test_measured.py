@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from isfed.experiments.results import AlgorithmResult, Measurements, Results
 from isfed.report.from_results import page_data, verdict
 from isfed.report.page import page
 from isfed.report.pair import pair_data
+from isfed.report.tables import summary_table
 
 ROUNDS = np.array([0, 5, 10])
 Levels = Mapping[str, tuple[float, float]]  # final level and standard error, by algorithm
@@ -188,3 +190,28 @@ def test_two_folders_differ_in_percentage_points(make, tmp_path: Path):
         "FedAvg: 6.0 ± 1.0 percentage points above in " + str(other.path) + "."
     )
     assert data.figures[0].linear_only
+
+
+def test_the_table_of_the_terminal_has_percent_too(make):
+    found = make({"FedAvg": FEDAVG, "importance": OURS}, steady_rounds=5)
+    finals = [FEDAVG, (OURS[0], None)]  # as of one repetition
+    rows = []
+    for row, (mean, error) in zip(found.algorithms, finals, strict=True):
+        final = {
+            "accuracy": {"mean": mean, "stderr": error},
+            "loss": {"mean": 0.5, "stderr": 0.01},
+        }
+        rows.append(replace(row, summary=row.summary | {"final": final}))
+    summary = found.summary | {"uniform_agent_distance": None}
+    table = summary_table(replace(found, algorithms=tuple(rows), summary=summary))
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    head, *lines = [
+        [cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")]
+        for line in captured.get().splitlines()
+        if "┃" in line or "│" in line
+    ]
+    place = head.index("accuracy (%)")
+    assert [line[place] for line in lines] == ["89.8 ± 0.8", "91.2"]
+    assert [line[head.index("loss")] for line in lines] == ["0.5 ± 0.01"] * 2

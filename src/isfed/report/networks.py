@@ -15,6 +15,7 @@ from isfed.base.words import plain_number
 from isfed.experiments.networks import first_round
 from isfed.experiments.results import Measurements, Results
 from isfed.report.figures import save_figure
+from isfed.report.tables import percent
 
 # Colour, dashes and marker: the markers tell the lines apart in grey.
 LOOKS: dict[str, tuple[str, Any, str]] = {
@@ -91,15 +92,6 @@ def networks_table(results: Results) -> Table:
             *(reached(target) for target in row["targets"]),
         )
     return table
-
-
-def percent(accuracy: float, error: float | None) -> str:
-    """An accuracy with its standard error, which one repetition does not have.
-
-    >>> percent(0.891, 0.0071), percent(0.891, None)
-    ('89.1 ± 0.7', '89.1')
-    """
-    return f"{100 * accuracy:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
 def target_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,13 +10,13 @@ from isfed.base.words import plain_number
 from isfed.experiments.results import Results
 from isfed.report.networks import (
     accuracy_curves,
-    percent,
     reached,
     rounds_to_fedavg,
     target_names,
 )
 from isfed.report.page_data import Cell, PageTable
 from isfed.report.quantities import level_cell, number_cell
+from isfed.report.tables import percent
 from isfed.report.ways import WORDS
 
 SAMPLING = {

@@ -46,7 +46,7 @@ def summary_table(results: Results) -> Table:
     headings = ["step"] if steps else []
     headings += ["msd (dB)", f"gain over {first.name} (dB)"] if known else []
     headings += ["|p_k - p_k^o|", "mean |p_n - p_n^o|"] if far else []
-    headings += measures
+    headings += ["accuracy (%)" if measure == "accuracy" else measure for measure in measures]
     clock = ["virtual seconds per round"] if timed else []
     for heading in [*headings, "gradients per round", *clock, "rounds per second"]:
         table.add_column(heading, justify="right")
@@ -95,8 +95,19 @@ def _final(algorithm: AlgorithmResult, measure: str) -> str:
     final = algorithm.summary["final"].get(measure)
     if final is None:
         return ""
+    if measure == "accuracy":  # as on the page
+        return percent(final["mean"], final["stderr"])
     error = "" if final["stderr"] is None else f" ± {final['stderr']:.2g}"
     return f"{final['mean']:.4g}{error}"
+
+
+def percent(accuracy: float, error: float | None) -> str:
+    """An accuracy with its standard error, which one repetition does not have.
+
+    >>> percent(0.891, 0.0071), percent(0.891, None)
+    ('89.1 ± 0.7', '89.1')
+    """
+    return f"{100 * accuracy:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
 def settling_lines(results: Results) -> list[str]:
