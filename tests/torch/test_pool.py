@@ -16,7 +16,7 @@ from isfed import FederatedData, Memory, Problem, simulate
 from isfed.federation.agents import Local, Turns
 from isfed.torch import Network, importance
 from isfed.torch.mailbox import MEMORY
-from isfed.torch.pool import joined, part_of
+from isfed.torch.pool import Pool, joined, part_of
 
 RNG = np.random.default_rng(0)
 SIZES = (6, 9, 5, 12, 7)
@@ -88,6 +88,25 @@ def test_an_error_in_another_process_is_raised_here_and_the_next_round_works(tmp
         agents.work(turns, 0)
     flag.unlink()
     np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
+
+
+def test_after_ctrl_c_the_next_round_hears_no_old_reply(monkeypatch):
+    problem = Problem(DATA, NETWORK, 3, 2)
+    rules = importance(step_size=0.1, num_active=3).rules(5)
+    one, two = (
+        NETWORK.make_agents(problem, rules, seed=0, repetition=0, workers=n) for n in (1, 2)
+    )
+    turns = Turns(np.arange(5), NETWORK.initial(), np.full(5, 0.1))
+
+    def interrupted(pool, places):  # while it waits; the reply stays in the pipe
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            two.work(turns, 0)
+    later = turns._replace(params=turns.params + 1.0)
+    np.testing.assert_array_equal(two.work(later, 1).changes, one.work(later, 1).changes)
 
 
 def _mail() -> set[Path]:
