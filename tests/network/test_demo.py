@@ -1,5 +1,6 @@
 """The demo leaves no process behind, whatever ends it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from isfed.flower.demo import Watch
-from isfed.flower.processes import FederationError
+from isfed.flower.demo import Watch, run_demo
+from isfed.flower.processes import FederationError, LocalFederation
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -104,3 +105,34 @@ def test_kill_9_leaves_no_process_and_the_next_start_removes_the_keys(tmp_path):
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
     assert not list(tmp_path.glob("isfed-*"))
     assert processes_of(tmp_path) == []
+
+
+GIVEN_UP = {"status": "finished:failed", "status-details": "No heartbeat received from the task"}
+
+
+def gone(*_):
+    raise FederationError("no SuperLink answers")
+
+
+@pytest.mark.parametrize(
+    ("flwr", "lost"),
+    [
+        (lambda *_: json.dumps({"runs": [GIVEN_UP]}), True),
+        (lambda *_: json.dumps({"runs": [{"status": "running", "status-details": ""}]}), False),
+        (gone, False),
+    ],
+)
+def test_the_demo_says_when_flower_gave_the_run_up(monkeypatch, flwr, lost):
+    def ended(*_):
+        raise FederationError("the server app ended")
+
+    monkeypatch.setattr(LocalFederation, "flwr", lambda self, *arguments, **_: flwr(*arguments))
+    monkeypatch.setattr(LocalFederation, "start", lambda self: None)
+    monkeypatch.setattr(LocalFederation, "submit", lambda self, *_: "7")
+    monkeypatch.setattr(LocalFederation, "log", lambda self, _: "the last lines")
+    monkeypatch.setattr("isfed.flower.demo._compare", ended)
+    with pytest.raises(FederationError) as found:
+        run_demo(agents=2, rounds=1, active=1, seed=0, say=lambda _: None)
+    assert ("start the demo again" in str(found.value)) == lost
+    assert ("the last lines" in str(found.value)) != lost
+    assert "the server app ended" in str(found.value)

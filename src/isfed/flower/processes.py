@@ -234,7 +234,9 @@ class LocalFederation:
 
     def is_lost(self, run: str) -> bool:
         """Whether Flower gave a run up, having heard nothing of its server app for a minute."""
-        return str(self._listed(run).get("status-details", "")).startswith("No heartbeat")
+        with contextlib.suppress(FederationError):  # a SuperLink that is gone gives nothing up
+            return str(self._listed(run).get("status-details", "")).startswith("No heartbeat")
+        return False
 
     def _listed(self, run: str) -> dict[str, Any]:
         return _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))["runs"][0]

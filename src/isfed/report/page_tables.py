@@ -8,12 +8,7 @@ from typing import Any
 
 from isfed.base.words import plain_number
 from isfed.experiments.results import Results
-from isfed.report.networks import (
-    accuracy_curves,
-    reached,
-    rounds_to_fedavg,
-    target_names,
-)
+from isfed.report.networks import accuracy_curves, reached, rounds_to_fedavg, target_names
 from isfed.report.page_data import Cell, PageTable
 from isfed.report.quantities import level_cell, number_cell
 from isfed.report.tables import percent
