@@ -11,39 +11,8 @@ import numpy as np
 from isfed.base.arguments import check_fields
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
-from isfed.federation.correction import CorrectionRule
-from isfed.federation.turn import Sampler
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Uniform
-
-
-class Plan(NamedTuple):
-    """An algorithm as numbers, for the fused kernel."""
-
-    step_size: float
-    num_active: int
-    divide_by_steps: bool
-    drift: float
-    agents: Sampler
-    examples: Sampler
-    scored: bool  # whether anything needs the norms of the examples' gradients
-    watched: bool  # whether the weights differ at all, so that there is something to watch
-
-
-class CorrectedPlan(NamedTuple):
-    """The same with a correction, or with the weights on the changes; `turn` is for the agents."""
-
-    step_size: float
-    num_active: int
-    divide_by_steps: bool
-    drift: float
-    agents: Sampler
-    examples: Sampler
-    scored: bool
-    watched: bool
-    turn: Plan
-    rule: CorrectionRule
-    on_change: bool
 
 
 class Algorithm(Protocol):
@@ -72,10 +41,6 @@ class Algorithm(Protocol):
 
     def model(self, state: Any) -> np.ndarray:
         """The model that a state stands for, (M,)."""
-        ...
-
-    def plan(self) -> Plan | CorrectedPlan | None:
-        """The algorithm as numbers if the fused kernel can run it."""
         ...
 
 
@@ -140,7 +105,3 @@ class Method:
     def model(self, state: Any) -> np.ndarray:
         """The model that a state stands for."""
         return state.params
-
-    def plan(self) -> Plan | None:
-        """Not for the fused kernel."""
-        return None

@@ -73,10 +73,6 @@ class Around:
         inner = getattr(self.algorithm, "agent_prob", None)
         return np.empty(0) if inner is None else inner(state, num_agents)
 
-    def plan(self) -> None:
-        """Not for the fused kernel."""
-        return None
-
 
 @dataclass(frozen=True)
 class Scheduled(Around):

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms import corrected, hearing
-from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.hearing import Hearing
 from isfed.algorithms.parts import ClientWeights, check_choice
@@ -19,7 +18,6 @@ from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
 from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads, trained_part
-from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import Correction
 from isfed.sampling.designs import Design, Deville, LocalPivotal, Spread, WithReplacement
@@ -32,7 +30,6 @@ from isfed.sampling.policies import (
     ScorePolicy,
     Table,
     Uniform,
-    compiled_policy,
 )
 from isfed.sampling.telemetry import uniform_rows, watch_round
 
@@ -233,11 +230,12 @@ class ISFedAvg:
             step_size=self.step_size,
             examples=self.examples,
             example_design=self.example_design,
-            agents=self._reports(),
+            agents=self.reports,
             divide_by_steps=self.divide_by_steps,
         )
 
-    def _reports(self) -> Policy:
+    @property
+    def reports(self) -> Policy:
         """What agents report: with a correction, the spread at most; the cloud makes the score."""
         if self.correction is None or not self.agents.learns:
             return self.agents
@@ -245,31 +243,6 @@ class ISFedAvg:
             return Uniform()
         p = self.agents
         return ScorePolicy(p.name, p.initial, p.refresh, p.floor, Score.SPREAD, p.rate)
-
-    def plan(self) -> Plan | CorrectedPlan | None:
-        """The same as numbers, for the fused kernel; None if it does not know the designs."""
-        designs = all(compiled_design(d) for d in (self.agent_design, self.example_design))
-        policies = compiled_policy(self.agents) and compiled_policy(self.examples)
-        kernel = self.absences == "drop" and self.client_weights == "uniform" and not self.costs
-        if not (kernel and designs and policies):
-            return None
-        agents = make_sampler(self.agents, self.agent_design)
-        examples = make_sampler(self.examples, self.example_design)
-        plain = Plan(
-            step_size=float(self.step_size),
-            num_active=int(self.num_active),
-            divide_by_steps=self.divide_by_steps,
-            drift=float(self.drift),
-            agents=agents,
-            examples=examples,
-            scored=wants_norms(self.agents, self.examples),
-            watched=not (agents.uniform and examples.uniform),
-        )
-        if not self.corrected:
-            return plain
-        reports = make_sampler(self._reports(), self.agent_design)
-        turn = plain._replace(agents=reports, scored=wants_norms(self._reports(), self.examples))
-        return CorrectedPlan(*plain, turn, corrected.rule_of(self), self.on_change)
 
     def start(self, agents: Agents, params: np.ndarray) -> ISFedAvgState | CorrectedState:
         """The state before the first round."""

@@ -1,7 +1,8 @@
 """The fused kernel: Algorithm 1 over many repetitions at once, on all cores.
 
-It is the same algorithm as `isfed.federation.agent` and `isfed.federation.cloud`, built from the
-same compiled functions, and gives the same numbers for the same seed, bit for bit.
+It is the round of `isfed.algorithms`, compiled, and gives the same numbers for the same seed, bit
+for bit. Control variates are the one optional part: their argument is None where a method has none,
+and the compiler then leaves them out.
 """
 
 from __future__ import annotations
@@ -12,9 +13,21 @@ import numpy as np
 
 from isfed.base.compiled import called, compiled, inlined
 from isfed.base.streams import NO_AGENT, fill_normal, start
+from isfed.federation.correction import (
+    DRIFT,
+    NONE,
+    CorrectionRule,
+    Reference,
+    learn,
+    step_and_move,
+    write_correction,
+    write_news,
+)
 from isfed.federation.turn import (
     ALL,
     PLAIN,
+    Sampler,
+    StepRule,
     draw,
     make_scratch,
     score_of_agent,
@@ -25,6 +38,34 @@ from isfed.sampling import telemetry
 from isfed.sampling.policies import KEEP_MASS, refresh_touched, take_scores
 
 TOO_FAR = 1e150  # beyond this squared distance a run has diverged
+
+
+class Plan(NamedTuple):
+    """A method as numbers."""
+
+    step_size: float
+    num_active: int
+    divide_by_steps: bool
+    drift: float
+    agents: Sampler
+    examples: Sampler
+    scored: bool  # whether anything needs the norms of the examples' gradients
+    watched: bool  # whether the weights differ at all, so that there is something to watch
+
+
+class ControlPlan(NamedTuple):
+    """What a method adds that uses control variates, or puts the weights on the changes."""
+
+    turn: Plan  # the plan of an agent's turn, which may report less than the cloud's policy needs
+    rule: CorrectionRule
+    on_change: bool  # whether 1 / (K p_k) multiplies the change instead of the step
+
+
+class Control(NamedTuple):
+    """The same for one repetition, with what its agents and cloud remember."""
+
+    plan: ControlPlan
+    reference: Reference
 
 
 class State(NamedTuple):
@@ -40,7 +81,7 @@ class State(NamedTuple):
 
 
 @called
-def refresh_all_agents(task, plan, params, shift, nodes, scratch):
+def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
     num_agents = task.offsets.size - 1
     for agent in range(num_agents):
@@ -49,7 +90,7 @@ def refresh_all_agents(task, plan, params, shift, nodes, scratch):
 
 
 @inlined
-def drop_repeats(scratch, num):
+def _drop_repeats(scratch, num):
     """An agent drawn twice works once and counts twice."""
     kept = 0
     for i in range(num):
@@ -85,28 +126,119 @@ def distance_from(optimum, response, params, shift):
 
 
 @called
-def select(side, nodes, num_agents, num_active, scratch):
+def _select(side, nodes, num_agents, num_active, scratch):
     """Draw L of K agents, eq. (4)."""
     draw(side, nodes, 0, num_agents, num_active, scratch, scratch.active, scratch.agent_prob)
 
 
 @called
-def refresh_agents(side, nodes, num_agents, distinct, scratch):
+def _refresh_agents(side, nodes, num_agents, distinct, scratch):
     refresh_touched(
         nodes, 0, num_agents, scratch.active, scratch.scores, distinct, side.refresh, side.design
     )
 
 
 @called
-def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts, scratch, out):
+def _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch):
+    """The local steps of a turn; steered by scratch.correction where the rule says so."""
+    nodes, at = tables
+    rule = StepRule(0.0, 0.0, False, plan.rule.kind == DRIFT, False)
+    return take_turn(
+        task, plan.turn, rule, params, shift, agent, task.local_steps[agent], step, nodes,
+        at[agent], memory, scratch,
+    )  # fmt: skip
+
+
+@called
+def _control_turn(task, control, params, shift, agent, prob, tables, memory, scratch):
+    """A turn whose innovation is left in scratch.local; returns what the agent reports."""
+    plan, turn = control.plan, control.plan.turn
+    weight = 1.0 / ((task.offsets.size - 1) * prob)
+    reach = turn.step_size * (1.0 if plan.on_change else weight)
+    step = reach / (task.local_steps[agent] if turn.divide_by_steps else 1)
+    if plan.rule.kind == DRIFT:
+        write_correction(plan.rule, control.reference, agent, scratch.correction)
+    report = _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch)
+    for j in range(params.size):
+        scratch.local[j] -= params[j]
+    write_news(plan.rule, control.reference, agent, reach, scratch.local)
+    return report
+
+
+@called
+def _control_learn(task, plan, control, agent, weight, report, scratch):
+    """What cloud and agent learn from the innovation in scratch.local; returns the score."""
+    rule = control.plan.rule
+    if rule.kind == NONE:
+        return report
+    batch, count = task.batch_size[agent], task.offsets[agent + 1] - task.offsets[agent]
+    left = 1.0 if plan.examples.design == table.REPLACEMENT else 1.0 - batch / count
+    share = left / (task.local_steps[agent] * batch)
+    return learn(
+        rule, control.reference, agent, scratch.local, weight, report, share, scratch.velocity
+    )
+
+
+@inlined
+def _turn(task, plan, control, params, shift, agent, prob, tables, memory, scratch):
+    """One agent's turn; returns what it reports. Inlined, for the plain one is the hot loop."""
+    if control is not None:
+        return _control_turn(task, control, params, shift, agent, prob, tables, memory, scratch)
+    nodes, at = tables
+    num_steps = task.local_steps[agent]
+    divisor = num_steps if plan.divide_by_steps else 1
+    step = plan.step_size / (divisor * (task.offsets.size - 1) * prob)  # eq. (8)
+    step *= task.agent_weight[agent]
+    return take_turn(
+        task, plan, PLAIN, params, shift, agent, num_steps, step, nodes, at[agent], memory, scratch
+    )
+
+
+@inlined
+def _add(task, plan, control, params, agent, prob, times, report, scratch):
+    """Add a turn to the sum of the round; returns its score and the square of its estimate."""
+    num_agents, total = task.offsets.size - 1, scratch.total
+    whole = 1.0 if plan.divide_by_steps else float(task.local_steps[agent])
+    square = 0.0
+    if control is not None:
+        weight = times * (1.0 / (num_agents * prob))
+        for j in range(params.size):
+            total[j] += weight * scratch.local[j]
+            square += scratch.local[j] * scratch.local[j]
+        score = _control_learn(task, plan, control, agent, weight, report, scratch)
+        return score, square / (whole * whole)
+    for j in range(params.size):
+        moved = scratch.local[j] - params[j]
+        total[j] += times * moved
+        square += moved * moved
+    step = plan.step_size * whole / (num_agents * prob)
+    return report, square / (step * step)
+
+
+@inlined
+def _move(plan, control, params, scratch):
+    """The cloud's step, eq. (9)."""
+    if control is not None:
+        step_and_move(
+            control.plan.rule, control.reference, plan.step_size, plan.num_active, 1.0, params,
+            scratch.total, scratch.velocity,
+        )  # fmt: skip
+    else:
+        for j in range(params.size):
+            # Divided by L, never by the sum of the weights: that would bias the mean.
+            params[j] += scratch.total[j] / plan.num_active
+
+
+@called
+def _rounds(
+    task, plan, control, first_round, keys, params, shift, tables, memory, counts, scratch, out
+):
     """Algorithm 1, one repetition; returns how many rounds ran before it diverged."""
     msd, watched = out
     agent_nodes, example_nodes, example_at = tables
     agents_key, examples_key, drift_key = keys
-    num_agents = task.offsets.size - 1
+    num_agents, size = task.offsets.size - 1, params.size
     num_active = plan.num_active
-    size = params.size
-    total = scratch.total
     repeats = plan.agents.design == table.REPLACEMENT
     for i in range(msd.size):
         round_index = first_round + i
@@ -116,50 +248,41 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             for j in range(size):
                 shift[j] += plan.drift * scratch.gradient[j]
         if plan.agents.refresh == ALL:
-            refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
+            _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
             counts[0] += task.targets.size
         start(scratch.state, agents_key, round_index, NO_AGENT)
-        select(plan.agents, agent_nodes, num_agents, num_active, scratch)
-        distinct = drop_repeats(scratch, num_active) if repeats else num_active
+        _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
+        distinct = _drop_repeats(scratch, num_active) if repeats else num_active
         for j in range(size):
-            total[j] = 0.0
+            scratch.total[j] = 0.0
+        for j in range(scratch.velocity.size):  # how far the control variates move
+            scratch.velocity[j] = 0.0
         telemetry.start_round(scratch.row)
         squares = 0.0
         for turn in range(distinct):
-            agent = scratch.active[turn]
+            agent, prob = scratch.active[turn], scratch.agent_prob[turn]
             start(scratch.state, examples_key, round_index, agent)
-            num_steps = task.local_steps[agent]
-            divisor = num_steps if plan.divide_by_steps else 1
-            step = plan.step_size / (divisor * num_agents * scratch.agent_prob[turn])  # eq. (8)
-            step *= task.agent_weight[agent]
-            scratch.scores[turn] = take_turn(
-                task, plan, PLAIN, params, shift, agent, num_steps, step, example_nodes,
-                example_at[agent], memory, scratch,
+            report = _turn(
+                task, plan, control, params, shift, agent, prob, (example_nodes, example_at),
+                memory, scratch,
             )  # fmt: skip
-            counts[0] += task.local_steps[agent] * task.batch_size[agent]
+            drawn = task.local_steps[agent] * task.batch_size[agent]
+            counts[0] += drawn
             if plan.examples.refresh == ALL:
                 counts[0] += task.offsets[agent + 1] - task.offsets[agent]
             times = scratch.times[turn] if repeats else 1.0
-            change = 0.0
-            for j in range(size):
-                moved = scratch.local[j] - params[j]
-                total[j] += times * moved
-                change += moved * moved
+            scratch.scores[turn], square = _add(
+                task, plan, control, params, agent, prob, times, report, scratch
+            )
             if plan.watched:
-                prob = scratch.agent_prob[turn]
-                drawn = task.local_steps[agent] * task.batch_size[agent]
-                steps = 1 if plan.divide_by_steps else task.local_steps[agent]
-                step = plan.step_size * steps / (num_agents * prob)
                 squares = telemetry.watch_agent(
-                    scratch.row, scratch.turn, drawn, change / (step * step),
+                    scratch.row, scratch.turn, drawn, square,
                     (num_agents, prob, times, num_active, plan.agents.floor, not repeats), squares,
                 )  # fmt: skip
         counts[1] += distinct
-        for j in range(size):
-            # Divided by L, never by the sum of the weights: that would bias the mean.
-            params[j] += total[j] / num_active  # eq. (9)
+        _move(plan, control, params, scratch)
         if plan.agents.refresh >= KEEP_MASS:
-            refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
+            _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
         if plan.watched:
             telemetry.end_round(scratch.row, num_active, distinct, squares, watched[i])
         msd[i] = distance(task.optimum, task.drift_response, params, shift)
@@ -169,21 +292,31 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
 
 
 @compiled
-def run_rounds(task, plan, state, keys, first_round, msd, watched, done, begin, end):
+def run_rounds(
+    task, plan, control, state, references, keys, first_round, msd, watched, done, begin, end
+):
     """Run msd.shape[1] rounds of the repetitions begin..end-1; done[rep] is how many ran.
 
-    `watched` is for the telemetry, (R, rounds, columns); left as it is if all weights are equal.
-    Called from several threads at once, each with repetitions of its own.
+    `control` and `references` are None without control variates. `watched` is for the telemetry,
+    (R, rounds, columns); left as it is if all weights are equal. Called from several threads at
+    once, each with repetitions of its own.
     """
-    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, False, False)
+    extra = control is not None
+    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, False, extra)
     for rep in range(begin, end):
-        tables = (
-            state.agent_nodes[rep],
-            state.example_nodes[rep],
-            state.example_at,
-        )
+        tables = (state.agent_nodes[rep], state.example_nodes[rep], state.example_at)
+        if references is None:
+            own = None
+        else:  # here, not in a part: a part that returns arrays crashes
+            own = Control(
+                control,
+                Reference(
+                    references.centre[rep], references.own[rep], references.news[rep],
+                    references.book[rep], references.pool[rep],
+                ),
+            )  # fmt: skip
         done[rep] = _rounds(
-            task, plan, first_round, (keys[rep, 0], keys[rep, 1], keys[rep, 2]),
+            task, plan, own, first_round, (keys[rep, 0], keys[rep, 1], keys[rep, 2]),
             state.params[rep], state.shift[rep], tables, state.memory[rep], state.counts[rep],
             scratch, (msd[rep], watched[rep]),
         )  # fmt: skip

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.algorithms.algorithm import CorrectedPlan, Plan
 from isfed.algorithms.corrected import rule_of
 from isfed.base.checks import check_whole
 from isfed.base.files import put
@@ -27,9 +26,9 @@ from isfed.problems import Problem
 from isfed.sampling import score_table as table
 from isfed.sampling.policies import Initial, Refresh, initial_score, memory_size, take_scores
 from isfed.sampling.telemetry import uniform_rows
-from isfed.simulate.corrected_kernel import run_corrected
 from isfed.simulate.history import History, Measured
-from isfed.simulate.kernel import State, run_rounds
+from isfed.simulate.kernel import ControlPlan, Plan, State, run_rounds
+from isfed.simulate.lowering import can_lower, lowered
 from isfed.simulate.running import Block
 from isfed.theory.stability import with_step_size
 
@@ -52,7 +51,7 @@ def make_keys(seed: int, repetitions: range) -> np.ndarray:
 def make_state(
     problem: Problem,
     algorithm: ISFedAvg,
-    plan: Plan | CorrectedPlan,
+    plan: Plan,
     task: Task,
     repetitions: int,
     initial: np.ndarray,
@@ -87,9 +86,9 @@ def make_state(
     )
 
 
-def make_references(plan: CorrectedPlan, problem: Problem, repetitions: int) -> Reference:
+def make_references(control: ControlPlan, problem: Problem, repetitions: int) -> Reference:
     """What agents and cloud remember of gradients, a row for every repetition."""
-    one = make_reference(plan.rule, problem.num_agents, problem.num_params)
+    one = make_reference(control.rule, problem.num_agents, problem.num_params)
     return Reference(*(np.zeros((repetitions, *values.shape)) for values in one))
 
 
@@ -112,15 +111,15 @@ class KernelRun:
         self.threads = threads or num_cores()
         self.problem = problem
         self.algorithm = algorithm = with_step_size(problem, algorithm, initial=initial)
-        plan = algorithm.plan()
-        if plan is None:
+        if not can_lower(algorithm):
             raise ValueError("the kernel cannot run this design; use engine='objects'")
-        self.plan: Plan | CorrectedPlan = plan
+        self.plan, self.control = plan, control = lowered(algorithm)
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
         self.arrays: State = make_state(problem, algorithm, plan, self.task, len(which), initial)
-        corrected = isinstance(plan, CorrectedPlan)
-        self.references = make_references(plan, problem, len(which)) if corrected else None
+        self.references = None
+        if control is not None:
+            self.references = make_references(control, problem, len(which))
         self.keys = make_keys(seed, which)
         self.round_index = 0
         self.diverged = False
@@ -146,11 +145,10 @@ class KernelRun:
         return uniform_rows((len(self.params), rounds), self.plan.num_active)
 
     def _run(self, msd, watched, done: np.ndarray, begin: int, end: int) -> None:
-        rest = (self.keys, self.round_index, msd, watched, done, begin, end)
-        if self.references is None:
-            run_rounds(self.task, self.plan, self.arrays, *rest)
-        else:
-            run_corrected(self.task, self.plan, self.arrays, self.references, *rest)
+        run_rounds(
+            self.task, self.plan, self.control, self.arrays, self.references, self.keys,
+            self.round_index, msd, watched, done, begin, end,
+        )  # fmt: skip
 
     def advance(self, num_rounds: int) -> Block:
         """Run the next rounds; fewer than asked for if a model diverged."""

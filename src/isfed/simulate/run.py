@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm, Plan
+from isfed.algorithms.algorithm import Algorithm
 from isfed.algorithms.around import Scheduled, layers
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
@@ -23,13 +22,14 @@ from isfed.sampling.policies import compiled_policy
 from isfed.simulate.driver import Recording, drive
 from isfed.simulate.history import History, Measure
 from isfed.simulate.kernel_run import KernelRun
+from isfed.simulate.lowering import can_lower
 from isfed.simulate.rounds_run import RoundsRun
 from isfed.simulate.running import Run
 from isfed.theory.stability import with_step_size
 
 Engine = Literal["auto", "kernel", "agents", "objects"]
 ENGINES = ("auto", "kernel", "agents", "objects")
-METHOD = ("rules", "start", "round", "model", "plan")  # what an algorithm can do
+METHOD = ("rules", "start", "round", "model")  # what an algorithm can do
 
 
 class NoMsdWarning(UserWarning):
@@ -63,13 +63,7 @@ def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:
 
 def kernel_runs(problem: Problem, algorithm: Any) -> bool:
     """Whether the fused kernel knows the loss and the algorithm with its designs."""
-    return hasattr(problem.loss, "compiled") and _planned(algorithm)
-
-
-def _planned(algorithm: Any) -> bool:
-    if getattr(algorithm, "step_size", None) == "auto":  # a plan needs a number; any will do
-        algorithm = replace(algorithm, step_size=1.0)
-    return algorithm.plan() is not None
+    return hasattr(problem.loss, "compiled") and can_lower(algorithm)
 
 
 def _compiled_examples(algorithm: Any) -> bool:
@@ -143,8 +137,8 @@ def make_run(
             )
         which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
-    plain = problem.data.weights is None
-    if not plain and not (which == "kernel" and isinstance(algorithm.plan(), Plan)):
+    weighted = problem.data.weights is not None
+    if weighted and (which != "kernel" or getattr(algorithm, "corrected", False)):
         raise ValueError(
             "data with agent weights can be used by FedAvg and by ISFedAvg without a correction, "
             f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}; to let "
