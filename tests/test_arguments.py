@@ -203,7 +203,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
         "problem": "object", "num_active": "whole", "importance": "object?", "params": "array"}),
     "certify": (isfed.certify, {"problem": small, "algorithm": method, "rounds": 2, "samples": 5}, {
         "problem": "object", "algorithm": "object", "params": "array", "rounds": "whole",
-        "samples": "whole", "confidence": "share", "seed": "whole", "federation": "function"}),
+        "samples": "whole", "confidence": "share", "seed": "whole"}),
     "stable_step_size": (isfed.stable_step_size, {"problem": small, "algorithm": method}, {
         "problem": "object", "algorithm": "object", "initial": "array"}),
     "step_limits": (isfed.step_limits, {"problem": small, "algorithm": method}, {

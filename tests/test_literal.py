@@ -261,16 +261,16 @@ PAIRS = {
 def compare(problem, algorithm, draws):
     """Step the library and the literal algorithm side by side."""
     library = Federation(problem, algorithm, seed=3, repetition=0, initial=np.array([0.1, 0, 0.2]))
-    literal = Literal(problem, algorithm, library.cloud.params.copy())
+    literal = Literal(problem, algorithm, library.params.copy())
     for i in range(ROUNDS):
         draws.clear()
         library.step(i)
         replay = iter(draws)
         active = literal.round(replay)
         assert next(replay, None) is None
-        np.testing.assert_allclose(library.cloud.params, literal.w, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(library.params, literal.w, rtol=0, atol=1e-12)
         np.testing.assert_allclose(
-            library.cloud.table.probabilities(),
+            library.table.probabilities(),
             literal.floored(algorithm.agents, literal.p),
             rtol=0,
             atol=1e-12,

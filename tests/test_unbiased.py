@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from isfed import (
-    Cloud,
     Current,
     Deville,
     FederatedData,
@@ -29,7 +28,10 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
+from isfed.algorithms.estimators import HorvitzThompson
+from isfed.algorithms.federated import Evidence
 from isfed.algorithms.in_process import Federation
+from isfed.federation.messages import EVERY, Updates
 from isfed.sampling.policies import Refresh, Table
 
 WORD = 2**64 - 1
@@ -130,31 +132,35 @@ class PlantedStream:
 
 def expected_model(federation):
     """E[w_i | w_{i-1}] of the round that comes next."""
-    cloud, agents = federation.cloud, federation.agents
-    if federation.algorithm.agents.refresh == Refresh.ALL:
-        federation.score_all(cloud.params)
+    method, agents, params = federation.method, federation.agents, federation.params
+    facts, table = method.facts(federation.objects), federation.table
+    if method.sampler.policy.refresh == Refresh.ALL:
+        table.replace(federation.objects.scores_at(params))
 
     def expected_change(k, agent_prob):
         table = copy.deepcopy(agents[k].table)
         if table.policy.refresh == Refresh.ALL:
-            table.replace(agents[k].norms_at(cloud.params)[0])
-        total = np.zeros_like(cloud.params)
+            table.replace(agents[k].norms_at(params)[0])
+        total = np.zeros_like(params)
         for probability, uniforms, gone in cells(table, agents[k].batch_size):
             PlantedStream.state = planted(uniforms, after=gone)
-            total += probability * copy.deepcopy(agents[k]).work(cloud.params, agent_prob, 0).change
+            total += probability * copy.deepcopy(agents[k]).work(params, agent_prob, 0).change
         return total
 
     changes = {}
-    total = np.zeros_like(cloud.params)
-    for probability, uniforms, gone in list(cells(cloud.table, cloud.num_active)):
+    total = np.zeros_like(params)
+    for probability, uniforms, gone in list(cells(table, method.sampler.num_active)):
         PlantedStream.state = planted(uniforms, after=gone)
-        selection = cloud.select(0)
-        for k, prob in zip(selection.active, selection.agent_prob, strict=True):
+        state = copy.deepcopy(federation.state)
+        opened = method.open(state, federation.objects, 0)
+        drawn = opened.cohort
+        for k, prob in zip(drawn.agents, drawn.prob, strict=True):
             if k not in changes:
                 changes[k] = expected_change(k, prob)
-        after = copy.deepcopy(cloud)  # the model is linear in the changes: their means will do
-        after.aggregate(selection, np.array([changes[k] for k in selection.active]))
-        total += probability * after.params
+        # The model is linear in the changes: their means will do.
+        means, none = np.array([changes[k] for k in drawn.agents]), np.zeros(drawn.agents.size)
+        updates = Updates(EVERY, means, none, none[:, None], none[:, None])
+        total += probability * method.close(state, facts, opened, updates, 0)[0].params
     return total
 
 
@@ -191,7 +197,7 @@ def make_federation(monkeypatch):
         for i in range(5):
             federation.step(i)
         monkeypatch.setattr("isfed.federation.agent.Stream", PlantedStream)
-        monkeypatch.setattr("isfed.federation.cloud.Stream", PlantedStream)
+        monkeypatch.setattr("isfed.federation.agents.Stream", PlantedStream)
         return federation
 
     return make
@@ -205,30 +211,29 @@ each_design = pytest.mark.parametrize("design", DESIGNS, ids=lambda design: type
 @pytest.mark.parametrize(("agents", "examples"), PAIRS.values(), ids=PAIRS.keys())
 def test_the_expected_model_is_one_gradient_step(make_federation, agents, examples, loss, design):
     federation = make_federation(agents, examples, design, loss=loss)
-    expected = gradient_step(federation.problem, federation.cloud.params)
+    expected = gradient_step(federation.problem, federation.params)
     if not agents.equal:  # five rounds have made something of the tables
-        assert np.ptp(federation.cloud.table.probabilities()) > 0.01
+        assert np.ptp(federation.table.probabilities()) > 0.01
     np.testing.assert_allclose(expected_model(federation), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("design", [Systematic(), Deville()], ids=["Systematic", "Deville"])
 def test_so_it_is_where_an_agent_and_an_example_are_certain(make_federation, design):
     federation = make_federation(Oracle(), Oracle(), design)
-    federation.cloud.table.replace(np.array([1.0, 9.0, 3.0, 2.0]))
+    federation.table.replace(np.array([1.0, 9.0, 3.0, 2.0]))
     for agent in federation.agents:
         agent.table.replace(np.append(20.0, np.arange(1.0, len(agent.targets))))
         assert agent.table.inclusion(2)[0] == 1.0
-    assert federation.cloud.table.inclusion(2)[1] == 1.0
-    expected = gradient_step(federation.problem, federation.cloud.params)
+    assert federation.table.inclusion(2)[1] == 1.0
+    expected = gradient_step(federation.problem, federation.params)
     np.testing.assert_allclose(expected_model(federation), expected, rtol=0, atol=1e-12)
 
 
-def renormalised(self, selection, changes):
+def renormalised(self, state, opened, updates, facts):
     """The wrong mean: divided by the sum of the weights 1 / (K p_k)."""
-    weights = selection.times / (self.table.count * selection.agent_prob)
-    self.params = self.params + sum(
-        t * change for t, change in zip(selection.times, changes, strict=True)
-    ) / np.sum(weights)
+    drawn = opened.cohort
+    step = drawn.times @ updates.change / np.sum(drawn.times / (facts.num_agents * drawn.prob))
+    return step, state, Evidence(updates.score, updates.change)
 
 
 def plain_mean(draw):
@@ -246,9 +251,9 @@ def plain_mean(draw):
 def test_a_wrong_weight_fails_the_same_check(make_federation, monkeypatch, design, wrong):
     federation = make_federation(Memory(), Memory(), design)
     if wrong == "renormalised":
-        monkeypatch.setattr(Cloud, "aggregate", renormalised)
+        monkeypatch.setattr(HorvitzThompson, "combine", renormalised)
     else:
         monkeypatch.setattr(Table, "draw", plain_mean(Table.draw))
-    expected = gradient_step(federation.problem, federation.cloud.params)
-    step = np.linalg.norm(expected - federation.cloud.params)
+    expected = gradient_step(federation.problem, federation.params)
+    step = np.linalg.norm(expected - federation.params)
     assert np.linalg.norm(expected_model(federation) - expected) > 1e-3 * step

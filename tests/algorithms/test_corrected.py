@@ -4,7 +4,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from corrected_cases import CORRECTIONS, POLICIES, make, round_with, small_problem
+from corrected_cases import (
+    CORRECTIONS,
+    POLICIES,
+    copied,
+    make,
+    reference_of,
+    round_with,
+    small_problem,
+)
 
 from isfed import (
     Deville,
@@ -21,7 +29,6 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.algorithms.corrected import CorrectedState
 from isfed.federation.agents import Local, Turns
 from isfed.federation.correction import GAIN, Correction
 from isfed.federation.object_agents import ObjectAgents
@@ -109,26 +116,22 @@ class Literal:
 
 @pytest.mark.parametrize("policies", [name for name in POLICIES if name != "current"])
 @pytest.mark.parametrize("choices", CORRECTIONS)
-def test_equals_the_literal_version(choices, policies, monkeypatch):
+def test_equals_the_literal_version(choices, policies):
     problem = small_problem()
     algorithm = make(problem, CORRECTIONS[choices], POLICIES[policies], design=HartleyRao())
     rules = algorithm.rules(problem.num_agents)
     agents, twin = (ObjectAgents(problem, rules, seed=3, repetition=0) for _ in range(2))
     state, literal = algorithm.start(agents, np.zeros(3)), Literal(problem, algorithm, twin)
-    recorded = []
-    monkeypatch.setattr(
-        "isfed.federation.cloud.Cloud.refresh", lambda self, s, x: recorded.append((self, s, x))
-    )
     for i in range(25):
-        state = algorithm.round(state, agents, i)
-        cloud, selection, scores = recorded.pop()
-        expected = literal.round(selection, i)
+        state, info = algorithm.federated.step(state, agents, i)
+        drawn, scores = info.cohort, info.evidence.score
+        expected = literal.round((drawn.agents, drawn.prob, drawn.times), i)
         np.testing.assert_allclose(state.params, literal.w, rtol=1e-11, atol=1e-13)
         if algorithm.agents.learns:
             np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-12)
-            cloud.table.refresh(selection.active, scores)
-    if isinstance(state, CorrectedState):
-        np.testing.assert_allclose(state.centre, literal.centre(), atol=1e-12)
+    reference = reference_of(state)
+    if reference is not None:
+        np.testing.assert_allclose(reference.centre, literal.centre(), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +164,10 @@ def test_given_the_past_a_round_is_a_gradient_step_in_the_mean(choices, policies
     state = algorithm.start(agents, np.zeros(3))
     for i in range(8):
         state = algorithm.round(state, agents, i)
-    table = Table.over(state.agent_nodes, 5, algorithm.agents, design)
+    table = Table.over(state.sampler.nodes, 5, algorithm.agents, design)
     mean = np.zeros(3)
     for units, chance in outcomes(design, table.inclusion(2)):
-        copied = type(state)(*(np.array(values) for values in state))
-        mean += chance * round_with(algorithm, copied, agents, np.array(units)).params
+        mean += chance * round_with(algorithm, copied(state), agents, np.array(units)).params
     gradient = np.mean(agents.gradients(np.arange(5), state.params), axis=0)
     np.testing.assert_allclose(mean, state.params - 0.02 * gradient, rtol=0, atol=1e-12)
 
@@ -228,8 +230,7 @@ def test_the_gain_tells_noise_from_disagreement():
         state = algorithm.start(agents, problem.optimum)
         for i in range(40):
             state = algorithm.round(state, agents, i)
-        assert isinstance(state, CorrectedState)
-        gains.append(float(state.book[:, GAIN].mean()))
+        gains.append(float(reference_of(state).book[:, GAIN].mean()))
     assert gains[0] < 0.2
     assert gains[1] > 0.9
 
@@ -262,7 +263,7 @@ class FirstOnes:
 def test_the_number_drawn_is_checked(kind):
     problem = small_problem()
     algorithm = make(problem, {"correction": kind}, design=FirstOnes(), num_active=3)
-    message = r"agent_design=FirstOnes\(\) drew 2 agents where num_active=3; .* e.g. Deville\(\)"
+    message = r"the design drew 2 agents where num_active=3; .* e.g. Deville\(\)"
     with pytest.raises(ValueError, match=message):
         simulate(problem, algorithm, rounds=1)
     plain = make(problem, {"weighting": "change"}, design=FirstOnes(), num_active=3)

@@ -45,11 +45,11 @@ from isfed.algorithms import agnostic, fedcs, folb, parts
 from isfed.algorithms.catalogue import CATALOGUE
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local
-from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.outcomes import outcomes
+from isfed.sampling.policies import Table
 
 START = np.array([0.3, -0.2, 0.5])
 COMMON = {"step_size": 0.05, "num_active": 2, "local_steps": 1, "full_batch": True}
@@ -270,11 +270,11 @@ def test_importance_sampling_is_unbiased_for_both_client_weights(
     agents = CompiledAgents(problem, method.rules(4), seed=1, repetition=0)
     draws = []  # the table as the cloud would draw from it
 
-    def drawn(cloud, _):
-        draws.append(cloud.table.inclusion(2))
-        return Selection(np.arange(2), np.full(2, 0.5), np.ones(2))
+    def drawn(table, num, _):
+        draws.append(table.inclusion(num))
+        return np.arange(2), np.full(2, 0.5)
 
-    monkeypatch.setattr(Cloud, "select", drawn)
+    monkeypatch.setattr(Table, "draw", drawn)
     method.round(method.start(agents, START), agents, 0)
     inclusion = draws[0]
     if not policy.equal:  # by size, the scores have the weights as factors
@@ -285,8 +285,8 @@ def test_importance_sampling_is_unbiased_for_both_client_weights(
     mean = np.zeros(3)
     for units, chance in outcomes(Deville(), inclusion):
         chosen = np.array(units)
-        selection = Selection(chosen, inclusion[chosen] / 2.0, np.ones(2))
-        monkeypatch.setattr(Cloud, "select", lambda *_, found=selection: found)
+        found = chosen, inclusion[chosen] / 2.0
+        monkeypatch.setattr(Table, "draw", lambda *_, found=found: found)
         state = method.round(method.start(agents, START), agents, 0)
         mean += chance * (method.model(state) - START)
     np.testing.assert_allclose(mean, full_update(weights_of(how)), rtol=1e-12, atol=1e-14)

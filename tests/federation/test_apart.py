@@ -8,7 +8,6 @@ import pytest
 from corrected_cases import CORRECTIONS, POLICIES, make, small_problem
 
 from isfed import ISFedAvg, Memory, Spread, Upload
-from isfed.algorithms.corrected import CorrectedState
 from isfed.algorithms.in_process import Federation
 from isfed.federation.absences import Absences
 from isfed.federation.apart import MeanMemory, OwnMemory, Terms, corrected_turn, noise_share
@@ -82,12 +81,11 @@ def test_agrees_with_the_run_in_one_process(choices, policies):
     for i in range(40):
         apart.step()
         whole.step(i)
-    np.testing.assert_allclose(apart.coordinator.params, whole.cloud.params, rtol=1e-10)
+    np.testing.assert_allclose(apart.coordinator.params, whole.params, rtol=1e-10)
     nodes = apart.coordinator.cloud.table.nodes
-    np.testing.assert_allclose(nodes, whole.cloud.table.nodes, rtol=1e-9)
-    assert isinstance(whole.state, CorrectedState)
-    np.testing.assert_allclose(apart.memories(), whole.state.own, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(apart.centre, whole.state.centre, rtol=1e-9)
+    np.testing.assert_allclose(nodes, whole.table.nodes, rtol=1e-9)
+    np.testing.assert_allclose(apart.memories(), whole.state.estimator.own, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(apart.centre, whole.state.estimator.centre, rtol=1e-9)
 
 
 @pytest.mark.parametrize("choices", REMEMBERING)

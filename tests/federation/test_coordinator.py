@@ -18,7 +18,9 @@ from isfed import (
     Upload,
 )
 from isfed.algorithms.in_process import Federation
+from isfed.base.streams import Purpose
 from isfed.federation.absences import Absences
+from isfed.federation.cloud import Cloud
 from isfed.federation.coordinator import Coordinator, Weighting, take_turn
 from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
@@ -62,7 +64,7 @@ def in_process(algorithm, rounds, seed=5):
     )
     for i in range(rounds):
         run.step(i)
-    return run.cloud
+    return run
 
 
 @pytest.mark.parametrize("absences", list(Absences))
@@ -239,7 +241,8 @@ def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
     run = Federation(
         PROBLEM, algorithm, seed=seed, repetition=0, initial=np.zeros(PROBLEM.num_params)
     )
-    cloud = run.cloud
+    table, cloud = run.table, Cloud(run.params, 8, 3, algorithm.agents, algorithm.agent_design)
+    cloud.table, cloud.key = table, run.objects.key(Purpose.AGENTS)
     for i in range(rounds):
         active, prob, times = cloud.select(i)
         total, scores = np.zeros_like(cloud.params), []

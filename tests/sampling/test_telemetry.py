@@ -36,10 +36,10 @@ def test_a_round_is_what_its_draws_say():
     made = Federation(SMALL, algorithm, seed=3, repetition=0, initial=np.zeros(2))
     for i in range(40):
         heard = []
-        before = made.cloud.params.copy()
+        before = made.params.copy()
         for agent in made.agents:
             agent.table.draw = partial(overhear, agent, before, heard)
-        inclusion = made.cloud.table.inclusion(5)
+        inclusion = made.table.inclusion(5)
         made.step(i)
         row = dict(zip(COLUMNS, made.watched.tolist(), strict=True))
         weight = {k: 5 / (12 * inclusion[k]) for k, *_ in heard}

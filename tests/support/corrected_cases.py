@@ -1,5 +1,6 @@
 """What the tests of corrections share: a small problem, the choices, a round as prescribed."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,17 @@ def make(problem, choices, policies=None, design=None, **options):
         **choices,
         **options,
     )
+
+
+def reference_of(state) -> Any:
+    """The control variates in a state, with or without an adjustment for absences; None without."""
+    kept = getattr(state.estimator, "inner", state.estimator)
+    return kept if kept else None
+
+
+def copied(state) -> Any:
+    """A state that a round may write into."""
+    return copy.deepcopy(state)
 
 
 def round_with(algorithm, state, agents, units) -> Any:

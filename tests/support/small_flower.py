@@ -65,4 +65,4 @@ def in_process(rounds, algorithm=ALGORITHM):
     )
     for i in range(rounds):
         run.step(i)
-    return run.cloud.params
+    return run.params

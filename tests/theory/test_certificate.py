@@ -1,5 +1,6 @@
 """The certificate passes every design and policy, and catches what is deliberately wrong."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,15 @@ from isfed import (
     Current,
     Deville,
     FedAvg,
+    FederatedData,
     HartleyRao,
     ISFedAvg,
+    LeastSquares,
+    LocalGD,
     Memory,
     Oracle,
     Poisson,
+    Problem,
     Running,
     Sampford,
     Systematic,
@@ -22,14 +27,24 @@ from isfed import (
     WithReplacement,
     certify,
 )
-from isfed.algorithms.in_process import Federation
-from isfed.federation.cloud import Cloud
+from isfed.algorithms.by_score import ByScore
+from isfed.algorithms.estimators import HorvitzThompson, Mean
+from isfed.algorithms.federated import Federated
+from isfed.algorithms.local_steps import LocalSteps
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.theory.certificate import Certificate
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]
 SMALL = PAPER.replace(num_agents=5, num_examples=4, local_steps=(1, 3), batch_size=(1, 3)).make()
+SIZES = Problem(
+    FederatedData.from_agents(
+        [(np.eye(2)[:1].repeat(n, 0) * n, np.arange(n) - 1.0 * n) for n in (2, 5, 3)]
+    ),
+    LeastSquares(0.1),
+    1,
+    2,
+)
 LARGE = PAPER.replace(num_agents=30, num_examples=25, local_steps=(1, 3), batch_size=(1, 4)).make()
 
 
@@ -58,21 +73,12 @@ def test_what_is_right_passes_by_sampling(policy):
     assert np.all(found.stderr > 0.0)
 
 
-class Renormalising(Cloud):
+class Renormalising(HorvitzThompson):
     """Divides by the sum of the weights: the self-normalised mean."""
 
-    def aggregate(self, selection, changes):
-        weight = selection.times / selection.agent_prob
-        changes = [getattr(c, "change", c) for c in changes]
-        changes = [c * p for c, p in zip(changes, selection.agent_prob, strict=True)]
-        mean = sum(w * c for w, c in zip(weight, changes, strict=True)) / weight.sum()
-        self.params = self.params + mean * len(self.table.scores)
-
-
-class RenormalisingFederation(Federation):
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.cloud.__class__ = Renormalising
+    def combine(self, state, opened, updates, facts):
+        step, state, evidence = super().combine(state, opened, updates, facts)
+        return step * opened.cohort.num / self.counts(opened.cohort, facts).sum(), state, evidence
 
 
 class Successive(Sampford):
@@ -86,10 +92,10 @@ class Successive(Sampford):
 
 def test_a_renormalised_mean_is_caught():
     for problem, active in ((SMALL, 2), (LARGE, 4)):
-        found = certify(
-            problem, isfedavg(Oracle(), num_active=active), rounds=0,
-            federation=RenormalisingFederation,
-        )  # fmt: skip
+        right = isfedavg(Oracle(), num_active=active)
+        method = replace(right, step_size=0.01).federated
+        assert certify(problem, method, rounds=0).unbiased
+        found = certify(problem, replace(method, estimator=Renormalising("step")), rounds=0)
         assert not found.unbiased
     assert "BIASED" in str(found)
 
@@ -110,21 +116,37 @@ def test_samples_do_not_claim_what_a_list_of_all_outcomes_shows():
     assert words == {True: "unbiased", False: "no bias found"}
 
 
-class WronglyDrawn(Federation):
-    """The cloud of this one does not draw as the algorithm says."""
+class WronglyDrawn(ByScore):
+    """A sampler that does not draw as its design says."""
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.cloud.table.design = Successive()
+    def table(self, state, num_agents):
+        table = super().table(state, num_agents)
+        table.design = Successive()
+        return table
 
 
-def test_a_cloud_that_draws_otherwise_than_the_algorithm_says_is_caught():
+def test_a_sampler_that_draws_otherwise_than_its_design_says_is_caught():
     recipe = PAPER.replace(num_agents=8, num_examples=6, batch_size=(6, 6), local_steps=(1, 1))
-    problem, algorithm = recipe.make(), isfedavg(Oracle(), num_active=5)
+    problem, algorithm = recipe.make(), replace(isfedavg(Oracle(), num_active=5), step_size=0.01)
     assert certify(problem, algorithm, rounds=0).exact
-    found = certify(problem, algorithm, rounds=0, samples=3000, federation=WronglyDrawn)
+    wrong = replace(algorithm.federated, sampler=WronglyDrawn(5, algorithm.agents))
+    found = certify(problem, wrong, rounds=0, samples=3000)
     assert not found.exact
     assert not found.unbiased
+
+
+def test_a_method_with_a_round_of_its_own_has_no_certificate():
+    with pytest.raises(TypeError, match="must be made of parts"):
+        certify(SMALL, LocalGD(step_size=0.1))
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_a_plain_mean_is_unbiased_only_where_all_agents_count_the_same(how):
+    """By size the mean over those drawn is a ratio of two sums."""
+    parts = (ByScore(2, Uniform(), HartleyRao()), LocalSteps(0.01, divide_by_steps=True), Mean())
+    found = certify(SIZES, Federated(*parts, client_weights=how), rounds=0)
+    assert found.exact
+    assert found.unbiased == (how == "uniform")
 
 
 def test_rounds_that_diverge_give_no_certificate():

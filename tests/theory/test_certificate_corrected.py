@@ -96,7 +96,7 @@ def test_a_wrong_mean_of_the_memories_is_seen(monkeypatch):
         reference.pool[correction.HEARD] = 1.0
         return reference
 
-    monkeypatch.setattr("isfed.algorithms.corrected.make_reference", wrong)
+    monkeypatch.setattr("isfed.algorithms.control_variates.make_reference", wrong)
     found = certify(ragged(), algorithm, rounds=7)
     assert found.exact
     assert not found.unbiased

@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 
@@ -33,7 +34,7 @@ from isfed.algorithms.fedavg_schemes import FedAvgScheme
 from isfed.algorithms.qffl import QFedAvg
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local, Turns
-from isfed.federation.cloud import Cloud
+from isfed.federation.messages import EVERY, Updates
 from isfed.federation.object_agents import ObjectAgents
 from isfed.sampling.policies import Table
 from isfed.simulate.rounds_run import RoundsRun
@@ -233,9 +234,9 @@ def test_a_round_of_one_local_step_is_unbiased(score, examples):
         for_agents.place[0], for_examples.place[0] = RNG.random(2)
         state = algorithm.round(state, agents, i)
     kept, params = agents.state(), state.params
-    table = Table.over(state.agent_nodes, 4, algorithm.agents, for_agents)
+    method = algorithm.federated
+    facts, table = method.facts(agents), method.sampler.table(state.sampler, 4)
     assert np.ptp(table.probabilities()) > 0.01
-    cloud = Cloud.over(params, table, 2, agents.key(Purpose.EXAMPLES))
 
     def mean_change(k, step):
         total = np.zeros_like(params)
@@ -247,13 +248,12 @@ def test_a_round_of_one_local_step_is_unbiased(score, examples):
 
     expected = np.zeros_like(params)
     for length in for_agents.cells(table.inclusion(2)):
-        selection = cloud.select(0)
-        changes = [
-            mean_change(k, 0.3 / (4 * prob))
-            for k, prob in zip(selection.active, selection.agent_prob, strict=True)
-        ]
-        after = Cloud.over(params, table, 2, cloud.key)
-        after.aggregate(selection, np.array(changes))
+        opened = method.open(deepcopy(state), agents, 0)
+        steps = opened.work.step(2)
+        means = [mean_change(k, step) for k, step in zip(opened.cohort.agents, steps, strict=True)]
+        none = np.zeros((2, 1))
+        updates = Updates(EVERY, np.array(means), none[:, 0], none, none)
+        after = method.close(deepcopy(state), facts, opened, updates, 0)[0]
         expected += length * after.params
     descent = params - 0.3 * agents.gradients(np.arange(4), params).mean(axis=0)
     np.testing.assert_allclose(expected, descent, rtol=0, atol=1e-10)

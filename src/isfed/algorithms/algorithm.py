@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Uniform
+
+ClientWeights = Literal["uniform", "size"]  # c_k of the objective sum_k c_k P_k
 
 
 class Algorithm(Protocol):
@@ -42,6 +44,28 @@ class Algorithm(Protocol):
     def model(self, state: Any) -> np.ndarray:
         """The model that a state stands for, (M,)."""
         ...
+
+
+def flat_state(state: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a state by name; those of a part have the part's name before them."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in state._asdict().items():
+        if isinstance(value, tuple):
+            found |= flat_state(value, f"{prefix}{name}.") if value else {}
+        else:
+            found[prefix + name] = np.asarray(value)
+    return found
+
+
+def filled_state(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> Any:
+    """A state of the same form with other arrays, as `flat_state` names them."""
+    fields = {}
+    for name, value in state._asdict().items():
+        if isinstance(value, tuple):
+            fields[name] = filled_state(value, arrays, f"{prefix}{name}.") if value else value
+        else:
+            fields[name] = arrays[prefix + name]
+    return state._replace(**fields)
 
 
 class ModelState(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Method, ModelState
+from isfed.algorithms.algorithm import ClientWeights, Method, ModelState
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.compiled import compiled
@@ -19,7 +19,6 @@ from isfed.federation.cloud import mean_buffers
 from isfed.sampling.designs import HartleyRao
 from isfed.sampling.policies import Table, Uniform
 
-ClientWeights = Literal["uniform", "size"]
 UNIFORM, HARTLEY_RAO, NO_NODES = Uniform(), HartleyRao(), np.empty(0)
 ALL = slice(None)
 TINY = 1e-300

@@ -11,7 +11,7 @@ from isfed.base.arguments import check_fields, shown
 from isfed.base.checks import as_numbers, check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
-from isfed.federation.agents import PLAIN_LOCAL, Local
+from isfed.federation.messages import PLAIN_LOCAL, Local
 from isfed.problems.gradients import moved_target
 from isfed.problems.losses import num_params_of
 from isfed.sampling import policies
@@ -188,7 +188,7 @@ class Agent:
     ) -> Upload:
         """One turn of Algorithm 1's inner loop; `shift` is how far the true model has drifted."""
         step = local_step(self.rules, self.local_steps, agent_prob)
-        return self.take_turn(params, step, round_index, local=Local(shift=shift))
+        return self.take_turn(params, step, round_index, shift=shift)
 
     def take_turn(
         self,
@@ -197,16 +197,17 @@ class Agent:
         round_index: int,
         *,
         local: Local = PLAIN_LOCAL,
+        shift: Any = None,
         steps: int | None = None,
         correction: np.ndarray | None = None,
         velocity: np.ndarray | None = None,
     ) -> Upload:
         """`steps` local steps (E_k unless given) from a model; `step` has its weight in it.
 
-        `correction` is added to every gradient; `velocity` is that of the momentum, and is left as
-        it is at the end of the turn.
+        `shift` is how far the true model has drifted, `correction` is added to every gradient;
+        `velocity` is that of the momentum, and is left as it is at the end of the turn.
         """
-        rules, shift = self.rules, local.shift
+        rules = self.rules
         num_examples = len(self.targets)
         num_steps = self.local_steps if steps is None else steps
         stream = Stream.at(self.key, round_index=round_index, agent=self.index)
@@ -276,7 +277,7 @@ class Agent:
 
     def _examples(self, rows: Any, shift: Any) -> tuple[np.ndarray, np.ndarray]:
         x, y = self.features[rows], self.targets[rows]
-        return (x, y) if shift is None else (x, shifted_targets(x, y, shift))
+        return (x, y) if shift is None or not shift.size else (x, shifted_targets(x, y, shift))
 
     def _score(self, params, model, step, num_steps, moments) -> float:
         """What the cloud's policy asks the agent to report."""

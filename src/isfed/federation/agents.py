@@ -6,9 +6,9 @@ process, as PyTorch models, or on other machines. What crosses is counted here, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,83 +16,20 @@ from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.arrays import agent_risks
 from isfed.federation.clock import Clock, Speeds, Times
 from isfed.federation.ledger import BYTES, FORWARD, Ledger, first_entries
-from isfed.federation.turn import StepRule
+from isfed.federation.messages import (
+    EVERY,
+    PLAIN_LOCAL,
+    Cohort,
+    Facts,
+    Local,
+    Turns,
+    Updates,
+    Uploads,
+    Work,
+)
 from isfed.problems import Problem
 
-
-class Turns(NamedTuple):
-    """Who works in a round, from which model, and with which step size.
-
-    agents: (n,) whole numbers, each agent at most once.
-    params: (M,) one model for all, or (n, M) one for each.
-    step: (n,) the step size of each turn, weights and divisions included.
-    """
-
-    agents: np.ndarray
-    params: np.ndarray
-    step: np.ndarray
-
-
-class Uploads(NamedTuple):
-    """What comes back, in the order of the turns.
-
-    changes: (n, M) local model minus the one it was sent.
-    scores: (n,) what the agents report for the cloud's policy; zero if it asks for nothing.
-    gradients: (n,) example gradients computed.
-    watch: (n, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
-    velocity: (n, M) momentum at the end of the turn; (n, 0) without momentum.
-    """
-
-    changes: np.ndarray
-    scores: np.ndarray
-    gradients: np.ndarray
-    watch: np.ndarray
-    velocity: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """How an agent steps; everything off is a plain step of mini-batch gradient descent.
-
-    steps: (n,) local steps of every turn; None for the problem's `local_steps`.
-    prox: weight of the pull (x - w) towards the model that was sent.
-    momentum: the heavy-ball momentum.
-    nesterov: whether the momentum has Nesterov's form.
-    full_batch: all examples in every step.
-    correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
-        trained entries.
-    velocity: (n, M) momentum at the start of the turn; zero unless given.
-    shift: (M,) how far the true model has drifted.
-    timed: whether these turns make one synchronous round of the virtual clock; a method with a
-        schedule of its own says no and calls `elapse`.
-    silent: whether the agents go on from where they are, so that nothing is sent down or up.
-    sent: whether the agents have the model already, so that nothing is sent down.
-    batch: examples of every drawn step; None for the problem's `batch_size`.
-    """
-
-    steps: np.ndarray | None = None
-    prox: float = 0.0
-    momentum: float = 0.0
-    nesterov: bool = False
-    full_batch: bool = False
-    correction: np.ndarray | None = None
-    velocity: np.ndarray | None = None
-    shift: np.ndarray | None = None
-    timed: bool = True
-    silent: bool = False
-    sent: bool = False
-    batch: int | None = None
-
-    @cached_property
-    def rule(self) -> StepRule:
-        """The same as numbers, for compiled code."""
-        corrected = self.correction is not None
-        return StepRule(
-            float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
-        )
-
-
-PLAIN_LOCAL = Local()
+NO_SHIFT = np.empty(0)
 
 
 class Agents(Protocol):
@@ -142,6 +79,14 @@ class Agents(Protocol):
         """One turn of every agent named."""
         ...
 
+    def facts(self, client_weights: str = "uniform") -> Facts:
+        """What the cloud knows of its agents, with c_k of the objective "uniform" or by "size"."""
+        ...
+
+    def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
+        """The turns of a cohort from the model that it is sent; of those that answer."""
+        ...
+
     def losses(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
@@ -164,13 +109,11 @@ class Agents(Protocol):
         """(n,) the loss of one example of each of these agents, drawn uniformly."""
         ...
 
-    def scores_at(
-        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
-    ) -> np.ndarray:
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
         """(K,) every agent's score of eq. (48) at a model, from all its data."""
         ...
 
-    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+    def example_prob(self, params: np.ndarray) -> np.ndarray:
         """(rows,) p_n of every example, agent by agent, as the next turn would start from."""
         ...
 
@@ -240,6 +183,40 @@ class AddressedAgents:
         self.keys = {p: stream_key(seed, repetition=repetition, purpose=p) for p in Purpose}
         self.clock = Clock()
         self.timed = False  # whether turns are charged in virtual seconds
+        self.shift = NO_SHIFT  # how far the true model has drifted, (M,); empty without drift
+        self._facts: dict[str, Facts] = {}
+
+    def facts(self, client_weights: str = "uniform") -> Facts:
+        """What the cloud knows of its agents."""
+        known = self._facts.get(client_weights)
+        if known is None:
+            sizes = self.sizes
+            known = self._facts[client_weights] = Facts(
+                self.num_agents, self.num_params, num_trained(self),
+                None if client_weights == "uniform" else sizes / sizes.mean(),
+                sizes, self.local_steps, self.batch_size,
+            )  # fmt: skip
+        return known
+
+    def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
+        """The turns of a cohort from the model that it is sent; of those that answer."""
+        who, step, local, place = cohort.agents, work.step(cohort.agents.size), work.local, EVERY
+        if self.clock.drop > 0.0:
+            here = self.answers(who, round_index)
+            if not here.all():
+                place = np.flatnonzero(here)
+                who, step, local = who[place], step[place], local.rows(place)
+        # Asked for a risk, the agents get the model with that question, before they work.
+        losses = self.losses(who, sent, sent=local.sent) if "loss" in work.also else None
+        if losses is not None and not local.sent:
+            local = replace(local, sent=True)
+        found = self.work(Turns(who, sent, step), round_index, local)
+        if work.extra:
+            self.cross(**{entry: number * who.size for entry, number in work.extra.items()})
+        gradients = self.gradients(who, sent, sent=True) if "gradient" in work.also else None
+        return Updates(
+            place, found.changes, found.scores, found.watch, found.velocity, losses, gradients
+        )
 
     def use_clock(self, clock: Clock) -> None:
         """Charge virtual seconds from now on."""

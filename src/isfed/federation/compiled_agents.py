@@ -10,7 +10,7 @@ from isfed.base.compiled import compiled
 from isfed.base.files import put
 from isfed.base.streams import Purpose, start
 from isfed.federation.agent import Rules
-from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.agents import NO_SHIFT, PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.federation.arrays import (
     example_tables,
     make_sampler,
@@ -33,7 +33,6 @@ from isfed.sampling.designs import Deville
 from isfed.sampling.policies import memory_size
 
 NOBODY = np.empty((0, 0))
-NO_SHIFT = np.empty(0)
 NO_STEPS = np.empty(0, np.int64)
 
 
@@ -127,7 +126,7 @@ class CompiledAgents(AddressedAgents):
         task = self.task if local.batch is None else self.task_of(local.batch)
         total = _work(
             task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
-            (self.nodes, self.at, self.memory, NO_SHIFT if local.shift is None else local.shift),
+            (self.nodes, self.at, self.memory, self.shift),
             (turns.agents, turns.step, NO_STEPS if local.steps is None else local.steps),
             turns.params.reshape(-1, size),
             (NOBODY if local.correction is None else local.correction, velocity),
@@ -154,24 +153,22 @@ class CompiledAgents(AddressedAgents):
         self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         return out
 
-    def scores_at(
-        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
-    ) -> np.ndarray:
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
         """(K,) every agent's score of eq. (48) at a model, from all its data."""
         if charge:
             self.charge_everybody()
         scores = np.empty(self.num_agents)
         write_scores(
-            self.task, self.plan.examples, params, NO_SHIFT if shift is None else shift, False,
+            self.task, self.plan.examples, params, self.shift, False,
             self.nodes, self.at, scores,
         )  # fmt: skip
         return scores
 
-    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+    def example_prob(self, params: np.ndarray) -> np.ndarray:
         """(rows,) p_n of every example, agent by agent."""
         return probabilities_of_examples(
             self.task, self.policy, self.plan.examples, self.nodes, self.at, params,
-            NO_SHIFT if shift is None else shift,
+            self.shift,
         )  # fmt: skip
 
     def state(self) -> dict[str, np.ndarray]:

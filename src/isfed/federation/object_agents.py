@@ -47,6 +47,7 @@ class ObjectAgents(AddressedAgents):
             steps = agent.local_steps if local.steps is None else int(local.steps[i])
             upload = agent.take_turn(
                 models[i], float(turns.step[i]), round_index, local=local, steps=steps,
+                shift=self.shift,
                 correction=None if local.correction is None else local.correction[i],
                 velocity=velocity[i],
             )  # fmt: skip
@@ -66,19 +67,17 @@ class ObjectAgents(AddressedAgents):
         found = [self.agents[k].norms_at(models[i])[1] for i, k in enumerate(which)]
         return np.array(found).reshape(-1, self.num_params)
 
-    def scores_at(
-        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
-    ) -> np.ndarray:
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
         """(K,) every agent's score of eq. (48) at a model, from all its data."""
         if charge:
             self.charge_everybody()
-        return np.array([agent.score_at(params, shift=shift) for agent in self.agents])
+        return np.array([agent.score_at(params, shift=self.shift) for agent in self.agents])
 
-    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+    def example_prob(self, params: np.ndarray) -> np.ndarray:
         """(rows,) p_n of every example, agent by agent."""
         if self.rules.examples.refresh == Refresh.ALL:  # between turns they hold the last turn's
             for agent in self.agents:
-                agent.table.replace(agent.norms_at(params, shift=shift)[0])
+                agent.table.replace(agent.norms_at(params, shift=self.shift)[0])
         return np.concatenate([agent.table.probabilities() for agent in self.agents])
 
     def state(self) -> dict[str, np.ndarray]:

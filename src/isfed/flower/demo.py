@@ -80,7 +80,7 @@ def in_process(config: dict[str, Any]) -> np.ndarray:
     params = []
     for i in range(config["rounds"]):
         run.step(i)
-        params.append(run.cloud.params)
+        params.append(run.params)
     return np.array(params)
 
 

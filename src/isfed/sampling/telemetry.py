@@ -143,14 +143,25 @@ class TurnWatch:
 
 
 def watch_round(
-    uploads, drawn: np.ndarray, step: np.ndarray, selection, side: tuple[int, int, float, bool]
+    watch: np.ndarray,
+    changes: np.ndarray,
+    drawn: np.ndarray,
+    reach: np.ndarray,
+    chances: tuple[np.ndarray, np.ndarray],
+    side: tuple[int, int, float, bool],
 ) -> np.ndarray:
-    """The row of a round, from its turns: (n,) examples drawn and step sizes without 1 / E_k.
+    """The row of a round, from its turns.
 
-    `side` is (K, L, floor, whether the design has a cap).
+    Args:
+        watch: (n, 4) telemetry of the turns.
+        changes: (n, M) what the agents changed; over `reach` it estimates a gradient.
+        drawn: (n,) examples drawn.
+        reach: (n,) sizes of the whole steps.
+        chances: (n,) p_k, and how often each was drawn.
+        side: (K, L, floor, whether the design has a cap).
     """
-    _, prob, times = selection
     out = np.zeros(len(COLUMNS), np.float32)
+    prob, times = chances
     if prob.size:  # a design of random size may draw nobody
-        _watch_round(uploads.watch, drawn, step, uploads.changes, prob, times, side, out)
+        _watch_round(watch, drawn, reach, changes, prob, times, side, out)
     return out

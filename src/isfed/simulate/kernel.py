@@ -15,7 +15,6 @@ from isfed.base.compiled import called, compiled, inlined
 from isfed.base.streams import NO_AGENT, fill_normal, start
 from isfed.federation.correction import (
     DRIFT,
-    NONE,
     CorrectionRule,
     Reference,
     learn,
@@ -51,14 +50,14 @@ class Plan(NamedTuple):
     examples: Sampler
     scored: bool  # whether anything needs the norms of the examples' gradients
     watched: bool  # whether the weights differ at all, so that there is something to watch
+    on_change: bool  # whether 1 / (K p_k) multiplies the change instead of the step
 
 
 class ControlPlan(NamedTuple):
-    """What a method adds that uses control variates, or puts the weights on the changes."""
+    """What a method with control variates adds."""
 
     turn: Plan  # the plan of an agent's turn, which may report less than the cloud's policy needs
     rule: CorrectionRule
-    on_change: bool  # whether 1 / (K p_k) multiplies the change instead of the step
 
 
 class Control(NamedTuple):
@@ -154,7 +153,7 @@ def _control_turn(task, control, params, shift, agent, prob, tables, memory, scr
     """A turn whose innovation is left in scratch.local; returns what the agent reports."""
     plan, turn = control.plan, control.plan.turn
     weight = 1.0 / ((task.offsets.size - 1) * prob)
-    reach = turn.step_size * (1.0 if plan.on_change else weight)
+    reach = turn.step_size * (1.0 if turn.on_change else weight)
     step = reach / (task.local_steps[agent] if turn.divide_by_steps else 1)
     if plan.rule.kind == DRIFT:
         write_correction(plan.rule, control.reference, agent, scratch.correction)
@@ -168,15 +167,13 @@ def _control_turn(task, control, params, shift, agent, prob, tables, memory, scr
 @called
 def _control_learn(task, plan, control, agent, weight, report, scratch):
     """What cloud and agent learn from the innovation in scratch.local; returns the score."""
-    rule = control.plan.rule
-    if rule.kind == NONE:
-        return report
     batch, count = task.batch_size[agent], task.offsets[agent + 1] - task.offsets[agent]
     left = 1.0 if plan.examples.design == table.REPLACEMENT else 1.0 - batch / count
     share = left / (task.local_steps[agent] * batch)
     return learn(
-        rule, control.reference, agent, scratch.local, weight, report, share, scratch.velocity
-    )
+        control.plan.rule, control.reference, agent, scratch.local, weight, report, share,
+        scratch.velocity,
+    )  # fmt: skip
 
 
 @inlined
@@ -187,8 +184,11 @@ def _turn(task, plan, control, params, shift, agent, prob, tables, memory, scrat
     nodes, at = tables
     num_steps = task.local_steps[agent]
     divisor = num_steps if plan.divide_by_steps else 1
-    step = plan.step_size / (divisor * (task.offsets.size - 1) * prob)  # eq. (8)
-    step *= task.agent_weight[agent]
+    if plan.on_change:
+        step = plan.step_size / divisor
+    else:
+        step = plan.step_size / (divisor * (task.offsets.size - 1) * prob)  # eq. (8)
+        step *= task.agent_weight[agent]
     return take_turn(
         task, plan, PLAIN, params, shift, agent, num_steps, step, nodes, at[agent], memory, scratch
     )
@@ -207,12 +207,16 @@ def _add(task, plan, control, params, agent, prob, times, report, scratch):
             square += scratch.local[j] * scratch.local[j]
         score = _control_learn(task, plan, control, agent, weight, report, scratch)
         return score, square / (whole * whole)
+    weight, reach = times, plan.step_size * whole
+    if plan.on_change:
+        weight = times / (num_agents * prob)
+    else:
+        reach = reach / (num_agents * prob)
     for j in range(params.size):
         moved = scratch.local[j] - params[j]
-        total[j] += times * moved
+        total[j] += weight * moved
         square += moved * moved
-    step = plan.step_size * whole / (num_agents * prob)
-    return report, square / (step * step)
+    return report, square / (reach * reach)
 
 
 @inlined

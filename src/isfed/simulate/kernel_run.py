@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from isfed.algorithms import ISFedAvg
-from isfed.algorithms.corrected import rule_of
 from isfed.base.checks import check_whole
 from isfed.base.files import put
 from isfed.base.streams import Purpose, stream_keys
@@ -19,7 +18,7 @@ from isfed.federation.arrays import (
     probabilities_of_examples,
     write_scores,
 )
-from isfed.federation.correction import Reference, extra_messages, make_reference
+from isfed.federation.correction import Reference, extra_messages, make_reference, make_rule
 from isfed.federation.ledger import Ledger, first_entries
 from isfed.federation.turn import Task
 from isfed.problems import Problem
@@ -212,7 +211,7 @@ class KernelRun:
         everybody = self.round_index * self.problem.num_agents if asks_all else 0
         reports = self.algorithm.rules(self.problem.num_agents).agents.learns
         first = first_entries(self.problem.num_agents)["scalars_up"]
-        rule = rule_of(self.algorithm)
+        rule = make_rule(self.algorithm.memory, self.algorithm.agents)
         found = []
         for gradients, uploads in self.arrays.counts.tolist():
             ledger = Ledger(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from isfed.algorithms import ISFedAvg
-from isfed.algorithms.corrected import rule_of
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
+from isfed.federation.correction import make_rule
 from isfed.sampling.policies import compiled_policy
 from isfed.simulate.kernel import ControlPlan, Plan
 
 
 class Lowered(NamedTuple):
-    """A method as numbers; `control` is None without control variates and weights on changes."""
+    """A method as numbers; `control` is None without control variates."""
 
     plan: Plan
     control: ControlPlan | None
@@ -20,7 +20,7 @@ class Lowered(NamedTuple):
 
 def can_lower(algorithm: Any) -> bool:
     """Whether the kernel does all that a method does; not so if a subclass has its own round."""
-    if not isinstance(algorithm, ISFedAvg) or type(algorithm).round is not ISFedAvg.round:
+    if not isinstance(algorithm, ISFedAvg) or type(algorithm).parts is not ISFedAvg.parts:
         return False
     known = (
         compiled_design(algorithm.agent_design)
@@ -45,12 +45,13 @@ def lowered(algorithm: ISFedAvg) -> Lowered:
         examples=examples,
         scored=wants_norms(algorithm.agents, algorithm.examples),
         watched=not (agents.uniform and examples.uniform),
+        on_change=algorithm.on_change,
     )
-    if not algorithm.corrected:
+    if algorithm.memory is None:
         return Lowered(plan, None)
-    reports = algorithm.reports
+    reports = algorithm.federated.reports
     turn = plan._replace(
         agents=make_sampler(reports, algorithm.agent_design),
         scored=wants_norms(reports, algorithm.examples),
     )
-    return Lowered(plan, ControlPlan(turn, rule_of(algorithm), algorithm.on_change))
+    return Lowered(plan, ControlPlan(turn, make_rule(algorithm.memory, algorithm.agents)))

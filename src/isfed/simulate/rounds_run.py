@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm
+from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state
 from isfed.base.files import check_like
-from isfed.federation.agents import Agents
+from isfed.base.streams import Purpose
+from isfed.federation.agents import NO_SHIFT, Agents
 from isfed.federation.clock import Clock
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
@@ -18,8 +19,6 @@ from isfed.simulate.kernel import TOO_FAR, distance_from
 from isfed.simulate.kernel_run import kept_repetitions
 from isfed.simulate.running import Block
 from isfed.theory.stability import with_step_size
-
-NO_SHIFT = np.empty(0)
 
 
 class RoundsRun:
@@ -50,8 +49,12 @@ class RoundsRun:
         self.whole = True
         known = problem.has_optimum
         self._optimum = problem.optimum if known else np.zeros(problem.num_params)
-        drifts = known and getattr(algorithm, "drift", 0.0) > 0.0
-        self._response = problem.drift_response if drifts else np.empty((0, 0))
+        self._drift = float(getattr(algorithm, "drift", 0.0))  # of the true model, per round
+        self._response = np.empty((0, 0))
+        if self._drift > 0.0:
+            self._response = problem.drift_response if known else self._response
+            for agents in self.agents:
+                agents.shift = np.zeros(problem.num_params)
         # Where nothing but the model tells how far a run has come, the last good one is kept.
         self._good: dict[int, np.ndarray] = {}
         self._keeps_good = not known
@@ -72,11 +75,22 @@ class RoundsRun:
     def compile(self) -> None:
         """Nothing to do: what is compiled is small."""
 
-    def _distance(self, state: Any) -> float:
+    def _distance(self, state: Any, agents: Agents) -> float:
         """|w_i - w^o|^2, eq. (56)."""
-        shift = getattr(state, "shift", None) if self._response.size else None
-        shift = NO_SHIFT if shift is None else shift
+        shift = agents.shift if self._response.size else NO_SHIFT
         return distance_from(self._optimum, self._response, self.algorithm.model(state), shift)
+
+    def _round(self, state: Any, agents: Agents, round_index: int) -> tuple[Any, Any]:
+        """One round, after the true model has taken its random step; the state and telemetry."""
+        if self._drift > 0.0:
+            move = agents.stream(Purpose.DRIFT, round_index).normals(agents.shift.size)
+            agents.shift = agents.shift + self._drift * move
+        method = getattr(self.algorithm, "federated", None)
+        if method is None:
+            state = self.algorithm.round(state, agents, round_index)
+            return state, getattr(state, "watched", None)
+        state, info = method.step(state, agents, round_index)
+        return state, method.telemetry(method.facts(agents), info)
 
     def advance(self, num_rounds: int) -> Block:
         """Run the next rounds; fewer than asked for if a model diverged."""
@@ -91,10 +105,9 @@ class RoundsRun:
                 state = self.states[rep]
                 for i in range(finite):
                     before = algorithm.model(state).copy() if self._keeps_good else None
-                    state = algorithm.round(state, agents, self.round_index + i)
+                    state, row = self._round(state, agents, self.round_index + i)
                     agents.ledger.rounds += 1
-                    msd[rep, i] = squared = self._distance(state)
-                    row = getattr(state, "watched", None)
+                    msd[rep, i] = squared = self._distance(state, agents)
                     if row is not None:
                         watched[rep, i] = row
                     if not squared < TOO_FAR:
@@ -113,8 +126,10 @@ class RoundsRun:
         """What the next round needs: the algorithm's state and the agents' own."""
         arrays = {}
         for rep, (state, agents) in enumerate(zip(self.states, self.agents, strict=True)):
-            for name, values in state._asdict().items():
-                arrays[f"{rep}.cloud.{name}"] = np.asarray(values)
+            for name, values in flat_state(state).items():
+                arrays[f"{rep}.cloud.{name}"] = values
+            if self._drift > 0.0:
+                arrays[f"{rep}.shift"] = agents.shift
             for name, values in agents.state().items():
                 arrays[f"{rep}.agents.{name}"] = values
         return arrays
@@ -123,11 +138,14 @@ class RoundsRun:
         """Go on from a state."""
         for rep, agents in enumerate(self.agents):
             fields = {}
-            for name, fresh in self.states[rep]._asdict().items():
+            for name, fresh in flat_state(self.states[rep]).items():
                 given = state[f"{rep}.cloud.{name}"]
-                check_like(name, given, np.asarray(fresh), grows=True)
+                check_like(name, given, fresh, grows=True)
                 fields[name] = given.copy()
-            self.states[rep] = self.states[rep]._replace(**fields)
+            self.states[rep] = filled_state(self.states[rep], fields)
+            if self._drift > 0.0:
+                check_like("shift", state[f"{rep}.shift"], agents.shift)
+                agents.shift = state[f"{rep}.shift"].copy()
             start = f"{rep}.agents."
             own = {k[len(start) :]: v for k, v in state.items() if k.startswith(start)}
             for name, fresh in agents.state().items():
@@ -144,8 +162,6 @@ class RoundsRun:
         agent_prob = getattr(self.algorithm, "agent_prob", None)
         rows = len(self.problem.data.targets)
         kept = kept_repetitions(len(self.agents), rows)
-        shifts = [getattr(state, "shift", None) for state in self.states]
-        shifts = [s if s is not None and s.size else None for s in shifts]
         return History(
             msd=block.msd,
             params=self.params,
@@ -157,8 +173,8 @@ class RoundsRun:
             ),
             example_prob=np.array(
                 [
-                    self.agents[rep].example_prob(self.algorithm.model(self.states[rep]), shift)
-                    for rep, shift in enumerate(shifts[:kept])
+                    self.agents[rep].example_prob(self.algorithm.model(self.states[rep]))
+                    for rep in range(kept)
                 ]
             ),
             gradients=np.array([agents.ledger.gradients for agents in self.agents]),

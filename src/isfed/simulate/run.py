@@ -66,6 +66,11 @@ def kernel_runs(problem: Problem, algorithm: Any) -> bool:
     return hasattr(problem.loss, "compiled") and can_lower(algorithm)
 
 
+def _takes_weights(algorithm: Any) -> bool:
+    """Whether the kernel lets agents of a method count by the weights of the data."""
+    return algorithm.correction is None and not algorithm.on_change
+
+
 def _compiled_examples(algorithm: Any) -> bool:
     """Whether compiled agents know how the examples are drawn."""
     design = getattr(algorithm, "example_design", None)
@@ -137,8 +142,7 @@ def make_run(
             )
         which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
-    weighted = problem.data.weights is not None
-    if weighted and (which != "kernel" or getattr(algorithm, "corrected", False)):
+    if problem.data.weights is not None and not (which == "kernel" and _takes_weights(algorithm)):
         raise ValueError(
             "data with agent weights can be used by FedAvg and by ISFedAvg without a correction, "
             f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}; to let "

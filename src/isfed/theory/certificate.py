@@ -10,26 +10,25 @@ is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from isfed.algorithms import ISFedAvg, corrected, hearing
-from isfed.algorithms.corrected import CorrectedState
+from isfed.algorithms.by_score import ByScore
+from isfed.algorithms.federated import Federated
 from isfed.algorithms.in_process import Federation
-from isfed.base.arguments import checked
-from isfed.base.checks import check_active, check_seed, check_whole
-from isfed.federation.agent import Agent, Upload
-from isfed.federation.agents import PLAIN_LOCAL, Local, Turns, Uploads
-from isfed.federation.correction import Reference
+from isfed.base.arguments import checked, shown
+from isfed.base.checks import check_seed, check_whole
+from isfed.federation.agent import Agent
+from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
-from isfed.theory.choices import check_model, check_uniform
+from isfed.theory.choices import check_model
 from isfed.theory.stability import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
@@ -123,36 +122,37 @@ def _frozen(policy: Policy) -> Policy:
 @checked
 def certify(
     problem: Problem,
-    algorithm: ISFedAvg,
+    algorithm: Any,
     *,
     params: np.ndarray | None = None,
     rounds: int = 20,
     samples: int = 2000,
     confidence: float = 0.999,
     seed: int = 0,
-    federation: Callable[..., Federation] = Federation,
 ) -> Certificate:
-    """Check whether a round of the algorithm estimates the gradient of the risk without bias.
+    """Check whether a round of a method estimates the gradient of the risk without bias.
 
     After some ordinary rounds, in which the policies learn, the expected estimate of the next round
     is found at the model reached: by listing all outcomes if there are few, otherwise by sampling.
 
     problem: what is learned.
-    algorithm: whose rounds are checked.
+    algorithm: whose rounds are checked: a composition (`Federated`), or a method made of parts.
     params: (M,) where the ordinary rounds begin; zero unless given.
     rounds: how many ordinary rounds.
     samples: how many rounds to sample if the outcomes cannot be listed.
     confidence: the probability that an unbiased algorithm passes, if sampled.
     seed: the seed of all random draws.
-    federation: makes the cloud and the agents; give your own to put them to the test.
 
-    >>> from isfed import PAPER
+    >>> from isfed import PAPER, ISFedAvg
     >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
     >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
     True
     """
-    check_active(algorithm.num_active, problem.num_agents)
-    check_uniform(algorithm)
+    if not (isinstance(algorithm, Federated) or hasattr(algorithm, "federated")):
+        raise TypeError(
+            f"algorithm={shown(algorithm)} must be made of parts, e.g. ISFedAvg(...) or "
+            "Federated(...): a method with a round of its own has no estimator to look at"
+        )
     check_whole(rounds, name="rounds", least=0)
     check_seed(seed)
     if samples < 2 or not 0.0 < confidence < 1.0:
@@ -161,41 +161,37 @@ def certify(
         )
     start = np.zeros(problem.num_params) if params is None else check_model(problem, params)
     algorithm = with_step_size(problem, algorithm, initial=start)
-    made = federation(problem, algorithm, seed=seed, repetition=0, initial=start)
+    made = Federation(problem, algorithm, seed=seed, repetition=0, initial=start)
     with np.errstate(over="ignore", invalid="ignore"):
         for i in range(rounds):
             made.step(i)
-    if not np.isfinite(made.cloud.params).all():
+    if not np.isfinite(made.state.params).all():
         raise ValueError(
             f"the {rounds} rounds before diverged: {explain_divergence(problem, algorithm)}"
         )
-    round_type = _CorrectedRound if algorithm.corrected else _Round
-    return round_type(made).certificate(samples, rounds, confidence)
+    return _Round(made, rounds).certificate(samples, confidence)
 
 
 class _Round:
     """The round that comes next, with every gradient held at the model it starts from."""
 
-    def __init__(self, made: Federation) -> None:
-        self.made = made
-        self.params = made.cloud.params.copy()
-        hearing.prepare(made.algorithm, made.state.hearing, made.cloud)
-        if made.algorithm.agents.refresh == Refresh.ALL:
-            made.score_all(self.params)
+    def __init__(self, made: Federation, round_index: int) -> None:
+        self.made, self.state, self.first = made, made.state, round_index
+        self.facts = made.method.facts(made.objects)
+        params = made.state.params.copy()
         gradients = []
         for agent in made.agents:
-            norms, gradient = agent.norms_at(self.params)
+            norms, gradient = agent.norms_at(params)
             gradients.append(gradient)
-            if made.algorithm.examples.refresh == Refresh.ALL:
+            if made.method.local.examples.refresh == Refresh.ALL:
                 agent.table.replace(norms)
-            agent.loss = _Held(agent.loss, self.params)
-            # A step of 1: what an agent sends is its estimate itself, with the sign turned.
-            agent.rules = replace(agent.rules, step_size=1.0)
-        self.means = np.array(gradients)
+            agent.loss = _Held(agent.loss, params)
+        self.means = self.facts.weighed(1.0, slice(None)) * np.array(gradients).T
+        self.means = self.means.T  # K c_k times the gradient of every agent
         self.tables = [agent.table.nodes.copy() for agent in made.agents]
         self.memories = [agent.memory.copy() for agent in made.agents]
 
-    def certificate(self, samples: int, first_round: int, confidence: float) -> Certificate:
+    def certificate(self, samples: int, confidence: float) -> Certificate:
         """List all outcomes if possible, else sample."""
         gradient = self.means.mean(axis=0)
         scale = float(np.sqrt(np.mean(np.sum(self.means**2, axis=1))))
@@ -206,11 +202,19 @@ class _Round:
             )
         except TooManyError:
             pass
-        found = np.array([self.sampled(first_round + i) for i in range(samples)])
+        found = np.array([self.sampled(self.first + i) for i in range(samples)])
         stderr = found.std(axis=0, ddof=1) / np.sqrt(samples)
         return Certificate(
             False, samples, gradient, found.mean(axis=0) - gradient, stderr, scale, confidence
         )
+
+    def _estimate(self, method: Federated, agents: Any, round_index: int) -> np.ndarray:
+        """What the estimator makes of what the agents send, as an estimate of the gradient."""
+        state = deepcopy(self.state)  # parts may write into their states
+        opened = method.open(state, agents, round_index)
+        updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
+        step = method.estimator.combine(state.estimator, opened, updates, self.facts)[0]
+        return -step / method.local.at(round_index)
 
     def _restore(self, agent: int) -> Agent:
         """The agent as it was before its turn."""
@@ -220,21 +224,9 @@ class _Round:
 
     def sampled(self, round_index: int) -> np.ndarray:
         """The estimate of one round drawn at random."""
-        cloud = self.made.cloud
-        selection = cloud.select(round_index)
-        uploads = [
-            self._restore(k).work(self.params, prob, round_index)
-            for k, prob in zip(selection.active, selection.agent_prob, strict=True)
-        ]
-        return self._aggregated(selection, uploads)
-
-    def _aggregated(self, selection: Any, uploads: list[Upload]) -> np.ndarray:
-        """What the cloud makes of the uploads, as an estimate of the gradient."""
-        cloud = self.made.cloud
-        cloud.params = self.params.copy()
-        cloud.aggregate(selection, uploads)
-        moved, cloud.params = cloud.params, self.params.copy()
-        return self.params - moved
+        for agent in range(len(self.made.agents)):
+            self._restore(agent)
+        return self._estimate(self.made.method, self.made.objects, round_index)
 
     def listed(self) -> tuple[np.ndarray, int]:
         """The expected estimate, and how many outcomes it took.
@@ -243,39 +235,35 @@ class _Round:
         probabilities are fixed before its draw, so every step is as the first: one batch may serve
         for all of them, with a table that learns nothing in between.
         """
-        cloud = self.made.cloud
-        sets = outcomes(cloud.table.design, cloud.table.inclusion(cloud.num_active))
+        method = self.made.method
+        if not isinstance(method.sampler, ByScore):
+            raise TooManyError  # what another sampler may draw is not known
+        table = self.made.table
+        if method.sampler.policy.refresh == Refresh.ALL:
+            table.replace(self.facts.weighed(self.made.objects.scores_at(self.state.params)))
+        sets = outcomes(table.design, table.inclusion(method.sampler.num_active))
+        full = method.local.full_batch
         batches = [
-            outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
-            for agent in self.made.agents
+            [((), 1.0)] if full else outcomes(a.table.design, a.table.inclusion(a.batch_size))
+            for a in self.made.agents
         ]
-        design, prescribed = cloud.table.design, _Prescribed()
-        cloud.table.design = prescribed  # type: ignore[assignment]
-        total, changes = np.zeros_like(self.params), {}
+        prescribed: Any = _Prescribed()
+        method = replace(method, sampler=replace(method.sampler, design=prescribed))
+        senders = _MeanAgents(self, batches)
+        total = np.zeros(self.facts.num_trained)
         for units, chance in sets:
             prescribed.units = np.array(units, np.int64)
-            selection = cloud.select(0)
-            for k, prob in zip(selection.active, selection.agent_prob, strict=True):
-                if k not in changes:
-                    changes[k] = self._mean_change(int(k), prob, batches[k])
-            uploads = [Upload(changes[k], 0.0, 0) for k in selection.active]
-            total += chance * self._aggregated(selection, uploads)
-        cloud.table.design = design
+            total += chance * self._estimate(method, senders, self.first)
         return total, len(sets) + sum(len(batch) for batch in batches)
 
-    def _mean_change(self, agent: int, prob: float, batches: list) -> np.ndarray:
-        return self._mean_over(
-            agent, batches, lambda working: working.work(self.params, prob, 0).change
-        )
-
-    def _mean_over(self, agent: int, batches: list, turn: Callable) -> np.ndarray:
+    def mean_over(self, agent: int, batches: list, turn: Callable[[Agent], np.ndarray]) -> Any:
         """The mean of what an agent sends after a turn, over all its batches."""
         working = self._restore(agent)
         table, prescribed = working.table, _Prescribed()
         working.table = copy(table)
         working.table.design = prescribed  # type: ignore[assignment]
         working.table.policy = _frozen(table.policy)
-        total = np.zeros_like(self.params)
+        total = np.zeros_like(self.state.params)
         for units, chance in batches:
             self._restore(agent)
             prescribed.units = np.array(units, np.int64)
@@ -287,68 +275,31 @@ class _Round:
 class _MeanAgents:
     """The agents of a round, which send the mean over all their batches of what they would send."""
 
-    def __init__(self, made: Federation, mean_turn: Callable[..., np.ndarray]) -> None:
-        self.made, self.mean_turn = made, mean_turn
+    train = AddressedAgents.train
+
+    def __init__(self, owner: _Round, batches: list) -> None:
+        self.owner, self.batches = owner, batches
+        self.sent: dict[Any, np.ndarray] = {}  # what an agent sends depends on nothing but these
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.made.objects, name)
+        return getattr(self.owner.made.objects, name)
 
     def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
         """The mean turn of every agent named."""
         rows = [None] * turns.agents.size if local.correction is None else local.correction
-        changes = [
-            self.mean_turn(int(k), float(step), local, row)
-            for k, step, row in zip(turns.agents, turns.step, rows, strict=True)
-        ]
+        changes = []
+        for k, step, row in zip(turns.agents.tolist(), turns.step.tolist(), rows, strict=True):
+            place = (k, step, None if row is None else row.tobytes())
+            if place not in self.sent:
+
+                def turn(working: Agent, step: float = step, row: Any = row) -> np.ndarray:
+                    return working.take_turn(
+                        turns.params, step, round_index, local=local, correction=row
+                    ).change
+
+                self.sent[place] = self.owner.mean_over(k, self.batches[k], turn)
+            changes.append(self.sent[place])
         none = np.zeros(len(changes))
         watch = np.zeros((none.size, telemetry.TURN))
-        return Uploads(np.array(changes), none, none.astype(np.int64), watch, watch[:, :0])
-
-
-class _CorrectedRound(_Round):
-    """The same for a round with a correction, or with the weights on the changes."""
-
-    def _estimate(self, agents: Any, round_index: int) -> np.ndarray:
-        """What the round makes of what the agents send; everything is then as it was before."""
-        made, cloud = self.made, self.made.cloud
-        assert isinstance(made.state, CorrectedState)
-        nodes, kept = cloud.table.nodes.copy(), made.state.reference
-        corrected.step(
-            made.algorithm, cloud, Reference(*(values.copy() for values in kept)), agents,
-            round_index,
-        )  # fmt: skip
-        moved, cloud.params = cloud.params, self.params.copy()
-        cloud.table.nodes[:] = nodes
-        return (self.params - moved) / float(made.algorithm.step_size)
-
-    def sampled(self, round_index: int) -> np.ndarray:
-        """The estimate of one round drawn at random."""
-        for agent in range(len(self.made.agents)):
-            self._restore(agent)
-        return self._estimate(self.made.objects, round_index)
-
-    def listed(self) -> tuple[np.ndarray, int]:
-        """The expected estimate, and how many outcomes it took; linear as in the plain method."""
-        cloud, agents = self.made.cloud, self.made.agents
-        sets = outcomes(cloud.table.design, cloud.table.inclusion(cloud.num_active))
-        batches = [
-            outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
-            for agent in agents
-        ]
-
-        def mean_turn(agent, step, local, correction):
-            def turn(working):
-                return working.take_turn(
-                    self.params, step, 0, local=local, correction=correction
-                ).change
-
-            return self._mean_over(agent, batches[agent], turn)
-
-        design, prescribed = cloud.table.design, _Prescribed()
-        cloud.table.design = prescribed  # type: ignore[assignment]
-        total, senders = np.zeros_like(self.params), _MeanAgents(self.made, mean_turn)
-        for units, chance in sets:
-            prescribed.units = np.array(units, np.int64)
-            total += chance * self._estimate(senders, 0)
-        cloud.table.design = design
-        return total, len(sets) + sum(len(batch) for batch in batches)
+        sent = np.array(changes).reshape(-1, turns.params.size)
+        return Uploads(sent, none, none.astype(np.int64), watch, watch[:, :0])

@@ -84,7 +84,7 @@ class TorchAgents(AddressedAgents):
 
     def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
         """One turn of every agent named."""
-        if local.shift is not None:
+        if self.shift.size:
             raise ValueError("drift is supported for linear losses only; use drift=0")
         apart = self.workers > 1 and turns.agents.size > 1
         take = self._apart if apart else self.take_turns
@@ -267,9 +267,7 @@ class TorchAgents(AddressedAgents):
             gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
 
-    def scores_at(
-        self, params: np.ndarray, shift: np.ndarray | None = None, *, charge: bool = True
-    ) -> np.ndarray:
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
         """(K,) every agent's score of eq. (48) at a model, from all its data."""
         if charge:
             self.charge_everybody()
@@ -283,7 +281,7 @@ class TorchAgents(AddressedAgents):
             )  # fmt: skip
         return found
 
-    def example_prob(self, params: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
+    def example_prob(self, params: np.ndarray) -> np.ndarray:
         """(rows,) p_n of every example, agent by agent."""
         if self.rules.examples.refresh == Refresh.ALL:  # between turns they hold the last turn's
             for k in range(self.num_agents):

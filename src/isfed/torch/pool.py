@@ -221,11 +221,7 @@ def _received(loss: bytes, parts: tuple, name: str) -> Any:
 def part_of(turns: Turns, local: Local, rows: slice) -> tuple[Turns, Local]:
     """Some of the turns of a round, and how they step."""
     params = turns.params if turns.params.ndim == 1 else turns.params[rows]
-    cut = {
-        name: None if getattr(local, name) is None else getattr(local, name)[rows]
-        for name in ("steps", "correction", "velocity")
-    }
-    return Turns(turns.agents[rows], params, turns.step[rows]), replace(local, **cut)
+    return Turns(turns.agents[rows], params, turns.step[rows]), local.rows(rows)
 
 
 def joined(parts: list[Uploads], changes: np.ndarray) -> Uploads:

@@ -1,0 +1,194 @@
+"""Estimators of the mean step: plain means, Horvitz-Thompson, and the adjustment for absences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from isfed.algorithms.federated import Evidence, Opened
+from isfed.base.compiled import compiled
+from isfed.federation.absences import WINDOW, Responses
+from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.sampling.policies import Policy
+
+
+@compiled
+def _sum(weights, changes, divisor, out):
+    """The weighted sum of the changes over a divisor, in the order in which they came."""
+    for j in range(out.size):
+        out[j] = 0.0
+    for i in range(weights.size):
+        for j in range(out.size):
+            out[j] += weights[i] * changes[i, j]
+    for j in range(out.size):
+        out[j] /= divisor
+
+
+def weighted_step(
+    weights: np.ndarray, changes: np.ndarray, divisor: float, size: int
+) -> np.ndarray:
+    """(size,) the weighted sum of the first entries of some changes, over a divisor."""
+    out = np.empty(size)  # made here: to return an array from compiled code is slow
+    _sum(weights, changes, divisor, out)
+    return out
+
+
+def trained_changes(updates: Updates, facts: Facts) -> np.ndarray:
+    """(m, M') the changes without the buffers of a network's model."""
+    if facts.num_trained == facts.num_params:
+        return updates.change
+    return np.ascontiguousarray(updates.change[:, : facts.num_trained])
+
+
+@dataclass(frozen=True)
+class HorvitzThompson:
+    """The sum of the changes over L, each divided by K p_k: unbiased whatever the draw.
+
+    Args:
+        on: where 1 / (K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
+            it sends.
+    """
+
+    on: Literal["step", "change"] = "change"
+    needs: ClassVar[dict[str, str]] = {
+        "inclusion probabilities": "draw agents with ByScore(...), which knows them"
+    }
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        return {"weights on the change"} if self.on == "change" else set()
+
+    def init(self, facts: Facts, params: np.ndarray) -> tuple[()]:
+        """Nothing is kept."""
+        return ()
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
+        if self.on == "change":
+            return work
+        step_size, reach, divisor, *rest = work
+        divisor = divisor * facts.num_agents * cohort.prob
+        if facts.weight is None:
+            return Work(step_size, reach, divisor, *rest)
+        return Work(facts.weighed(step_size / divisor, cohort.agents), reach, 1, *rest)
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) c_k / p_k in units of 1: what every agent stands for."""
+        return facts.weighed(cohort.times / (facts.num_agents * cohort.prob), cohort.agents)
+
+    def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) what every change is multiplied by, before it is divided by L."""
+        return cohort.times if self.on == "step" else self.counts(cohort, facts)
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """Eq. (9), as a mean of changes."""
+        cohort, place = opened.cohort, updates.place
+        weights = self.weights(cohort, facts)[place]
+        if isinstance(updates.factor, np.ndarray):
+            weights = weights * updates.factor
+        # Divided by L, never by the sum of the weights: that would bias the mean.
+        step = weighted_step(weights, updates.change, cohort.num, facts.num_trained)
+        weight = facts.num_agents * cohort.prob
+        if self.on == "change":
+            weight = facts.weighed(np.ones(cohort.agents.size), cohort.agents)
+        reach = (opened.work.reach / weight)[place]
+        return step, state, Evidence(updates.score, trained_changes(updates, facts), reach)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean change of those that answered, by c_k among them; of a uniform draw, FedAvg's.
+
+    By size it is a ratio of two sums, which is slightly biased.
+    """
+
+    def init(self, facts: Facts, params: np.ndarray) -> tuple[()]:
+        """Nothing is kept."""
+        return ()
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Nothing more."""
+        return work
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) K c_k, as often as each was drawn."""
+        return facts.weighed(cohort.times, cohort.agents)
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """The mean over those that answered; nobody's is zero."""
+        change = trained_changes(updates, facts)
+        evidence = Evidence(updates.score, change)
+        if not len(change):
+            return np.zeros(facts.num_trained), state, evidence
+        counts = self.counts(opened.cohort, facts)[updates.place]
+        return weighted_step(counts, change, counts.sum(), change.shape[1]), state, evidence
+
+
+class AdjustedState(NamedTuple):
+    """What the estimator inside keeps, and how often every agent answered."""
+
+    inner: Any
+    responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
+
+
+@dataclass(frozen=True)
+class InverseResponse:
+    """An estimator whose changes are divided by how often their agents answer.
+
+    Unbiased if an absence does not depend on what the agent would have sent; without it an absence
+    counts as no change.
+
+    Args:
+        inner: the estimator.
+    """
+
+    inner: Any
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """Those of the estimator inside."""
+        return getattr(self.inner, "needs", {})
+
+    @property
+    def gives(self) -> set[str]:
+        """Those of the estimator inside."""
+        return getattr(self.inner, "gives", set())
+
+    def reports(self, wanted: Policy) -> Policy:
+        """Those of the estimator inside."""
+        refine = getattr(self.inner, "reports", None)
+        return wanted if refine is None else refine(wanted)
+
+    def init(self, facts: Facts, params: np.ndarray) -> AdjustedState:
+        """Nobody was asked yet."""
+        responses = np.zeros((facts.num_agents, 2 + WINDOW), np.int64)
+        return AdjustedState(self.inner.init(facts, params), responses)
+
+    def ask(self, state: AdjustedState, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """As the estimator inside."""
+        return self.inner.ask(state.inner, cohort, facts, work)
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """As the estimator inside."""
+        return self.inner.counts(cohort, facts)
+
+    def combine(
+        self, state: AdjustedState, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, AdjustedState, Evidence]:
+        """The changes times an estimate of 1 / r_k from the turns before this one."""
+        responses, drawn = Responses.over(state.responses), opened.cohort.agents
+        factor = updates.factor * responses.inverse_rates(drawn[updates.place])
+        answered = np.zeros(drawn.size, bool)
+        answered[updates.place] = True
+        responses.record(drawn, answered)
+        step, inner, evidence = self.inner.combine(
+            state.inner, opened, updates._replace(factor=factor, complete=True), facts
+        )
+        return step, AdjustedState(inner, state.responses), evidence

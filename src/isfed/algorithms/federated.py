@@ -1,0 +1,322 @@
+"""The round, written once: a method is a sampler, local steps, an estimator and a server.
+
+    sampler     whom to hear in a round, and what is learned for the next
+    local       how the agents step
+    estimator   what the cloud makes of what comes back
+    server      what is sent, how the model moves, what is shown
+
+Each part owns its state, and the tuple of these states is the checkpoint. Only `open` talks to the
+agents and only `train` makes them work; `close` is a function of what came back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Agents
+from isfed.federation.cloud import mean_buffers
+from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.sampling.policies import Policy
+from isfed.sampling.telemetry import uniform_rows, watch_round
+
+
+class Evidence(NamedTuple):
+    """What a round showed about each agent that answered.
+
+    score: (m,) how large its gradients are, for the sampler.
+    change: (m, M) what it changed; -change / reach estimates its gradient.
+    reach: (m,) the size of its whole step; None where an estimator does not know it.
+    """
+
+    score: np.ndarray
+    change: np.ndarray
+    reach: np.ndarray | None = None
+
+
+class Opened(NamedTuple):
+    """A round after its draw and before its work."""
+
+    cohort: Cohort
+    sent: np.ndarray  # (M,) the model that the agents start from
+    work: Work
+    sampler: Any  # the sampler's state after the draw
+
+
+class Info(NamedTuple):
+    """What a round leaves beside the state, to be looked at and not to be kept."""
+
+    cohort: Cohort
+    updates: Updates
+    evidence: Evidence
+
+
+class State(NamedTuple):
+    """What the next round needs: the model, and what each part keeps."""
+
+    params: np.ndarray
+    sampler: Any
+    estimator: Any
+    server: Any
+
+
+class Sampler(Protocol):
+    """Whom the cloud hears in a round."""
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        ...
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The agents of a round; only here a method may ask agents for more than work."""
+        ...
+
+    def learn(
+        self, state: Any, cohort: Cohort, updates: Updates, evidence: Evidence, facts: Facts,
+        round_index: int,
+    ) -> Any:  # fmt: skip
+        """The state after a round."""
+        ...
+
+
+class Local(Protocol):
+    """How agents step."""
+
+    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
+        """What is asked of each agent of a cohort."""
+        ...
+
+
+class Estimator(Protocol):
+    """What the cloud makes of what comes back."""
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        ...
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """What is asked of each agent, refined."""
+        ...
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """(M',) the step of the trained part of the model, the new state, and what was learned."""
+        ...
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) what every agent counts in a mean of buffers, in any unit."""
+        ...
+
+
+class Server(Protocol):
+    """What the cloud sends, how its model moves, and which model it shows."""
+
+    def init(self, params: np.ndarray) -> Any:
+        """The state before the first round, from the trained part of the model."""
+        ...
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that the agents start from."""
+        ...
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """(M',) the trained part of the model after a step, and the new state."""
+        ...
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that is measured, evaluated and saved."""
+        ...
+
+
+@dataclass(frozen=True)
+class Add:
+    """The plain server: it sends and shows its model, and adds the step to it."""
+
+    def init(self, params: np.ndarray) -> tuple[()]:
+        """Nothing is kept."""
+        return ()
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """The model itself."""
+        return params
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The model plus the step."""
+        return params + step, state
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """The model itself."""
+        return params
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A federated method as four parts.
+
+    Args:
+        sampler: whom to hear.
+        local: how agents step.
+        estimator: what the cloud makes of what comes back.
+        server: how its model moves.
+        client_weights: c_k of the objective sum_k c_k P_k, "uniform" or by "size".
+    """
+
+    sampler: Any
+    local: Any
+    estimator: Any
+    server: Any = field(default_factory=Add)
+    client_weights: str = "uniform"
+
+    def __post_init__(self) -> None:
+        check_fit(self)
+
+    def facts(self, agents: Agents) -> Facts:
+        """What the cloud knows of its agents."""
+        return agents.facts(self.client_weights)
+
+    @cached_property
+    def reports(self) -> Policy:
+        """What agents report: it follows from the sampler and the estimator together."""
+        wanted = self.sampler.reports
+        refine = getattr(self.estimator, "reports", None)
+        return wanted if refine is None else refine(wanted)
+
+    def rules(self, num_agents: int) -> Rules:
+        """What the cloud tells every agent before the first round."""
+        return self.local.rules(num_agents, self.reports)
+
+    def start(self, agents: Agents, params: np.ndarray) -> State:
+        """The state before the first round."""
+        facts = self.facts(agents)
+        trained = params[: facts.num_trained]
+        return State(
+            params.copy(),
+            self.sampler.init(facts, agents, params),
+            self.estimator.init(facts, trained),
+            self.server.init(trained),
+        )
+
+    def open(self, state: State, agents: Agents, round_index: int) -> Opened:
+        """Draw a cohort and say what is asked of it; may ask agents and wait for them."""
+        facts = self.facts(agents)
+        cohort, sampler = self.sampler.draw(
+            state.sampler, facts, agents, state.params, round_index
+        )  # eq. (4)
+        work = self.local.work(cohort, facts, round_index)
+        work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
+        return Opened(cohort, self.server.send(state.server, state.params), work, sampler)
+
+    def close(
+        self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int
+    ) -> tuple[State, Info]:
+        """The state after a round, from what came back."""
+        cohort, trained = opened.cohort, facts.num_trained
+        step, estimator, evidence = self.estimator.combine(
+            state.estimator, opened, updates, facts
+        )  # eq. (9)
+        sampler = self.sampler.learn(
+            opened.sampler, cohort, updates, evidence, facts, round_index
+        )  # eqs. (52), (53)
+        params, server = self.server.move(state.server, state.params[:trained], step)
+        if trained < facts.num_params:  # buffers have no gradient: they become a mean
+            counts = (self.estimator.counts(cohort, facts) * np.ones(cohort.agents.size))[
+                updates.place
+            ] * updates.factor
+            buffers = mean_buffers(opened.sent[trained:], updates.change[:, trained:], counts)
+            params = np.concatenate([params, buffers])
+        return State(params, sampler, estimator, server), Info(cohort, updates, evidence)
+
+    def step(self, state: State, agents: Agents, round_index: int) -> tuple[State, Info]:
+        """One round: open, let the agents work, close."""
+        opened = self.open(state, agents, round_index)
+        updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
+        return self.close(state, self.facts(agents), opened, updates, round_index)
+
+    def model(self, state: State) -> np.ndarray:
+        """The model that a state stands for."""
+        return self.server.show(state.server, state.params)
+
+    def agent_prob(self, state: State, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
+        probabilities = getattr(self.sampler, "probabilities", None)
+        return np.empty(0) if probabilities is None else probabilities(state.sampler, num_agents)
+
+    @cached_property
+    def _equal_row(self) -> np.ndarray | None:
+        """The telemetry where everything is drawn with equal chances; None elsewhere."""
+        equal = self.sampler.reports.equal and self.local.examples.equal
+        return uniform_rows((), self.sampler.num_active) if equal else None
+
+    def telemetry(self, facts: Facts, info: Info) -> np.ndarray | None:
+        """What a round tells of its sampling; None where weights do not follow probabilities."""
+        cohort, updates, evidence = info
+        if cohort.prob is None or evidence.reach is None:
+            return None
+        if self._equal_row is not None:
+            return self._equal_row
+        who = cohort.agents[updates.place]
+        return watch_round(
+            updates.watch, evidence.change, facts.local_steps[who] * facts.batch_size[who],
+            evidence.reach, (cohort.prob[updates.place], cohort.times[updates.place]),
+            (facts.num_agents, cohort.num, cohort.floor, self.sampler.capped),
+        )  # fmt: skip
+
+
+def check_fit(method: Federated) -> None:
+    """Raise a ValueError for parts that do not fit, by one rule: each need is given by another."""
+    parts = {name: getattr(method, name) for name in ("sampler", "local", "estimator", "server")}
+    given = {word for part in parts.values() for word in getattr(part, "gives", ())}
+    if method.client_weights == "uniform":
+        given.add("equal weights")
+    for name, part in parts.items():
+        for word, remedy in getattr(part, "needs", {}).items():
+            if word not in given:
+                raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
+
+
+class Composed:
+    """A method that is a composition: it writes `parts`, and everything else follows."""
+
+    def parts(self) -> Federated:
+        """The four parts."""
+        raise NotImplementedError
+
+    @cached_property
+    def federated(self) -> Federated:
+        """The parts, made once."""
+        return self.parts()
+
+    def rules(self, num_agents: int) -> Rules:
+        """What the cloud tells every agent before the first round."""
+        return self.federated.rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        return self.federated.start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round."""
+        return self.federated.step(state, agents, round_index)[0]
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for."""
+        return self.federated.model(state)
+
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
+        return self.federated.agent_prob(state, num_agents)
+
+
+def run_round(method: Any, state: Any, agents: Agents, round_index: int) -> tuple[Any, Info | None]:
+    """One round of any method; `Info` for those that are compositions."""
+    federated = getattr(method, "federated", None)
+    if federated is None:
+        return method.round(state, agents, round_index), None
+    return federated.step(state, agents, round_index)

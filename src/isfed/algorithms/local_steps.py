@@ -1,0 +1,97 @@
+"""How agents step: the step size of a round, the number of steps, and which examples they use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Local
+from isfed.federation.messages import Cohort, Facts, Work
+from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.policies import Policy, Uniform
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Mini-batch steps of gradient descent.
+
+    Args:
+        step_size: mu, a number, or a function from the number of a round to its step size.
+        local_steps: steps of a turn; the problem's E_k unless given.
+        divide_by_steps: whether a step is divided by the number of steps, as in eq. (8).
+        prox: weight of the pull (x - w) towards the model that was sent.
+        full_batch: whether every step uses all examples.
+        examples: the policy by which an agent draws its examples.
+        example_design: the design by which it draws them.
+    """
+
+    step_size: Any
+    local_steps: int | None = None
+    divide_by_steps: bool = False
+    prox: float = 0.0
+    full_batch: bool = False
+    examples: Policy = field(default_factory=Uniform)
+    example_design: Design = field(default_factory=WithReplacement)
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        words = set()
+        if self.divide_by_steps:
+            words.add("steps divided by E_k")
+        if self.full_batch or has_fixed_size(self.example_design):
+            words.add("batches of fixed size")
+        return words
+
+    def at(self, round_index: int) -> float:
+        """The step size of a round."""
+        step: Any = self.step_size
+        return step(round_index) if callable(step) else step
+
+    @cached_property
+    def plain(self) -> Local:
+        """How agents step that take the problem's E_k steps; made once, which saves time."""
+        return Local(prox=self.prox, full_batch=self.full_batch)
+
+    def steps_of(self, agents: np.ndarray, facts: Facts) -> Any:
+        """How many steps each of these agents is asked for, (n,) or one for all."""
+        return facts.local_steps[agents] if self.local_steps is None else self.local_steps
+
+    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
+        """What is asked of each agent of a cohort."""
+        step_size, steps = self.at(round_index), self.steps_of(cohort.agents, facts)
+        local = self.plain
+        if self.local_steps is not None or cohort.has_model:
+            local = Local(
+                steps=np.full(cohort.agents.size, steps, np.int64), prox=self.prox,
+                full_batch=self.full_batch, sent=cohort.has_model,
+            )  # fmt: skip
+        if self.divide_by_steps:
+            return Work(step_size, step_size, steps, local)
+        return Work(step_size, step_size * steps, 1, local)
+
+    def rules(self, num_agents: int, reports: Policy) -> Rules:
+        """What every agent is told before the first round."""
+        step: Any = self.at(0)
+        if step == "auto":
+            raise ValueError(
+                "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "
+                "algorithm)"
+            )
+        return Rules(
+            num_agents=num_agents,
+            step_size=1.0 if step != step else step,  # a method without steps has nan here
+            examples=self.examples,
+            example_design=self.example_design,
+            agents=reports,
+            divide_by_steps=self.divide_by_steps,
+        )
+
+
+def has_fixed_size(design: Design) -> bool:
+    """Whether a design draws as many units as it is asked for, counting repeats."""
+    return isinstance(design, WithReplacement) or getattr(design, "fixed_size", True)

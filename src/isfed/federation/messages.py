@@ -1,0 +1,198 @@
+"""What the cloud and its agents tell each other in a round, wherever the agents are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.federation.turn import StepRule
+
+EVERY = slice(None)  # the places of a cohort in which everybody answered
+NOTHING_MORE: frozenset[str] = frozenset()
+NO_MESSAGES: Mapping[str, int] = {}
+
+
+class Turns(NamedTuple):
+    """Who works in a round, from which model, and with which step size.
+
+    agents: (n,) whole numbers, each agent at most once.
+    params: (M,) one model for all, or (n, M) one for each.
+    step: (n,) the step size of each turn, weights and divisions included.
+    """
+
+    agents: np.ndarray
+    params: np.ndarray
+    step: np.ndarray
+
+
+class Uploads(NamedTuple):
+    """What comes back, in the order of the turns.
+
+    changes: (n, M) local model minus the one it was sent.
+    scores: (n,) what the agents report for the cloud's policy; zero if it asks for nothing.
+    gradients: (n,) example gradients computed.
+    watch: (n, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
+    velocity: (n, M) momentum at the end of the turn; (n, 0) without momentum.
+    """
+
+    changes: np.ndarray
+    scores: np.ndarray
+    gradients: np.ndarray
+    watch: np.ndarray
+    velocity: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """How an agent steps; everything off is a plain step of mini-batch gradient descent.
+
+    steps: (n,) local steps of every turn; None for the problem's `local_steps`.
+    prox: weight of the pull (x - w) towards the model that was sent.
+    momentum: the heavy-ball momentum.
+    nesterov: whether the momentum has Nesterov's form.
+    full_batch: all examples in every step.
+    correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
+        trained entries.
+    velocity: (n, M) momentum at the start of the turn; zero unless given.
+    timed: whether these turns make one synchronous round of the virtual clock; a method with a
+        schedule of its own says no and calls `elapse`.
+    silent: whether the agents go on from where they are, so that nothing is sent down or up.
+    sent: whether the agents have the model already, so that nothing is sent down.
+    batch: examples of every drawn step; None for the problem's `batch_size`.
+    """
+
+    steps: np.ndarray | None = None
+    prox: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    full_batch: bool = False
+    correction: np.ndarray | None = None
+    velocity: np.ndarray | None = None
+    timed: bool = True
+    silent: bool = False
+    sent: bool = False
+    batch: int | None = None
+
+    @cached_property
+    def rule(self) -> StepRule:
+        """The same as numbers, for compiled code."""
+        corrected = self.correction is not None
+        return StepRule(
+            float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
+        )
+
+    def rows(self, places: Any) -> Local:
+        """The same for some of the turns."""
+        columns = ("steps", "correction", "velocity")
+        cut = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
+        return replace(self, **{name: rows[places] for name, rows in cut.items()}) if cut else self
+
+
+PLAIN_LOCAL = Local()
+
+
+class Facts(NamedTuple):
+    """What the cloud knows of its agents before the first round.
+
+    num_agents: K.
+    num_params: M.
+    num_trained: how many of the first entries of the model are trained; the rest are buffers.
+    weight: (K,) K c_k, what an agent counts in the objective; None where all count the same.
+    sizes: (K,) N_k.
+    local_steps: (K,) E_k.
+    batch_size: (K,) B_k.
+    """
+
+    num_agents: int
+    num_params: int
+    num_trained: int
+    weight: np.ndarray | None
+    sizes: np.ndarray
+    local_steps: np.ndarray
+    batch_size: np.ndarray
+
+    def weighed(self, values: Any, agents: Any = EVERY) -> Any:
+        """Values of agents times K c_k."""
+        return values if self.weight is None else values * self.weight[agents]
+
+    def share(self, agents: np.ndarray) -> np.ndarray:
+        """(n,) c_k of these agents."""
+        if self.weight is None:
+            return np.full(agents.size, 1.0 / self.num_agents)
+        return self.weight[agents] / self.num_agents
+
+
+class Cohort(NamedTuple):
+    """The agents drawn for a round, each listed once.
+
+    agents: (n,) their numbers.
+    num: L, the draws that were asked for.
+    times: (n,) how often each was drawn; 1 without replacement.
+    prob: (n,) p_k, the inclusion probability divided by L; None where a sampler has none.
+    floor: the uniform share of the probabilities that were used.
+    has_model: whether the sampler asked these agents something, so that they have the model.
+    """
+
+    agents: np.ndarray
+    num: int
+    times: np.ndarray
+    prob: np.ndarray | None = None
+    floor: float = 0.0
+    has_model: bool = False
+
+
+class Work(NamedTuple):
+    """What is asked of each agent of a cohort.
+
+    step_size: mu, one for all, or (n,) one for each.
+    reach: the size of all local steps together before any weight, one for all or (n,).
+    divisor: what the step size is divided by for one local step, one for all or (n,).
+    local: how the agents step.
+    also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
+    extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
+    """
+
+    step_size: Any
+    reach: Any
+    divisor: Any = 1
+    local: Local = PLAIN_LOCAL
+    also: frozenset[str] = NOTHING_MORE
+    extra: Mapping[str, int] = NO_MESSAGES
+
+    def step(self, count: int) -> np.ndarray:
+        """(n,) the size of a local step of each agent."""
+        step = self.step_size / self.divisor
+        if isinstance(step, np.ndarray):
+            return step
+        out = np.empty(count)
+        out.fill(step)
+        return out
+
+
+class Updates(NamedTuple):
+    """What came back, of those that answered.
+
+    place: where they stand in the cohort: places, or `EVERY`.
+    change: (m, M) their models minus the one that was sent.
+    score: (m,) what they report for the sampler; zero if it asks for nothing.
+    watch: (m, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
+    velocity: (m, M) momentum at the end of the turns; (m, 0) without momentum.
+    loss: (m,) the risks at the model that was sent, if they were asked for.
+    gradient: (m, M) the gradients of these risks, likewise.
+    factor: what absences make a change weigh, 1 or (m,).
+    complete: whether these factors make up for all absences.
+    """
+
+    place: Any
+    change: np.ndarray
+    score: np.ndarray
+    watch: np.ndarray
+    velocity: np.ndarray
+    loss: np.ndarray | None = None
+    gradient: np.ndarray | None = None
+    factor: Any = 1.0
+    complete: bool = False
