@@ -264,8 +264,9 @@ CATALOGUE: tuple[Entry, ...] = (
         name="SCAFFOLD", paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "
         "arXiv 1910.06378",
         selects=UNIFORM, steps="E_k steps corrected by control variates",
-        combines="mean over those that answer; control variates move by 1/K",
+        combines="mean over those that answer; control variates move by c_k",
         minimises="w^o: the corrections cancel the pull of more steps", told="two vectors each way",
+        unbiased=RATIO,
         confirmed="see tests/algorithms/test_variance_rivals.py",
     ),
     Entry(
