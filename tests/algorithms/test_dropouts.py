@@ -135,6 +135,32 @@ def test_the_mean_is_over_those_that_answer_by_the_letter():
         np.testing.assert_allclose(state.params, model, rtol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("drop", [0.0, 0.4])
+def test_a_mean_before_the_last_step_by_the_letter(how, drop):
+    """The models lie apart after a round; what is shown is their mean by c_k, as in every mean."""
+    problem, parts = regression(), quadratics(regression())
+    method = RestartedSGD(steps=3, average="pre", client_weights=how, **STEP, **FULL)
+    agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+    agents.use_clock(Clock(drop=drop))
+    counts = problem.data.num_examples if how == "size" else np.ones(4)
+    state, models = method.start(agents, np.zeros(3)), np.zeros((4, 3))
+    for round_index in range(12):
+        state = method.round(state, agents, round_index)
+        here = agents.answers(np.arange(4), round_index) if drop else np.ones(4, bool)
+        if here.any():
+            ends, last = models.copy(), np.zeros((4, 3))
+            for k in np.flatnonzero(here):
+                h, b = parts[k]
+                for _ in range(2):
+                    ends[k] = ends[k] - 0.05 * (h @ ends[k] - b)
+                last[k] = -0.05 * (h @ ends[k] - b)
+            mean = sum(counts[k] * ends[k] for k in range(4) if here[k]) / counts[here].sum()
+            models = mean + last
+        shown = sum(counts[k] * models[k] for k in range(4)) / counts.sum()
+        np.testing.assert_allclose(method.model(state), shown, rtol=1e-12, atol=1e-15)
+
+
 def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkeypatch):
     """ISFedAvg: over all answers of two agents drawn, half of the update is left on average."""
     problem = regression(local_steps=1)

@@ -106,7 +106,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="RestartedSGD", paper="Yu, Yang, Zhu 2019, arXiv 1807.06629", selects=EVERYBODY,
         steps="I steps, or I_k of its own for every agent",
-        combines="plain mean, after the last step or before it",
+        combines=MEAN + ", after the last step or before it",
         minimises="as LocalGD; with unequal I_k towards sum_k I_k P_k",
         told="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
         confirmed="Ziyad-Benomar/Parallel-Restarted-SGD Core.cs (unequal steps, plain mean)",

@@ -21,9 +21,10 @@ When = Literal["post", "pre"]
 
 
 class SeparateState(NamedTuple):
-    """The models of all agents, (K, M)."""
+    """The models of all agents, and how much each counts in their mean."""
 
-    models: np.ndarray
+    models: np.ndarray  # (K, M)
+    counts: np.ndarray  # (K,) c_k in any unit
 
 
 def steps_by_rate(rates: np.ndarray, *, most: int) -> tuple[int, ...]:
@@ -56,7 +57,11 @@ class RestartedSGD(Everybody):
         state = super().start(agents, params)
         if self.average == "post":
             return state
-        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0))
+        uniform = self.client_weights == "uniform"
+        return SeparateState(
+            np.repeat(params[None], agents.num_agents, axis=0),
+            np.ones(agents.num_agents) if uniform else agents.sizes.astype(np.float64),
+        )
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """A period of steps with one average."""
@@ -73,10 +78,10 @@ class RestartedSGD(Everybody):
         last = self.work(
             agents, models, round_index, time=2 * round_index + 1, steps=1, silent=silent
         )
-        return SeparateState(weights @ models + last.changes)
+        return state._replace(models=weights @ models + last.changes)
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of the agents' models."""
+        """The mean of the agents' models, weighted as in every average."""
         if self.average == "post":
             return state.params
-        return state.models.sum(axis=0) / len(state.models)
+        return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()
