@@ -300,6 +300,35 @@ class Points:
         return self.values[:count]
 
 
+@pytest.mark.parametrize("num", [1, 2, 3])
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("by", ["uniform", "size"])
+def test_power_of_choice_over_all_candidates(by, how, num, monkeypatch):
+    """K = 5, d = 3: every set of candidates, and sizes count once: in the draw or in the mean."""
+    problem = regression(sizes=(4, 9, 3, 6, 5), local_steps=1)
+    method = PowerOfChoice(
+        candidates=3, candidates_by=by, client_weights=how, **{**COMMON, "num_active": num}
+    )
+    agents = ObjectAgents(problem, method.rules(5), seed=1, repetition=0)
+    pieces, sizes = quadratics(problem), problem.data.num_examples
+    risks = [
+        float(np.mean((y - x @ START) ** 2) + 0.01 * START @ START)
+        for x, y in (problem.data.agent(k) for k in range(5))
+    ]
+    mass = sizes if by == "size" else np.ones(5)
+    for drawn in itertools.combinations(range(5), 3):
+        rings = np.full(5, 9.0)  # the exponential times; the three shortest are the candidates'
+        rings[list(drawn)] = 0.1, 0.2, 0.3
+        points = Points(-np.expm1(-0.01 * rings * mass))
+        monkeypatch.setattr(agents, "stream", lambda *_, p=points: p)
+        moved = method.round(method.start(agents, START), agents, 0).params - START
+        worst = sorted(drawn, key=lambda k: -risks[k])[:num]
+        counts = sizes if how == "size" and by == "uniform" else np.ones(5)
+        steps = [-0.05 * counts[k] * (pieces[k][0] @ START - pieces[k][1]) for k in worst]
+        literal = sum(steps) / sum(counts[k] for k in worst)
+        np.testing.assert_allclose(moved, literal, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("gradient", ["weighted", "per-domain"])
 def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, monkeypatch):
     """Over both choices of an agent and the choice of the example whose loss is told.

@@ -285,7 +285,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="PowerOfChoice", paper="Cho, Wang, Joshi 2022, arXiv 2010.01243",
         selects="of d candidates, drawn by size, the L with the largest risks", steps=SGD,
-        combines="mean over those that answer",
+        combines="plain mean over those that answer",
         minimises="not w^o: tilted to agents with large risks",
         told="d; a risk from every candidate", unbiased="no",
         confirmed="see tests/algorithms/test_power_of_choice.py",

@@ -60,7 +60,7 @@ class RestartedSGD(Everybody):
         uniform = self.client_weights == "uniform"
         return SeparateState(
             np.repeat(params[None], agents.num_agents, axis=0),
-            np.ones(agents.num_agents) if uniform else agents.sizes.astype(np.float64),
+            np.ones(agents.num_agents, np.int64) if uniform else agents.sizes,
         )
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
