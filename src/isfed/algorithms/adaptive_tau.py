@@ -1,11 +1,14 @@
 """Adaptive federated learning under a resource budget: Wang, Tuor, Salonidis, Leung, Makaya, He
 and Chan (JSAC 2019), arXiv 1804.05271.
 
-All agents take tau steps, then their models are averaged. After every average the cloud estimates
-how fast gradients and risks change (beta, rho) and how much the agents differ (delta), and chooses
-the tau that the theory prefers for what is left of a budget, where a local step costs c and an
-average b. The model is the best that was seen. The paper estimates on the mini-batch of the last
-step; here the estimates use all data of every agent.
+All agents take tau steps, then their models are averaged. With its model an agent sends estimates
+of how fast gradients and risks change (beta, rho) and of how much the agents differ (delta), all at
+the model that it was sent. The cloud then chooses the next tau, which the theory prefers under a
+budget where a local step costs c and an average b. So an average changes tau one round after the
+next (Algorithm 2 of the paper), and the first two rounds have the first tau. The model is the best
+that was seen. The paper estimates on the mini-batch of the last step; here the estimates use all
+data of every agent. Whether a round is the last is decided with its own costs; the paper, which
+must measure them, takes those of the round before.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ class AdaptiveTau(Everybody):
         )  # fmt: skip
 
     def round(self, state: Any, agents: Agents, round_index: int) -> AdaptiveState:
-        """Choose tau, step, average; nothing more once the budget is used up."""
+        """Step, average, choose the next tau; nothing more once the budget is used up."""
         if state.done:
             return state
         weights = self.weights(agents, round_index)
@@ -111,10 +114,10 @@ class AdaptiveTau(Everybody):
         losses = np.zeros(agents.num_agents)
         losses[here] = agents.losses(here, state.params)
         state = _best_of(state, float(weights @ losses))
-        tau = int(state.tau)
-        if self.adapt and len(state.models):
+        tau = following = int(state.tau)
+        if self.adapt and len(state.models):  # this arrives with the models of the round
             slopes = self.estimate(state, agents, weights, losses)
-            tau = self.choose(slopes, tau, (local, average, self.budget))
+            following = self.choose(slopes, tau, (local, average, self.budget))
         spent = float(state.spent)
         last = spent + local * (tau + 1) + 2.0 * average >= self.budget
         if last:
@@ -122,10 +125,10 @@ class AdaptiveTau(Everybody):
         uploads = self.work(agents, state.params, round_index, steps=tau, sent=True)
         params = state.params + weights @ uploads.changes
         if not np.isfinite(params).all():
-            params, tau = state.params, 1
+            params, following = state.params, 1
         state = state._replace(
             params=params,
-            tau=np.array(tau),
+            tau=np.array(following),
             spent=np.array(spent + local * tau + average),
             done=np.array(last),
             models=state.params + uploads.changes,
