@@ -2,8 +2,15 @@
 
 import numpy as np
 import pytest
+from small_federations import regression
 
-from isfed.federation.absences import WINDOW, Responses
+from isfed import FedAvg, ISFedAvg
+from isfed.algorithms.hearing import heard, no_hearing
+from isfed.federation.absences import WINDOW, Absences, Responses
+from isfed.federation.cloud import Selection
+from isfed.federation.coordinator import Coordinator
+from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.safety import Safety
 
 
 def weights_times_answers(rates, turns, seed):
@@ -77,3 +84,27 @@ def test_report_says_how_unequal_agents_count():
     assert "14 of 20 times" in responses.bias_report()
     assert "count 0.40 to 1.00" in responses.bias_report()
     assert responses.rates() == pytest.approx([1.0, 0.4])
+
+
+def test_simulations_and_federations_have_one_limit():
+    """An agent that answered once in 100 turns counts five times, here and there."""
+    responses, agents = Responses(2), np.arange(2)
+    responses.record(agents, np.array([True, True]))
+    for turn in range(400):
+        responses.record(agents, np.array([turn % 100 == 0, turn % 2 == 0]))
+    assert responses.inverse_rates(agents)[0] > 20.0
+    np.testing.assert_allclose(responses.adjustments(agents), [5.0, 2.0])
+    np.testing.assert_allclose(responses.adjustments(agents, most=1.5), [1.5, 1.5])
+    kept = np.column_stack([responses.turns, responses.answers, responses.answered_at])
+    everybody = Selection(agents, np.full(2, 0.5), np.ones(2))
+    problem = regression(sizes=(3, 4), batch_size=1)
+    rules = FedAvg(step_size=0.1, num_active=2).rules(2)
+    simulated = ObjectAgents(problem, rules, seed=0, repetition=0)
+    _, weight = heard(no_hearing()._replace(responses=kept), simulated, everybody, 0)
+    algorithm = ISFedAvg(step_size=0.1, num_active=2)
+    coordinator = Coordinator(
+        algorithm, np.zeros(3), num_agents=2, safety=Safety(absences=Absences.ADJUSTED)
+    )
+    coordinator.responses = responses
+    _, adjusted = coordinator._weights(everybody, np.zeros(2, bool))
+    np.testing.assert_array_equal(adjusted, weight)

@@ -158,7 +158,7 @@ def heard(
     weight = np.ones(active.size)
     if kept.responses.size:
         responses = Responses.over(kept.responses)
-        weight = responses.inverse_rates(active)
+        weight = responses.adjustments(active)
         responses.record(active, np.ones(active.size, bool) if here is None else here)
     if here is None or here.all():
         return selection, weight

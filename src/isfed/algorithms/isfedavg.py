@@ -77,7 +77,7 @@ class ISFedAvg:
     weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
         it sends. "step" unless there is a correction; "drift" needs "change".
     absences: how an upload that is lost (see `Clock`) counts: "drop" counts it as zero, "adjusted"
-        divides what arrives by an estimate of how often its agent answers.
+        divides what arrives by an estimate of how often its agent answers, of at least 1/5.
     costs: what a turn of each agent costs, in any unit; agents are then drawn with
         probabilities proportional to score / sqrt(cost).
     client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by

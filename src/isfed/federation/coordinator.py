@@ -204,7 +204,7 @@ class Coordinator:
         # made the agent late.
         plain = np.where(late, plain / self.safety.patience, plain)
         most = self.safety.largest_adjustment
-        return plain, plain * np.minimum(self.responses.inverse_rates(here.active), most)
+        return plain, plain * self.responses.adjustments(here.active, most=most)
 
     def _mean_memory(self, initial: np.ndarray) -> MeanMemory | None:
         """For a correction; None without."""
