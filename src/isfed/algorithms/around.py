@@ -11,6 +11,7 @@ import numpy as np
 from isfed.base.checks import is_number
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
+from isfed.problems import Problem
 
 
 def layers(algorithm: Any) -> Iterator[Any]:
@@ -18,6 +19,12 @@ def layers(algorithm: Any) -> Iterator[Any]:
     while algorithm is not None:
         yield algorithm
         algorithm = getattr(algorithm, "algorithm", None)
+
+
+def objective_of(problem: Problem, algorithm: Any) -> Problem:
+    """The problem whose w^o a method aims at: by size if its `client_weights` say so."""
+    weights = [getattr(layer, "client_weights", "uniform") for layer in layers(algorithm)]
+    return problem.by_size if "size" in weights and not problem.without_optimum else problem
 
 
 @dataclass(frozen=True)

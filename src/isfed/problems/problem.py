@@ -134,6 +134,28 @@ class Problem:
             self.loss, self.data.features, self.data.targets, self.data.row_weights()
         )
 
+    @cached_property
+    def by_size(self) -> Problem:
+        """The same data where agents count by their numbers of examples: sum_k N_k / N P_k.
+
+        Its w^o is what methods with client_weights="size" aim at. An optimum that was given is that
+        of the weights of the data, so here it is computed.
+        """
+        data, known = self.data, self.__dict__.get("_known_optimum", "auto")
+        if data.weights is None and (data.num_examples == data.num_examples[0]).all():
+            return self
+        weighted = FederatedData(data.features, data.targets, data.offsets, data.num_examples)
+        return Problem(
+            weighted, self.loss, self.local_steps, self.batch_size, self.name,
+            optimum=None if known is None else "auto",
+        )  # fmt: skip
+
+    def with_optimum(self, optimum: np.ndarray) -> Problem:
+        """The same problem with another model in the place of w^o, (M,)."""
+        return Problem(
+            self.data, self.loss, self.local_steps, self.batch_size, self.name, optimum=optimum
+        )
+
     @property
     def without_optimum(self) -> bool:
         """Whether it was made with optimum=None, to do without; some losses never have one."""

@@ -111,7 +111,9 @@ class Measured:
 class History:
     """The msd of every round and repetition, and the state at the end.
 
-    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56).
+    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56). Here w^o minimises sum_k c_k P_k with
+        the c_k of the method: under client_weights="size" that is not `problem.optimum`, where all
+        agents count the same, but `problem.by_size.optimum`.
     params: (R, M) the models at the end.
     agent_prob: (R, K) p_k at the end.
     example_prob: (R, rows) p_n at the end, agent by agent like the data; for a large problem the

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm
+from isfed.algorithms.around import objective_of
 from isfed.base.files import check_like
 from isfed.federation.agents import Agents
 from isfed.federation.clock import Clock
@@ -40,6 +41,10 @@ class RoundsRun:
         self.problem = problem
         self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
         rules = self.algorithm.rules(problem.num_agents)
+        self._objective = objective_of(problem, self.algorithm)
+        known = self._objective.has_optimum
+        if known and self._objective is not problem:  # the oracle too starts from what is aimed at
+            problem = problem.with_optimum(self._objective.optimum)
         self.agents = [make_agents(problem, rules, seed=seed, repetition=r) for r in which]
         if clock is not None:
             for agents in self.agents:
@@ -48,10 +53,9 @@ class RoundsRun:
         self.round_index = 0
         self.diverged = False
         self.whole = True
-        known = problem.has_optimum
-        self._optimum = problem.optimum if known else np.zeros(problem.num_params)
+        self._optimum = self._objective.optimum if known else np.zeros(problem.num_params)
         drifts = known and getattr(algorithm, "drift", 0.0) > 0.0
-        self._response = problem.drift_response if drifts else np.empty((0, 0))
+        self._response = self._objective.drift_response if drifts else np.empty((0, 0))
         # Where nothing but the model tells how far a run has come, the last good one is kept.
         self._good: dict[int, np.ndarray] = {}
         self._keeps_good = not known
@@ -73,7 +77,7 @@ class RoundsRun:
         """Nothing to do: what is compiled is small."""
 
     def _distance(self, state: Any) -> float:
-        """|w_i - w^o|^2, eq. (56)."""
+        """|w_i - w^o|^2, eq. (56), where w^o is the minimiser of the method's objective."""
         shift = getattr(state, "shift", None) if self._response.size else None
         shift = NO_SHIFT if shift is None else shift
         return distance_from(self._optimum, self._response, self.algorithm.model(state), shift)
@@ -166,6 +170,6 @@ class RoundsRun:
             step_size=self.step_size,
             telemetry=block.watched,
             ledgers=self.ledgers(),
-            no_msd=self.problem.no_optimum,
+            no_msd=self._objective.no_optimum,
             **({} if measured is None else measured.fields()),
         )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm, Plan
-from isfed.algorithms.around import Scheduled, layers
+from isfed.algorithms.around import Scheduled, layers, objective_of
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.arrays import compiled_design
@@ -215,8 +215,9 @@ def simulate(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
         threads=threads, clock=clock,
     )  # fmt: skip
-    if problem.no_optimum is not None and not problem.without_optimum:
-        warnings.warn(f"this run has no msd: {problem.no_optimum}", NoMsdWarning, stacklevel=2)
+    aim = objective_of(problem, algorithm)
+    if aim.no_optimum is not None and not aim.without_optimum:
+        warnings.warn(f"this run has no msd: {aim.no_optimum}", NoMsdWarning, stacklevel=2)
     recording = Recording(run, rounds, measure)
 
     def advance(done: int) -> None:
