@@ -5,6 +5,8 @@ The cloud keeps y_k, the last change of every agent, zero at first:
 
     w <- w + mean over all k of y_k + mean over S of (d_k - y_k),  then y_k <- d_k for k in S
 
+If nobody of S answers, the model still moves by the mean of the y_k.
+
 `ISFedAvg(correction="difference")` has it as its uniform case; this file is the method as
 published.
 """

@@ -2,7 +2,8 @@
 (ICC 2020), arXiv 1905.06641.
 
 Agents belong to edges. In a round, tau_2 times: every agent takes tau_1 steps from its edge's
-model, and the edge averages its agents. Then the cloud averages the edges.
+model, and the edge averages its agents. Then the cloud averages the edges. An edge of which nobody
+answers keeps the cloud's old model, and that counts with the full weight of the edge.
 """
 
 from __future__ import annotations
