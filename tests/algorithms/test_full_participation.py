@@ -114,7 +114,7 @@ def test_the_budget_ends_the_work_and_the_best_model_stays():
 
 def algorithm_2(problem, weights, *, budget, rounds, step=0.05, phi=0.025):
     """Algorithm 2 of Wang et al. with full batches and fixed costs: all models and tau, and w^f."""
-    (c, b), pieces, best = COSTS[:2], quadratics(problem), (np.inf, None)
+    (c, b), pieces, best = COSTS[:2], quadratics(problem), (np.inf, np.zeros(3))
 
     def risk(k, w):
         x, y = problem.data.agent(k)
@@ -142,7 +142,7 @@ def algorithm_2(problem, weights, *, budget, rounds, step=0.05, phi=0.025):
             for _ in range(tau):
                 x = x - step * gradient(k, x)
             models.append(x)
-        w = sum(a * x for a, x in zip(weights, models, strict=True))
+        w = np.sum([a * x for a, x in zip(weights, models, strict=True)], axis=0)
         found.append((tau, w))
         best = noted(sent)  # F(w(t0)) comes with the models
         if stop:

@@ -122,7 +122,7 @@ def test_scaffold_settles_at_the_optimum_and_charges_two_vectors(how):
         rounds=4000,
     )
     pieces = zip(shares(problem, how), quadratics(problem), strict=True)
-    normal = sum(c * np.column_stack([h, b]) for c, (h, b) in pieces)
+    normal = np.sum([c * np.column_stack([h, b]) for c, (h, b) in pieces], axis=0)
     optimum = np.linalg.solve(normal[:, :3], normal[:, 3])
     np.testing.assert_allclose(history.params[0], optimum, atol=1e-9)
     method = SCAFFOLD(step_size=STEP, num_active=2)

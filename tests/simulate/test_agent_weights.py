@@ -111,7 +111,8 @@ def plain_pair():
     for how, counts in (("uniform", np.ones(6)), ("size", SIZES)):
         blocks = [plain.data.agent(k) for k in range(6)]
         shares = zip(counts / counts.sum(), blocks, strict=True)
-        normal = sum(c / len(y) * x.T @ np.column_stack([x, y]) for c, (x, y) in shares)
+        every = [c / len(y) * x.T @ np.column_stack([x, y]) for c, (x, y) in shares]
+        normal = np.sum(every, axis=0)
         found[how] = normal[:, :3], np.linalg.solve(normal[:, :3] + 0.01 * np.eye(3), normal[:, 3])
     return plain, found
 
