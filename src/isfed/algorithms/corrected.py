@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,9 +11,7 @@ from isfed.algorithms import hearing
 from isfed.algorithms.hearing import Hearing
 from isfed.algorithms.parts import with_mean_buffers
 from isfed.federation.agents import (
-    PLAIN_LOCAL,
     Agents,
-    Local,
     Turns,
     num_trained,
     trained_part,
@@ -132,9 +131,9 @@ def step(
     step_size = float(algorithm.step_size)
     inverse = algorithm.weighed(agents, inverse, active)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)
-    local = PLAIN_LOCAL if shift is None else Local(shift=shift)
+    local = algorithm.plain_local if shift is None else replace(algorithm.plain_local, shift=shift)
     if rule.kind == DRIFT:
-        local = Local(shift=shift, correction=corrections_of(rule, reference, active))
+        local = replace(local, correction=corrections_of(rule, reference, active))
     divisor = agents.local_steps[active] if algorithm.divide_by_steps else 1
     uploads = agents.work(Turns(active, cloud.params, reach / divisor), round_index, local)
     agents.cross(**extra_messages(rule, active.size))

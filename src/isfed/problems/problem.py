@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -108,6 +109,16 @@ class Problem:
 
     def _check_model(self, given: Any) -> np.ndarray:
         return check_vector(given, name="optimum", size=self.num_params)
+
+    def batched_for(self, algorithm: Any) -> Self:
+        """This problem with the batches of an algorithm: B_k = N_k if it has `full_batch`."""
+        sizes = self.data.num_examples
+        if not getattr(algorithm, "full_batch", False) or np.array_equal(self.batch_size, sizes):
+            return self
+        _ = self.no_optimum  # so that w^o is found once, for both
+        other = copy.copy(self)
+        object.__setattr__(other, "batch_size", _per_agent(sizes, sizes.size, name="batch_size"))
+        return other
 
     @property
     def num_agents(self) -> int:

@@ -134,6 +134,7 @@ def make_run(
         check_whole(threads, name="threads", least=1)
     if clock is not None and not isinstance(clock, Clock):
         raise TypeError(f"clock={shown(clock)} must be a Clock")
+    problem = problem.batched_for(algorithm)
     params = check_initial(problem, initial)
     which = choose_engine(problem, algorithm, engine)
     if clock is not None and which == "kernel":  # it keeps no time

@@ -160,6 +160,7 @@ def certify(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
         )
     start = np.zeros(problem.num_params) if params is None else check_model(problem, params)
+    problem = problem.batched_for(algorithm)
     algorithm = with_step_size(problem, algorithm, initial=start)
     made = federation(problem, algorithm, seed=seed, repetition=0, initial=start)
     with np.errstate(over="ignore", invalid="ignore"):

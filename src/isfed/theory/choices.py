@@ -90,7 +90,7 @@ def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None 
     Those of `oracle` at w^o and of `current` at the current model; what `running` and `memory`
     learn comes near them as the model comes near w^o. Cap and floor are applied as in a draw.
     """
-    return all_choices_at(problem, [algorithm], params)[0]
+    return all_choices_at(problem.batched_for(algorithm), [algorithm], params)[0]
 
 
 def all_choices_at(
