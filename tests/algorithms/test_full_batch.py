@@ -165,7 +165,9 @@ def test_examples_are_uniform_and_the_name_says_full_batches():
 
 
 def test_a_network_refuses_it_and_says_what_to_do():
-    with pytest.raises(ValueError, match="full_batch=True is for simulations.*batch_size="):
+    with pytest.raises(
+        ValueError, match="full_batch=True is for simulations; here: batch_size=N_k"
+    ):
         check_for_network(ISFedAvg(**SOME), 5)
 
 

@@ -186,27 +186,7 @@ class ISFedAvg:
             object.__setattr__(self, "correction", Correction(self.correction))
         if not isinstance(self.correction, Correction):
             raise TypeError(f"correction={self.correction!r} must be 'difference' or 'drift'")
-        if self.correction.kind == "drift" and self.weighting == "step":
-            raise ValueError(
-                "correction='drift' steers plain local steps: leave weighting out, or use 'change'"
-            )
-        if not self.divide_by_steps:
-            raise ValueError(
-                "a correction needs divide_by_steps=True: c_k is a mean over E_k steps"
-            )
-        replaced = isinstance(self.agent_design, WithReplacement)  # L draws, whoever they are
-        if not (replaced or getattr(self.agent_design, "fixed_size", True)):
-            raise ValueError(
-                f"a correction needs a design of fixed size, and {self.agent_design} draws any "
-                "number of agents; use e.g. Deville()"
-            )
-        replaced = isinstance(self.example_design, WithReplacement)
-        fixed = replaced or getattr(self.example_design, "fixed_size", True)
-        if self.correction.kind == "drift" and not fixed:
-            raise ValueError(
-                f"correction='drift' needs batches of fixed size, and {self.example_design} may "
-                "draw none, a step without its correction; use e.g. example_design=Deville()"
-            )
+        corrected.check_choices(self, self.correction)
 
     @property
     def memory(self) -> Correction | None:

@@ -67,8 +67,7 @@ class Constants:
 
     @cached_property
     def _chosen(self) -> Choices:
-        given = self.choices
-        return choices_at(self.problem, self.algorithm) if given is None else given
+        return self.choices or choices_at(self.problem, self.algorithm)
 
     @cached_property
     def agent_prob(self) -> np.ndarray:
