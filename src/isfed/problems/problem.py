@@ -41,7 +41,8 @@ class Problem:
     data: the examples of all agents.
     loss: a `Loss`; `gradient` alone will do.
     local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
-    batch_size: B_k, the examples of a step; likewise.
+    batch_size: B_k, the examples of a step; likewise. More than N_k can be drawn only with
+        replacement, as FedAvg does.
     name: the name in tables and figures.
     optimum: w^o if you know it, (M,); None if it is not known, and then runs have no msd. Unless
         given, it is computed when something needs it.
@@ -97,13 +98,6 @@ class Problem:
         num_agents = self.data.num_agents
         local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
         batch_size = _per_agent(self.batch_size, num_agents, name="batch_size")
-        too_large = np.flatnonzero(batch_size > self.data.num_examples)
-        if too_large.size:
-            agent = too_large[0]
-            raise ValueError(
-                f"batch_size={batch_size[agent]} of agent {agent} exceeds its "
-                f"num_examples={self.data.num_examples[agent]}"
-            )
         object.__setattr__(self, "local_steps", local_steps)
         object.__setattr__(self, "batch_size", batch_size)
 

@@ -14,7 +14,7 @@ from isfed.algorithms.algorithm import Algorithm, Plan
 from isfed.algorithms.around import Scheduled, layers
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
-from isfed.federation.arrays import compiled_design
+from isfed.federation.arrays import check_batches, compiled_design
 from isfed.federation.clock import Clock
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
@@ -46,6 +46,9 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
     num_active = getattr(algorithm, "num_active", None)
     if num_active is not None:
         check_active(num_active, problem.num_agents)
+    design = getattr(algorithm, "example_design", None)
+    if design is not None:
+        check_batches(problem.batched_for(algorithm), design)
     check_whole(rounds, name="rounds", least=1)
     check_whole(repetitions, name="repetitions", least=1)
     for layer in layers(algorithm):
