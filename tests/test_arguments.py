@@ -183,7 +183,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "simulate": (isfed.simulate, RUN, {
         "problem": "object", "algorithm": "object", "rounds": "whole", "repetitions": "whole",
         "seed": "whole", "initial": "array", "engine": "word", "threads": "whole?",
-        "clock": "object?", "measure": "object?", "progress": "function?"}),
+        "clock": "object?", "measure": "object?", "keep": "rounds", "progress": "function?"}),
     "History.watched": (lambda **k: history().watched(**k), {}, {"column": "word"}),
     "History.variance_ratio": (lambda **k: history().variance_ratio(**k), {}, {"rate": "share"}),
     "History.steady": (lambda **k: history().steady(**k), {}, {"share": "share"}),

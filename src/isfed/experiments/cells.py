@@ -350,6 +350,8 @@ def merged(parts: Sequence[Finished], *, rows: int) -> Finished:
         },
         step_size=first.step_size,
         no_msd=first.no_msd,
+        kept_rounds=first.kept_rounds,
+        kept=joined("kept"),
     )
     apart = None
     if all(part.example_apart is not None for part in parts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from isfed.federation.object_agents import ObjectAgents
 from isfed.problems import Problem
 from isfed.sampling.policies import compiled_policy
 from isfed.simulate.driver import Recording, drive
-from isfed.simulate.history import History, Measure
+from isfed.simulate.history import History, Measure, check_keep
 from isfed.simulate.kernel_run import KernelRun
 from isfed.simulate.rounds_run import RoundsRun
 from isfed.simulate.running import Run
@@ -185,6 +185,7 @@ def simulate(
     threads: int | None = None,
     clock: Clock | None = None,
     measure: Measure | None = None,
+    keep: Sequence[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> History:
     """Run an algorithm on a problem and return what happened.
@@ -202,6 +203,8 @@ def simulate(
         unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     measure: evaluated every so many rounds, see `Measure`.
+    keep: the rounds whose models are kept, e.g. [0, 10, 100] or range(101); 0 is the start. They
+        are `History.kept`, (repetitions, kept, M).
     progress: called with the number of rounds (times repetitions) just done.
 
     >>> from isfed import PAPER, FedAvg
@@ -215,13 +218,14 @@ def simulate(
         raise TypeError(f"progress={shown(progress)} must be a function")
     if measure is not None:
         _check_measure(measure)
+    kept = check_keep(keep, rounds)
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
         threads=threads, clock=clock,
     )  # fmt: skip
     if problem.no_optimum is not None and not problem.without_optimum:
         warnings.warn(f"this run has no msd: {problem.no_optimum}", NoMsdWarning, stacklevel=2)
-    recording = Recording(run, rounds, measure)
+    recording = Recording(run, rounds, measure, kept)
 
     def advance(done: int) -> None:
         if progress is not None:
