@@ -143,7 +143,7 @@ def test_a_schedule_around_it_and_a_clock_change_nothing_about_it():
 
 def test_the_theory_knows_that_no_example_is_drawn():
     problem, whole = make_problem(**WORK), make_problem(**WORK | {"batch_size": SIZES})
-    algorithm = ISFedAvg(**SOME | {"step_size": "auto"})
+    algorithm = ISFedAvg(step_size="auto", num_active=3, full_batch=True)
     drawn = replace(algorithm, full_batch=False)
     assert stable_step_size(problem, algorithm) == stable_step_size(whole, drawn)
     history = simulate(problem, algorithm, rounds=2)
