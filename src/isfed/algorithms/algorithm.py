@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     examples: Sampler
     scored: bool  # whether anything needs the norms of the examples' gradients
     watched: bool  # whether the weights differ at all, so that there is something to watch
+    full: bool  # all examples in every step, instead of a drawn batch
 
 
 class CorrectedPlan(NamedTuple):
@@ -41,6 +42,7 @@ class CorrectedPlan(NamedTuple):
     examples: Sampler
     scored: bool
     watched: bool
+    full: bool
     turn: Plan
     rule: CorrectionRule
     on_change: bool

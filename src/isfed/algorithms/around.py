@@ -55,7 +55,9 @@ class Around:
 
     def __getattr__(self, name: str) -> Any:
         """What a method may have and may not: the policies, the drift."""
-        if name in ("agents", "examples", "drift", "agent_design", "example_design"):
+        if name in (
+            "agents", "examples", "drift", "agent_design", "example_design", "full_batch",
+        ):  # fmt: skip
             return getattr(self.algorithm, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,9 +11,7 @@ from isfed.algorithms import hearing
 from isfed.algorithms.hearing import Hearing
 from isfed.algorithms.parts import with_mean_buffers
 from isfed.federation.agents import (
-    PLAIN_LOCAL,
     Agents,
-    Local,
     Turns,
     num_trained,
     trained_part,
@@ -21,6 +20,7 @@ from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import (
     DRIFT,
     NONE,
+    Correction,
     CorrectionRule,
     Reference,
     absorb,
@@ -31,6 +31,7 @@ from isfed.federation.correction import (
     noise_share,
     take_news,
 )
+from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Refresh
 
 if TYPE_CHECKING:
@@ -68,6 +69,29 @@ class CorrectedState(NamedTuple):
     def reference(self) -> Reference:
         """The memories alone."""
         return Reference(self.centre, self.own, self.news, self.book, self.pool)
+
+
+def check_choices(algorithm: ISFedAvg, correction: Correction) -> None:
+    """Raise a ValueError for choices that a correction cannot work with."""
+    if correction.kind == "drift" and algorithm.weighting == "step":
+        raise ValueError(
+            "correction='drift' steers plain local steps: leave weighting out, or use 'change'"
+        )
+    if not algorithm.divide_by_steps:
+        raise ValueError("a correction needs divide_by_steps=True: c_k is a mean over E_k steps")
+    replaced = isinstance(algorithm.agent_design, WithReplacement)  # L draws, whoever they are
+    if not (replaced or getattr(algorithm.agent_design, "fixed_size", True)):
+        raise ValueError(
+            f"a correction needs a design of fixed size, and {algorithm.agent_design} draws any "
+            "number of agents; use e.g. Deville()"
+        )
+    replaced = isinstance(algorithm.example_design, WithReplacement)
+    fixed = replaced or getattr(algorithm.example_design, "fixed_size", True)
+    if correction.kind == "drift" and not fixed:
+        raise ValueError(
+            f"correction='drift' needs batches of fixed size, and {algorithm.example_design} may "
+            "draw none, a step without its correction; use e.g. example_design=Deville()"
+        )
 
 
 def rule_of(algorithm: ISFedAvg) -> CorrectionRule:
@@ -132,9 +156,9 @@ def step(
     step_size = float(algorithm.step_size)
     inverse = algorithm.weighed(agents, inverse, active)
     reach = step_size * (np.ones(active.size) if algorithm.on_change else inverse)
-    local = PLAIN_LOCAL if shift is None else Local(shift=shift)
+    local = algorithm.plain_local if shift is None else replace(algorithm.plain_local, shift=shift)
     if rule.kind == DRIFT:
-        local = Local(shift=shift, correction=corrections_of(rule, reference, active))
+        local = replace(local, correction=corrections_of(rule, reference, active))
     divisor = agents.local_steps[active] if algorithm.divide_by_steps else 1
     uploads = agents.work(Turns(active, cloud.params, reach / divisor), round_index, local)
     agents.cross(**extra_messages(rule, active.size))

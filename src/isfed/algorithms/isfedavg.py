@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -18,11 +18,18 @@ from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agent import Rules
-from isfed.federation.agents import PLAIN_LOCAL, Agents, Local, Turns, Uploads, trained_part
+from isfed.federation.agents import Agents, Local, Turns, Uploads, trained_part
 from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
 from isfed.federation.cloud import Cloud, Selection
 from isfed.federation.correction import Correction
-from isfed.sampling.designs import Design, Deville, LocalPivotal, Spread, WithReplacement
+from isfed.sampling.designs import (
+    Design,
+    Deville,
+    HartleyRao,
+    LocalPivotal,
+    Spread,
+    WithReplacement,
+)
 from isfed.sampling.policies import (
     Initial,
     Memory,
@@ -82,6 +89,8 @@ class ISFedAvg:
         probabilities proportional to score / sqrt(cost).
     client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by
         "size", N_k / sum N. The weight of a change is then c_k / p_k instead of 1 / (K p_k).
+    full_batch: whether every local step uses all examples instead of B_k drawn ones, which is
+        B_k = N_k without replacement; `examples` and `example_design` then say nothing.
     label: the name in tables and figures; made from the choices unless given.
 
     >>> from isfed import Memory, Uniform
@@ -102,6 +111,7 @@ class ISFedAvg:
     absences: Lost = "drop"
     costs: Sequence[float] = ()
     client_weights: ClientWeights = "uniform"
+    full_batch: bool = False
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -115,14 +125,18 @@ class ISFedAvg:
         check_whole(self.num_active, name="num_active", least=1)
         if not (is_number(self.drift) and self.drift >= 0.0):
             raise ValueError(f"drift={shown(self.drift)} must be a number >= 0")
-        if not isinstance(self.divide_by_steps, bool):
-            raise ValueError(f"divide_by_steps={self.divide_by_steps!r} must be true or false")
+        for name in ("divide_by_steps", "full_batch"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={shown(getattr(self, name))} must be true or false")
         for name in ("agents", "examples"):
             if not isinstance(getattr(self, name), Policy):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a policy, e.g. Memory()")
         for name in ("agent_design", "example_design"):
             if not isinstance(getattr(self, name), Design) or isinstance(getattr(self, name), type):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a design, e.g. Deville()")
+        if self.full_batch:  # nothing is drawn, so nothing is learned about examples
+            object.__setattr__(self, "examples", Uniform())
+            object.__setattr__(self, "example_design", HartleyRao())
         self._check_correction()
         self._check_hearing()
         self._check_weights()
@@ -172,27 +186,7 @@ class ISFedAvg:
             object.__setattr__(self, "correction", Correction(self.correction))
         if not isinstance(self.correction, Correction):
             raise TypeError(f"correction={self.correction!r} must be 'difference' or 'drift'")
-        if self.correction.kind == "drift" and self.weighting == "step":
-            raise ValueError(
-                "correction='drift' steers plain local steps: leave weighting out, or use 'change'"
-            )
-        if not self.divide_by_steps:
-            raise ValueError(
-                "a correction needs divide_by_steps=True: c_k is a mean over E_k steps"
-            )
-        replaced = isinstance(self.agent_design, WithReplacement)  # L draws, whoever they are
-        if not (replaced or getattr(self.agent_design, "fixed_size", True)):
-            raise ValueError(
-                f"a correction needs a design of fixed size, and {self.agent_design} draws any "
-                "number of agents; use e.g. Deville()"
-            )
-        replaced = isinstance(self.example_design, WithReplacement)
-        fixed = replaced or getattr(self.example_design, "fixed_size", True)
-        if self.correction.kind == "drift" and not fixed:
-            raise ValueError(
-                f"correction='drift' needs batches of fixed size, and {self.example_design} may "
-                "draw none, a step without its correction; use e.g. example_design=Deville()"
-            )
+        corrected.check_choices(self, self.correction)
 
     @property
     def memory(self) -> Correction | None:
@@ -217,6 +211,8 @@ class ISFedAvg:
         if self.label:
             return self.label
         name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
+        if self.full_batch:
+            return f"{name}, {self.agents.name} agents, full batches"
         if self.agents.name == self.examples.name:
             return f"{name}, {self.agents.name}"
         return f"{name}, {self.agents.name} agents, {self.examples.name} examples"
@@ -264,6 +260,7 @@ class ISFedAvg:
             examples=examples,
             scored=wants_norms(self.agents, self.examples),
             watched=not (agents.uniform and examples.uniform),
+            full=self.full_batch,
         )
         if not self.corrected:
             return plain
@@ -334,7 +331,7 @@ class ISFedAvg:
         divisor = agents.local_steps[active] if self.divide_by_steps else 1
         step = self.step_size / (divisor * agents.num_agents * selection.agent_prob)  # eq. (8)
         step = self.weighed(agents, step, active)
-        local = PLAIN_LOCAL if shift is None else Local(shift=shift)
+        local = self.plain_local if shift is None else replace(self.plain_local, shift=shift)
         uploads = agents.work(Turns(active, cloud.params, step), round_index, local)
         steps = 1 if self.divide_by_steps else agents.local_steps[active]
         whole = self.step_size * steps / (agents.num_agents * selection.agent_prob)
@@ -376,6 +373,11 @@ class ISFedAvg:
         drawn = agents.local_steps[active] * agents.batch_size[active]
         uploads = uploads._replace(changes=trained_part(agents, uploads.changes))
         return watch_round(uploads, drawn, whole, selection, side)
+
+    @cached_property
+    def plain_local(self) -> Local:
+        """How agents step without drift or correction; made once, which saves time in rounds."""
+        return Local(full_batch=self.full_batch)
 
     @cached_property
     def _equal_row(self) -> np.ndarray | None:

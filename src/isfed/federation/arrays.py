@@ -30,6 +30,23 @@ def compiled_design(design: Design) -> bool:
     return hasattr(design, "code")
 
 
+def check_batch(batch_size: int, num_examples: int, design: Design, *, agent: int) -> None:
+    """Refuse B_k > N_k unless a unit may repeat: compiled code would draw beyond the table."""
+    if batch_size > num_examples and not getattr(design, "repeats", False):
+        raise ValueError(
+            f"batch_size={batch_size} of agent {agent} exceeds its num_examples={num_examples}, "
+            f"and {type(design).__name__} draws without replacement; use a smaller batch_size, "
+            "example_design=WithReplacement() or full_batch=True"
+        )
+
+
+def check_batches(problem: Problem, design: Design) -> None:
+    """`check_batch` of all agents."""
+    sizes = problem.data.num_examples
+    for agent in np.flatnonzero(problem.batch_size > sizes)[:1].tolist():
+        check_batch(int(problem.batch_size[agent]), int(sizes[agent]), design, agent=agent)
+
+
 def make_sampler(policy: Policy, design: Design) -> Sampler:
     """A policy and a design that compiled code knows, as numbers."""
     code = design.code  # type: ignore[union-attr]  (compiled_design has looked)

@@ -389,6 +389,8 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
             f"client_weights={weights!r} is for simulations, where the cloud knows the sizes; over "
             "a network: Strategy(agent_weights=[...]), one number per agent, e.g. its examples"
         )
+    if getattr(algorithm, "full_batch", False):
+        raise ValueError("full_batch=True is for simulations; here: batch_size=N_k and Deville()")
     if algorithm.drift > 0.0:
         raise ValueError(
             f"drift={algorithm.drift} moves the true model, which only a simulation can do; "

@@ -34,7 +34,7 @@ from isfed.simulate.kernel import (
 def _steps(task, plan, params, shift, agent, step, tables, memory, scratch):
     """The local steps of a turn; steered by scratch.correction with "drift"."""
     nodes, at = tables
-    rule = StepRule(0.0, 0.0, False, plan.rule.kind == DRIFT, False)
+    rule = StepRule(0.0, 0.0, False, plan.rule.kind == DRIFT, plan.full)
     return take_turn(
         task, plan.turn, rule, params, shift, agent, task.local_steps[agent], step, nodes,
         at[agent], memory, scratch,
@@ -148,7 +148,7 @@ def _rounds(
 @compiled
 def run_corrected(task, plan, state, references, keys, first_round, msd, watched, done, begin, end):
     """As `run_rounds` of the paper's kernel; `references` has one row for every repetition."""
-    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, False, True)
+    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, plan.full, True)
     for rep in range(begin, end):
         tables = (state.agent_nodes[rep], state.example_nodes[rep], state.example_at)
         reference = Reference(

@@ -14,7 +14,7 @@ from isfed.base.compiled import called, compiled, inlined
 from isfed.base.streams import NO_AGENT, fill_normal, start
 from isfed.federation.turn import (
     ALL,
-    PLAIN,
+    StepRule,
     draw,
     make_scratch,
     score_of_agent,
@@ -107,6 +107,7 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
     num_active = plan.num_active
     size = params.size
     total = scratch.total
+    rule = StepRule(0.0, 0.0, False, False, plan.full)  # constants: compiled code drops what is off
     repeats = plan.agents.design == table.REPLACEMENT
     for i in range(msd.size):
         round_index = first_round + i
@@ -133,7 +134,7 @@ def _rounds(task, plan, first_round, keys, params, shift, tables, memory, counts
             step = plan.step_size / (divisor * num_agents * scratch.agent_prob[turn])  # eq. (8)
             step *= task.agent_weight[agent]
             scratch.scores[turn] = take_turn(
-                task, plan, PLAIN, params, shift, agent, num_steps, step, example_nodes,
+                task, plan, rule, params, shift, agent, num_steps, step, example_nodes,
                 example_at[agent], memory, scratch,
             )  # fmt: skip
             counts[0] += task.local_steps[agent] * task.batch_size[agent]
@@ -175,7 +176,7 @@ def run_rounds(task, plan, state, keys, first_round, msd, watched, done, begin, 
     `watched` is for the telemetry, (R, rounds, columns); left as it is if all weights are equal.
     Called from several threads at once, each with repetitions of its own.
     """
-    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, False, False)
+    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, plan.full, False)
     for rep in range(begin, end):
         tables = (
             state.agent_nodes[rep],

@@ -27,6 +27,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Local, Turns, Uploads
 from isfed.federation.correction import Reference
 from isfed.problems import Problem
 from isfed.sampling import telemetry
+from isfed.sampling.designs import Design
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
 from isfed.theory.choices import check_model, check_uniform
@@ -108,8 +109,9 @@ class _Prescribed:
 
     fixed_size = True
 
-    def __init__(self) -> None:
+    def __init__(self, design: Design) -> None:
         self.units = np.empty(0, np.int64)
+        self.repeats = getattr(design, "repeats", False)
 
     def draw(self, inclusion, rng):
         return self.units
@@ -160,6 +162,7 @@ def certify(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
         )
     start = np.zeros(problem.num_params) if params is None else check_model(problem, params)
+    problem = problem.batched_for(algorithm)
     algorithm = with_step_size(problem, algorithm, initial=start)
     made = federation(problem, algorithm, seed=seed, repetition=0, initial=start)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -249,7 +252,8 @@ class _Round:
             outcomes(agent.table.design, agent.table.inclusion(agent.batch_size))
             for agent in self.made.agents
         ]
-        design, prescribed = cloud.table.design, _Prescribed()
+        design = cloud.table.design
+        prescribed = _Prescribed(design)
         cloud.table.design = prescribed  # type: ignore[assignment]
         total, changes = np.zeros_like(self.params), {}
         for units, chance in sets:
@@ -271,7 +275,7 @@ class _Round:
     def _mean_over(self, agent: int, batches: list, turn: Callable) -> np.ndarray:
         """The mean of what an agent sends after a turn, over all its batches."""
         working = self._restore(agent)
-        table, prescribed = working.table, _Prescribed()
+        table, prescribed = working.table, _Prescribed(working.table.design)
         working.table = copy(table)
         working.table.design = prescribed  # type: ignore[assignment]
         working.table.policy = _frozen(table.policy)
@@ -344,7 +348,8 @@ class _CorrectedRound(_Round):
 
             return self._mean_over(agent, batches[agent], turn)
 
-        design, prescribed = cloud.table.design, _Prescribed()
+        design = cloud.table.design
+        prescribed = _Prescribed(design)
         cloud.table.design = prescribed  # type: ignore[assignment]
         total, senders = np.zeros_like(self.params), _MeanAgents(self.made, mean_turn)
         for units, chance in sets:
