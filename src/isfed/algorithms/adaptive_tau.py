@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_number
+from isfed.base.arithmetic import inner, power, row_norms, weighted_sum
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -38,7 +39,7 @@ class Slopes(NamedTuple):
 def drift_bound(tau: Any, slopes: Slopes, step_size: float) -> Any:
     """h(tau): how far tau local steps lead away from gradient descent; 0 at 0 and at 1."""
     beta, delta, _ = slopes
-    grown = (step_size * beta + 1.0) ** tau - 1.0
+    grown = power(step_size * beta + 1.0, tau) - 1.0
     return np.maximum(0.0, delta / beta * grown - step_size * delta * tau)
 
 
@@ -113,7 +114,7 @@ class AdaptiveTau(Everybody):
         local, average = self._costs(agents, round_index)
         losses = np.zeros(agents.num_agents)
         losses[here] = agents.losses(here, state.params)
-        state = _best_of(state, float(weights @ losses))
+        state = _best_of(state, inner(weights, losses))
         tau = following = int(state.tau)
         if self.adapt and len(state.models):  # this arrives with the models of the round
             slopes = self.estimate(state, agents, weights, losses)
@@ -123,7 +124,7 @@ class AdaptiveTau(Everybody):
         if last:
             tau = max(1, int((self.budget - spent - 2.0 * average) / local) - 1)
         uploads = self.work(agents, state.params, round_index, steps=tau, sent=True)
-        params = state.params + weights @ uploads.changes
+        params = state.params + weighted_sum(weights, uploads.changes)
         if not np.isfinite(params).all():
             params, following = state.params, 1
         state = state._replace(
@@ -134,7 +135,7 @@ class AdaptiveTau(Everybody):
             models=state.params + uploads.changes,
         )
         if last:  # one evaluation at the end
-            state = _best_of(state, float(weights[here] @ agents.losses(here, params)))
+            state = _best_of(state, inner(weights[here], agents.losses(here, params)))
         return state
 
     def estimate(
@@ -146,18 +147,18 @@ class AdaptiveTau(Everybody):
         """
         heard = np.flatnonzero(weights)
         models, losses, weights = state.models[heard], losses[heard], weights[heard]
-        distance = np.linalg.norm(models - state.params, axis=1)
+        distance = row_norms(models - state.params)
         far = distance >= NEAR
         apart = np.where(far, distance, 1.0)
         here = agents.gradients(heard, state.params, sent=True)
         there = agents.gradients(heard, models, sent=True, kept=True)
         before = agents.losses(heard, models, sent=True, kept=True)
         agents.cross(scalars_up=2 * heard.size)
-        beta = np.where(far, np.linalg.norm(there - here, axis=1) / apart, 0.0)
+        beta = np.where(far, row_norms(there - here) / apart, 0.0)
         rho = np.where(far, np.abs(before - losses) / apart, 0.0)
-        delta = np.linalg.norm(here - weights @ here, axis=1)
+        delta = row_norms(here - weighted_sum(weights, here))
         return Slopes(
-            max(float(weights @ beta), LEAST_SLOPE), float(weights @ delta), float(weights @ rho)
+            max(inner(weights, beta), LEAST_SLOPE), inner(weights, delta), inner(weights, rho)
         )
 
     def choose(self, slopes: Slopes, tau: int, costs: tuple[float, float, float]) -> int:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Sampled, agent_weights, with_mean_buffers
+from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents, num_trained
 
 
@@ -46,7 +47,7 @@ class FedVARP(Sampled):
     def round(self, state: Any, agents: Agents, round_index: int) -> FedVARPState:
         """Draw, work, and add what is new to the mean of the last changes."""
         weights = agent_weights(agents, self.client_weights)
-        params = state.params + weights @ state.changes
+        params = state.params + weighted_sum(weights, state.changes)
         active = self.select(agents, round_index)
         if not active.size:
             return FedVARPState(params, state.changes)
@@ -56,7 +57,7 @@ class FedVARP(Sampled):
         found = self.work(agents, active, state.params, round_index, step=step).changes
         # Each of S stands for K / |S| agents: the mean over S where all weigh the same.
         share = weights[active] * (agents.num_agents / active.size)
-        params = params + share @ (found - state.changes[active])
+        params = params + weighted_sum(share, found - state.changes[active])
         params = with_mean_buffers(params, agents, state.params, found, weights[active])
         found[:, num_trained(agents) :] = 0.0  # nothing of the buffers is remembered
         changes = state.changes.copy()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from isfed.base.arguments import matches, shown
+from isfed.base.arithmetic import product
 from isfed.base.checks import is_number
 from isfed.base.streams import Stream
 from isfed.federation.absences import WINDOW, Responses
@@ -177,7 +178,7 @@ def remember(
     if not (isinstance(spread, Spread) and kept.order.size):
         return
     active, vectors = heard
-    kept.sketches[active] = vectors @ projection(vectors.shape[1], spread.sketch)
+    kept.sketches[active] = product(vectors, projection(vectors.shape[1], spread.sketch))
     kept.sketched[active] = round_index
     if (round_index + 1) % spread.every:
         return

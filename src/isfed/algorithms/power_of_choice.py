@@ -15,6 +15,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.parts import Sampled, check_choice, sum_of_rows
+from isfed.base.arithmetic import log1p
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -52,7 +53,7 @@ class PowerOfChoice(Sampled):
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(agents.num_agents)
         weights = agents.sizes if self.candidates_by == "size" else np.ones(agents.num_agents)
         # Exponential times of these rates: the first d to ring are d successive draws.
-        times = -np.log1p(-points) / weights
+        times = -log1p(-points) / weights
         drawn = np.sort(np.argsort(times, kind="stable")[: min(count, agents.num_agents)])
         if drawn.size == self.num_active:
             return drawn  # nobody's loss matters

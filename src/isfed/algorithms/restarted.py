@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_choice
+from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents
 
 When = Literal["post", "pre"]
@@ -78,7 +79,7 @@ class RestartedSGD(Everybody):
         last = self.work(
             agents, models, round_index, time=2 * round_index + 1, steps=1, silent=silent
         )
-        return state._replace(models=weights @ models + last.changes)
+        return state._replace(models=weighted_sum(weights, models) + last.changes)
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models, weighted as in every average."""

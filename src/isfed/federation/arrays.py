@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arithmetic import row_squares
 from isfed.base.compiled import compiled
 from isfed.federation.turn import Sampler, Task, make_scratch, score_of_agent
 from isfed.problems import Problem
-from isfed.problems.gradients import row_squares
 from isfed.problems.values import risks
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Design
@@ -176,4 +176,20 @@ def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.n
     models = np.broadcast_to(params, (which.size, problem.num_params))
     for i, agent in enumerate(which):
         found[i] = values(models[i], *data.agent(agent)).mean()
+    return found
+
+
+def row_losses(problem: Problem, rows: np.ndarray, params: np.ndarray) -> np.ndarray:
+    """(n,) the losses of single examples at a model."""
+    found = np.empty(rows.size)
+    loss, data = problem.loss, problem.data
+    if not hasattr(loss, "compiled"):
+        for i, row in enumerate(rows):
+            found[i] = loss.values(
+                params, data.features[row : row + 1], data.targets[row : row + 1]
+            )[0]
+        return found
+    borders = np.stack([rows, rows + 1], axis=1).reshape(-1)  # as if each were an agent's only one
+    places = 2 * np.arange(rows.size)
+    risks(loss.compiled, data.features, data.targets, borders, places, params[None], found)
     return found

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from isfed.base import files
+from isfed.base.arithmetic import norm
 from isfed.base.checks import check_active
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
@@ -163,8 +164,8 @@ class Coordinator:
             limited_scores=self._limited,
             clipped=clipped,
             excluded=int(self.standing.excluded.sum()),
-            step=float(np.linalg.norm((self.cloud.params - before)[trained])),
-            left_out=float(np.linalg.norm(sum(extra))) / self.algorithm.num_active,
+            step=norm((self.cloud.params - before)[trained]),
+            left_out=norm(sum(extra)) / self.algorithm.num_active,
             agents=selection.active.tolist(),
             seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
         )
