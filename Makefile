@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-federation-loaded test-torch test-report test-faults test-ray test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
+.PHONY: help install dev install-torch run test test-federation test-federation-loaded test-torch test-report test-faults test-ray test-portable test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,10 @@ test-ray: dev  ## run the tests on a local Ray cluster of two workers; skipped w
 test-faults: dev  ## faults on purpose: kills, full disks, damaged files, bad inputs; FAULTS="--kills 20 ..." for fewer
 	@echo "==> python tests/faults/main.py $(FAULTS)"
 	@$(BIN)/python tests/faults/main.py $(FAULTS)
+
+test-portable: dev  ## the same numbers under the code that NumPy, OpenBLAS and Numba have for other processors
+	@echo "==> python tools/portable.py"
+	@$(BIN)/python tools/portable.py
 
 test-lowest: $(LOWEST)/.installed  ## run the tests with the lowest versions we promise to support
 	@echo "==> pytest with the versions of requirements-lowest.txt"

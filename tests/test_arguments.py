@@ -39,13 +39,15 @@ BASE = {"step_size": 0.1}
 DRAWN = {"step_size": 0.1, "num_active": 2}
 # name -> (arguments that are right, the kind of each argument; "?" if None is right too)
 METHODS: dict[str, tuple[dict, dict]] = {
-    "FedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "divide_by_steps": "flag"}),
-    "DynamicFedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "drift": "amount"}),
+    "FedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "divide_by_steps": "flag",
+                       "full_batch": "flag"}),
+    "DynamicFedAvg": (DRAWN, {"step_size": "positive", "num_active": "whole", "drift": "amount",
+                              "full_batch": "flag"}),
     "ISFedAvg": (DRAWN, {
         "step_size": "positive", "num_active": "whole", "agents": "object", "examples": "object",
         "agent_design": "object", "example_design": "object", "divide_by_steps": "flag",
         "drift": "amount", "correction": "object?", "weighting": "word?", "absences": "word",
-        "client_weights": "word", "label": "text", "costs": "costs",
+        "client_weights": "word", "full_batch": "flag", "label": "text", "costs": "costs",
     }),
     "FOLB": (DRAWN, {**SELECTED, "prox": "amount", "variant": "word", "penalty": "amount",
                      "absolute": "flag"}),
@@ -181,7 +183,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "simulate": (isfed.simulate, RUN, {
         "problem": "object", "algorithm": "object", "rounds": "whole", "repetitions": "whole",
         "seed": "whole", "initial": "array", "engine": "word", "threads": "whole?",
-        "clock": "object?", "measure": "object?", "progress": "function?"}),
+        "clock": "object?", "measure": "object?", "keep": "rounds", "progress": "function?"}),
     "History.watched": (lambda **k: history().watched(**k), {}, {"column": "word"}),
     "History.variance_ratio": (lambda **k: history().variance_ratio(**k), {}, {"rate": "share"}),
     "History.steady": (lambda **k: history().steady(**k), {}, {"share": "share"}),

@@ -1,10 +1,14 @@
-"""Systems other than Linux: what they lack is simulated, and text files state their encoding."""
+"""Other systems: what they lack is simulated, text files state their encoding, and nothing that
+decides results is left to code that NumPy or BLAS chooses by the processor.
+"""
 
 import ast
 import errno
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +50,96 @@ def test_text_files_state_their_encoding():
         if isinstance(node, ast.Call) and lacks_encoding(node)
     ]
     assert wrong == []
+
+
+# Rooms in which data are made, agents drawn and steps taken.
+DECIDING = ("algorithms", "base", "federation", "flower", "problems", "sampling", "simulate")
+ALSO = ("datasets/partition.py",)
+# NumPy's code of these depends on the processor, and so may the last bits.
+FUNCTIONS = re.compile(
+    r"(np|special)\.(exp2?|expm1|log|log2|log10|log1p|cbrt|(arc)?(sin|cos|tan)h?|arctan2|hypot|"
+    r"(float_)?power|logaddexp2?|expit|logsumexp|softmax|(arg)?partition)|expit|logsumexp|softmax"
+)
+# The order of these sums is BLAS's, or depends on the width of the processor's registers.
+SUMS = re.compile(
+    r"np\.(v?dot|matmul|inner|tensordot|einsum|cov|corrcoef|convolve|correlate)|"
+    r"(np\.|sp\.|scipy\.)?linalg\.\w+|.+\.dot"
+)
+COMPILERS = {"compiled", "called", "inlined", "allocating"}
+# By file, or by file and function; each with the reason why no draw, datum or step hangs on it.
+ALLOWED = {
+    "base/gram.py": "sums for the theory and the optimum, compared to a tolerance",
+    "problems/optimum.py": "w^o, compared to a tolerance",
+    "problems/newton.py": "w^o, compared to a tolerance",
+    "problems/risk.py": "w^o, compared to a tolerance",
+    "problems/losses.py": "values and derivatives for risks that are shown and for w^o",
+    "problems/problem.py:risk": "shown",
+    "simulate/history.py:decibels": "shown",
+    "simulate/history.py:stderr_db": "shown",
+    "algorithms/mocha.py:primal": "shown",
+    "algorithms/mocha.py:dual_value": "shown",
+    "algorithms/mocha.py:_penalty": "shown",
+    "algorithms/cooperative.py:check_mixing": "refuses a matrix, to a tolerance",
+    "algorithms/fedasync.py:weight": "Python's own numbers, whose power is the system's",
+    "sampling/designs/outcomes.py": "whole numbers: how many samples there are",
+}
+
+
+def depends_on_the_processor(node: ast.AST, *, compiled: bool) -> bool:
+    """Whether NumPy, SciPy or BLAS may give other bits here on another processor.
+
+    In compiled code functions of numbers are the system's, and only sums of arrays are BLAS's.
+    """
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        exponent = node.right if isinstance(node, ast.BinOp) else node.value
+        plain = isinstance(exponent, ast.Constant) and exponent.value == 2  # a product
+        base = node.left if isinstance(node, ast.BinOp) else node.target
+        power = isinstance(node.op, ast.Pow) and not (plain or isinstance(base, ast.Constant))
+        return isinstance(node.op, ast.MatMult) or (power and not compiled)
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    if called.endswith("argsort") and not compiled:
+        return "kind='stable'" not in map(ast.unparse, node.keywords)
+    return bool(SUMS.fullmatch(called) or (not compiled and FUNCTIONS.fullmatch(called)))
+
+
+def places(tree: ast.AST, function: str = "", compiled: bool = False) -> Iterator[tuple[str, int]]:
+    """The function and the line of everything in a file that depends on the processor."""
+    for node in ast.iter_child_nodes(tree):
+        if depends_on_the_processor(node, compiled=compiled):
+            yield function, node.lineno  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef):
+            marks = {ast.unparse(mark) for mark in node.decorator_list}
+            yield from places(node, node.name, compiled or bool(marks & COMPILERS))
+        else:
+            yield from places(node, function, compiled)
+
+
+def test_the_scan_sees_what_depends_on_the_processor():
+    found = (
+        "a @ b; a @= b; np.exp(a); np.linalg.norm(a); a.dot(b); np.argsort(a); a.argsort();"
+        "np.argpartition(a, 2); a ** b; a **= 3; expit(a); np.einsum('i,i', a, a); np.power(a, 2)"
+    )
+    fine = "a * b; math.exp(a); norm(a); np.argsort(a, kind='stable'); a ** 2; 2**31; exp(a)"
+    in_compiled = "@compiled\ndef f(a):\n    np.exp(a) ** a + a @ a"
+    assert len(list(places(ast.parse(found)))) == len(found.split(";"))
+    assert list(places(ast.parse(fine))) == []
+    assert len(list(places(ast.parse(in_compiled)))) == 1
+
+
+def test_nothing_that_decides_results_depends_on_the_processor():
+    root, wrong, used = Path(isfed.__file__).parent, [], set()
+    for path in SOURCES:
+        name = path.relative_to(root).as_posix()
+        if not (name.startswith(DECIDING) or name in ALSO):
+            continue
+        for function, line in places(ast.parse(path.read_bytes())):
+            reasons = {name, f"{name}:{function}"} & ALLOWED.keys()
+            used |= reasons
+            wrong += [] if reasons else [f"{name}:{line} in {function}"]
+    assert wrong == [], "use isfed.base.arithmetic, or say in ALLOWED why it decides nothing"
+    assert used == ALLOWED.keys()
 
 
 def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):

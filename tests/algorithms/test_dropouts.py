@@ -1,6 +1,7 @@
 """Agents that do not answer: every method goes on without them, and nobody is charged for them."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from isfed import (
 )
 from isfed.algorithms import clustered
 from isfed.algorithms.cooperative import links_of, mixed, ring_matrix
+from isfed.algorithms.parts import draw_uniformly
 from isfed.federation.object_agents import ObjectAgents
 
 STEP: dict[str, Any] = {"step_size": 0.05}
@@ -135,6 +137,32 @@ def test_the_mean_is_over_those_that_answer_by_the_letter():
         np.testing.assert_allclose(state.params, model, rtol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("drop", [0.0, 0.4])
+def test_a_mean_before_the_last_step_by_the_letter(how, drop):
+    """The models lie apart after a round; what is shown is their mean by c_k, as in every mean."""
+    problem, parts = regression(), quadratics(regression())
+    method = RestartedSGD(steps=3, average="pre", client_weights=how, **STEP, **FULL)
+    agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+    agents.use_clock(Clock(drop=drop))
+    counts = problem.data.num_examples if how == "size" else np.ones(4)
+    state, models = method.start(agents, np.zeros(3)), np.zeros((4, 3))
+    for round_index in range(12):
+        state = method.round(state, agents, round_index)
+        here = agents.answers(np.arange(4), round_index) if drop else np.ones(4, bool)
+        if here.any():
+            ends, last = models.copy(), np.zeros((4, 3))
+            for k in np.flatnonzero(here):
+                h, b = parts[k]
+                for _ in range(2):
+                    ends[k] = ends[k] - 0.05 * (h @ ends[k] - b)
+                last[k] = -0.05 * (h @ ends[k] - b)
+            mean = sum(counts[k] * ends[k] for k in range(4) if here[k]) / counts[here].sum()
+            models = mean + last
+        shown = sum(counts[k] * models[k] for k in range(4)) / counts.sum()
+        np.testing.assert_allclose(method.model(state), shown, rtol=1e-12, atol=1e-15)
+
+
 def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkeypatch):
     """ISFedAvg: over all answers of two agents drawn, half of the update is left on average."""
     problem = regression(local_steps=1)
@@ -151,6 +179,49 @@ def test_an_absence_counts_as_no_change_where_the_mean_must_stay_unbiased(monkey
         moved += method.round(state, agents, 0).params / rng_rounds
     # the standard error of a mean of 400 fair coins for each of four agents
     np.testing.assert_allclose(moved, 0.5 * whole, atol=4 * np.abs(whole).max() / np.sqrt(400))
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_what_the_page_says_of_those_that_are_missing(how, monkeypatch):
+    """Every answer of three (or four) agents: FedAvg, Dynamic FedAvg, HierFAVG and FedVARP."""
+    problem = regression(local_steps=1, batch_size=(4, 9, 3, 6))
+    sizes, start = problem.data.num_examples, np.full(3, 0.25)
+    counts = sizes if how == "size" else np.ones(4)
+    steps = np.array([-0.05 * (h @ start - b) for h, b in quadratics(problem)])
+    methods = {
+        "dynamic": DynamicFedAvg(client_weights=how, **SOME),
+        "edges": HierFAVG(edges=[[0, 2], [1, 3]], client_weights=how, **STEP, **FULL),
+        "varp": FedVARP(client_weights=how, **SOME, **FULL),
+    }
+    if how == "size":  # with uniform weights it has no full batch
+        methods["fedavg"] = replace(FedAvg(client_weights=how, **SOME), full_batch=True)
+    memory = np.random.default_rng(0).standard_normal((4, 3))
+    for name, here in itertools.product(methods, itertools.product((True, False), repeat=4)):
+        method = methods[name]
+        agents = ObjectAgents(problem, method.rules(4), seed=5, repetition=0)
+        agents.use_clock(Clock(drop=0.5))
+        monkeypatch.setattr(agents, "answers", lambda w, _, h=here: np.array(h)[w])
+        state = method.start(agents, start)
+        drawn = range(4) if name == "edges" else draw_uniformly(agents, 3, 0)
+        heard = [k for k in drawn if here[k]]
+        if name in ("dynamic", "fedavg"):
+            whole = 3 if how == "uniform" else max(1, sum(counts[k] for k in heard))
+            expected = sum((counts[k] * steps[k] for k in heard), np.zeros(3)) / whole
+        elif name == "edges":
+            expected = np.zeros(3)
+            for edge in ([0, 2], [1, 3]):
+                there = [k for k in edge if here[k]]
+                if there:  # else the edge brings no change, with all of its weight
+                    mean = sum(counts[k] * steps[k] for k in there) / sum(counts[k] for k in there)
+                    expected = expected + sum(counts[k] for k in edge) / counts.sum() * mean
+        else:
+            state = state._replace(changes=memory)
+            shares = counts / counts.sum()
+            expected = shares @ memory  # also if nobody answers
+            for k in heard:
+                expected = expected + 4 / len(heard) * shares[k] * (steps[k] - memory[k])
+        moved = method.round(state, agents, 0).params - start
+        np.testing.assert_allclose(moved, expected, rtol=1e-11, atol=1e-14, err_msg=name)
 
 
 @pytest.mark.parametrize("how", ["uniform", "size"])

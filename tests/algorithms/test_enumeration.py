@@ -15,6 +15,7 @@ from isfed import (
     KAVG,
     AdaptiveTau,
     AgnosticFL,
+    Clock,
     CooperativeSGD,
     Current,
     DecentralisedSGD,
@@ -149,8 +150,6 @@ def everybody_works(how):
 def test_nothing_is_left_to_chance_where_everybody_works(how):
     full = full_update(weights_of(how))
     for method in everybody_works(how):
-        if isinstance(method, RestartedSGD) and method.average == "pre" and how == "size":
-            continue  # it puts out the plain mean of models that lie apart
         np.testing.assert_allclose(update(method), full, rtol=1e-12, err_msg=method.name)
     stich = StichSGD(strong=1.0, shift=80.0, client_weights=how, full_batch=True)
     state = stich.start(agents := agents_of(stich), START)
@@ -302,6 +301,35 @@ class Points:
         return self.values[:count]
 
 
+@pytest.mark.parametrize("num", [1, 2, 3])
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("by", ["uniform", "size"])
+def test_power_of_choice_over_all_candidates(by, how, num, monkeypatch):
+    """K = 5, d = 3: every set of candidates, and sizes count once: in the draw or in the mean."""
+    problem = regression(sizes=(4, 9, 3, 6, 5), local_steps=1)
+    method = PowerOfChoice(
+        candidates=3, candidates_by=by, client_weights=how, **{**COMMON, "num_active": num}
+    )
+    agents = ObjectAgents(problem, method.rules(5), seed=1, repetition=0)
+    pieces, sizes = quadratics(problem), problem.data.num_examples
+    risks = [
+        float(np.mean((y - x @ START) ** 2) + 0.01 * START @ START)
+        for x, y in (problem.data.agent(k) for k in range(5))
+    ]
+    mass = sizes if by == "size" else np.ones(5)
+    for drawn in itertools.combinations(range(5), 3):
+        rings = np.full(5, 9.0)  # the exponential times; the three shortest are the candidates'
+        rings[list(drawn)] = 0.1, 0.2, 0.3
+        points = Points(-np.expm1(-0.01 * rings * mass))
+        monkeypatch.setattr(agents, "stream", lambda *_, p=points: p)
+        moved = method.round(method.start(agents, START), agents, 0).params - START
+        worst = sorted(drawn, key=lambda k: -risks[k])[:num]
+        counts = sizes if how == "size" and by == "uniform" else np.ones(5)
+        steps = [-0.05 * counts[k] * (pieces[k][0] @ START - pieces[k][1]) for k in worst]
+        literal = sum(steps) / sum(counts[k] for k in worst)
+        np.testing.assert_allclose(moved, literal, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("gradient", ["weighted", "per-domain"])
 def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, monkeypatch):
     """Over both choices of an agent and the choice of the example whose loss is told.
@@ -372,3 +400,67 @@ def test_fedasync_takes_a_share_of_the_full_step():
     mean, full = np.mean(updates, axis=0) - START, full_update(np.full(4, 0.25))
     np.testing.assert_allclose(mean, 0.6 * full, rtol=1e-12)
     biased_by("FedAsync", mean, full)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_the_first_agents_of_fedasync_are_drawn_like_all_others(how, monkeypatch):
+    """K = 5, three at work: every order of three agents has the length of successive draws."""
+    sizes = (4, 9, 3, 6, 5)
+    method = FedAsync(step_size=0.05, in_flight=3, client_weights=how)
+    agents = ObjectAgents(regression(sizes=sizes), method.rules(5), seed=1, repetition=0)
+    if how == "uniform":  # FedAvg's draw: every agent three times in five
+        found = [parts.draw_uniformly(agents, 3, i) for i in range(3000)]
+        share = np.bincount(np.concatenate(found), minlength=5) / 3000
+        assert (np.abs(share - 0.6) < 4.5 * np.sqrt(0.6 * 0.4 / 3000)).all()
+        return
+    for order in itertools.permutations(range(5), 3):
+        for place in (1e-9, 0.5, 1.0 - 1e-9):  # both ends of the interval of [0, 1), and within
+            points, left = [], list(range(5))
+            for agent in order:
+                total = sum(sizes[k] for k in left)
+                below = sum(sizes[k] for k in left if k < agent)
+                points.append((below + place * sizes[agent]) / total)
+                left.remove(agent)
+            stream = Points(np.array(points))
+            monkeypatch.setattr(agents, "stream", lambda *_, p=stream: p)
+            assert tuple(method.start(agents, START).agents) == order
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("mode", [{"max_age": 3}, {"in_flight": 2, "local_steps": (1, 3)}])
+def test_fedasync_over_all_losses(mode, how, monkeypatch):
+    """Every pattern of arrivals in six rounds: the age is the number of models mixed in since."""
+    problem, pieces = regression(), quadratics(regression())
+    method = FedAsync(step_size=0.05, prox=0.2, full_batch=True, client_weights=how, **mode)
+    for arrives in itertools.product((True, False), repeat=6):
+        agents = ObjectAgents(problem, method.rules(4), seed=1, repetition=0)
+        agents.use_clock(Clock(rate=(1.0, 5.0), drop=0.5))
+        monkeypatch.setattr(agents, "answers", lambda which, i, a=arrives: np.array([a[i]]))
+        state, versions = method.start(agents, START), [START]
+        queue = [[agent, START, 0, 0] for agent in state.agents]  # who, from what and when
+        for i, here in enumerate(arrives):
+            if queue:
+                slot = int(np.argmin(state.finish))
+                agent, sent, since, round_index = queue[slot]
+                age = len(versions) - 1 - since
+                low, high = mode["local_steps"]
+                point = agents.stream(Purpose.STRAGGLERS, round_index, agent).uniforms(1)[0]
+                steps = low + int(point * (high - low + 1))
+            else:
+                drawn = parts.draw_uniformly(agents, 1, i)
+                if how == "size":
+                    drawn = parts.draw_with_replacement(agents, weights_of("size"), 1, i)[0]
+                agent, steps = drawn[0], 2
+                point = agents.stream(Purpose.STALENESS, i).uniforms(1)[0]
+                age = min(int(4 * point), len(versions) - 1)
+                sent = versions[len(versions) - 1 - age]
+            (h, b), x, weight = pieces[agent], sent, 0.6 * (age + 1) ** -0.5
+            for _ in range(steps):
+                x = x - 0.05 * (h @ x - b + 0.2 * (x - sent))
+            if here:
+                versions.append((1 - weight) * versions[-1] + weight * x)
+            state = method.round(state, agents, i)
+            np.testing.assert_allclose(state.params, versions[-1], rtol=1e-11, atol=1e-14)
+            assert int(state.version) == len(versions) - 1
+            if queue:
+                queue[slot] = [state.agents[slot], versions[-1], len(versions) - 1, i + 1]

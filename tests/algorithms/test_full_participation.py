@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_federations import identical_agents, regression
+from small_federations import identical_agents, quadratics, regression
 
 from isfed import (
     AdaptiveTau,
@@ -110,6 +110,81 @@ def test_the_budget_ends_the_work_and_the_best_model_stays():
     np.testing.assert_array_equal(short.params, long.params)
     assert short.ledger().gradients == long.ledger().gradients
     assert problem.risk(short.params[0]) < problem.risk(np.zeros(3))
+
+
+def algorithm_2(problem, weights, *, budget, rounds, step=0.05, phi=0.025):
+    """Algorithm 2 of Wang et al. with full batches and fixed costs: all models and tau, and w^f."""
+    (c, b), pieces, best = COSTS[:2], quadratics(problem), (np.inf, np.zeros(3))
+
+    def risk(k, w):
+        x, y = problem.data.agent(k)
+        return np.mean((y - x @ w) ** 2) + 0.01 * w @ w
+
+    def gradient(k, w):
+        return pieces[k][0] @ w - pieces[k][1]
+
+    def bound(tau, beta, delta, rho):  # G(tau)
+        h = max(0.0, delta / beta * ((step * beta + 1) ** tau - 1) - step * delta * tau)
+        total = (budget - c - b) * tau / (c * tau + b)
+        root = np.sqrt(1 + 4 * total**2 * phi * rho * step * h / tau)
+        return (1 + root) / (2 * total * step * phi) + rho * h
+
+    def noted(w):
+        value = sum(a * risk(k, w) for k, a in enumerate(weights))
+        return (value, w) if value < best[0] else best
+
+    agents, w, tau, spent, last = range(len(weights)), np.zeros(3), 1, 0.0, None
+    found, stop = [], False
+    for _ in range(rounds):
+        models, sent = [], w
+        for k in agents:
+            x = sent.copy()
+            for _ in range(tau):
+                x = x - step * gradient(k, x)
+            models.append(x)
+        w = np.sum([a * x for a, x in zip(weights, models, strict=True)], axis=0)
+        found.append((tau, w))
+        best = noted(sent)  # F(w(t0)) comes with the models
+        if stop:
+            return found, noted(w)[1]
+        spent += c * tau + b
+        if last is not None:  # estimates at w(t0), the model that was sent
+            far = [np.linalg.norm(last[k] - sent) for k in agents]
+            slopes = [np.linalg.norm(gradient(k, last[k]) - gradient(k, sent)) for k in agents]
+            jumps = [abs(risk(k, last[k]) - risk(k, sent)) for k in agents]
+            whole = sum(a * gradient(k, sent) for k, a in enumerate(weights))
+            beta = sum(weights[k] * slopes[k] / far[k] for k in agents)
+            rho = sum(weights[k] * jumps[k] / far[k] for k in agents)
+            delta = sum(weights[k] * np.linalg.norm(gradient(k, sent) - whole) for k in agents)
+            tau = min(range(1, min(10 * tau, 100) + 1), key=lambda t: bound(t, beta, delta, rho))
+        if spent + c * (tau + 1) + 2 * b >= budget:
+            tau, stop = max(1, int((budget - spent - 2 * b - c) / c)), True
+        last = models
+    return found, w
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize(("sizes", "budget"), [((4, 9, 3, 6), 15.0), ((4, 9, 3, 6, 5), 3.0)])
+def test_adaptive_tau_is_algorithm_2(how, sizes, budget):
+    problem = regression(sizes=sizes)
+    weights = np.array(sizes) / sum(sizes) if how == "size" else np.full(len(sizes), 1 / len(sizes))
+    method = AdaptiveTau(
+        step_size=0.05, budget=budget, local_cost=(COSTS[0], 0.0), average_cost=(COSTS[1], 0.0),
+        full_batch=True, client_weights=how,
+    )  # fmt: skip
+    agents = ObjectAgents(problem, method.rules(len(sizes)), seed=0, repetition=0)
+    state = method.start(agents, np.zeros(3))
+    rounds, shown = algorithm_2(problem, weights, budget=budget, rounds=40)
+    for i, (tau, model) in enumerate(rounds):
+        spent = float(state.spent)
+        state = method.round(state, agents, i)
+        assert round((float(state.spent) - spent - COSTS[1]) / COSTS[0]) == tau
+        np.testing.assert_allclose(state.params, model, rtol=1e-10, atol=1e-13)
+    taus = [tau for tau, _ in rounds]
+    assert taus[:2] == [1, 1]
+    assert taus[2] > 1
+    np.testing.assert_allclose(method.model(state), shown, rtol=1e-10, atol=1e-13)
+    assert bool(state.done) == (len(rounds) < 40)
 
 
 def test_the_slopes_of_quadratics_are_within_their_curvatures():

@@ -89,16 +89,18 @@ def test_a_turn_that_is_lost_moves_no_memory(choices, monkeypatch):
 
 @pytest.mark.parametrize("absences", ["drop", "adjusted"])
 @pytest.mark.parametrize("choices", KINDS)
-def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
+@pytest.mark.parametrize("rarest", [0.25, 0.1])
+def test_the_mean_round_over_all_absences(rarest, choices, absences, monkeypatch):
     """a c + 1/K sum_k a_k (grad P_k - c_k), a_k = r_k when dropped and 1 when adjusted.
 
-    a is the share of the turns that are taken, sum_k p_k r_k, or 1.
+    a is the share of the turns that are taken, sum_k p_k r_k, or 1. Adjusted, an agent that answers
+    less than once in five turns counts a_k = 5 r_k, as in a federation.
     """
     problem = small_problem(full=True, steps=1)
     algorithm = make(problem, KINDS[choices], absences=absences, design=Deville())
     agents, state = at_rest(algorithm, problem)
     agents.use_clock(AWAY)
-    rates = np.array([0.5, 0.25, 1.0, 0.8, 0.5])
+    rates = np.array([0.5, rarest, 1.0, 0.8, 0.5])
     if absences == "adjusted":  # a history in which the estimate of 1 / r_k is just right
         responses = state.estimator.responses
         responses[:, 0], responses[:, 1] = 500, WINDOW
@@ -121,8 +123,9 @@ def test_the_mean_round_over_all_absences(choices, absences, monkeypatch):
         own = np.where(seen[:, None], kept.own, kept.centre)
         own = kept.own if choices == "fixed gain, from zero" else own
         centre = kept.centre
-    weights = rates if absences == "drop" else np.ones(5)
-    expected = table.inclusion(2) @ weights / 2 * centre + weights @ (gradients - own) / 5
+    weights = rates if absences == "drop" else np.minimum(1.0, 5.0 * rates)
+    part = table.inclusion(2) @ rates / 2 if absences == "drop" else 1.0
+    expected = part * centre + weights @ (gradients - own) / 5
     np.testing.assert_allclose(mean, state.params - 0.02 * expected, rtol=0, atol=1e-12)
 
 

@@ -44,6 +44,11 @@ def agents_of(method, problem=None):
     return ObjectAgents(problem, method.rules(problem.num_agents), seed=3, repetition=0)
 
 
+def shares(problem, how):
+    sizes = problem.data.num_examples
+    return sizes / sizes.sum() if how == "size" else np.full(sizes.size, 1.0 / sizes.size)
+
+
 @pytest.mark.parametrize(("rival", "kind"), [(SCAFFOLD, "drift"), (FedVARP, "difference")])
 def test_the_correction_contains_it_on_the_same_draws(rival, kind):
     problem = regression(local_steps=[1, 2, 3, 5])
@@ -55,36 +60,71 @@ def test_the_correction_contains_it_on_the_same_draws(rival, kind):
         np.testing.assert_allclose(found.msd, expected.msd, rtol=1e-9)
 
 
-def test_scaffold_by_the_letter():
-    """A round with lists and loops, local steps by hand from full batches."""
+def scaffold_round(problem, cohort, before, weights):
+    """A round of SCAFFOLD with lists and loops, local steps by hand from full batches.
+
+    `before` is the model, v, and every v_k; `weights` are the c_k.
+    """
+    w, v, own = before
+    models, after = [], own.copy()
+    for k in cohort:
+        (h, b), x = quadratics(problem)[k], w.copy()
+        for _ in range(int(problem.local_steps[k])):
+            x = x - STEP * (h @ x - b + v - own[k])
+        models.append(x)
+        after[k] = own[k] - v + (w - x) / (STEP * problem.local_steps[k])
+    share = [weights[k] / sum(weights[j] for j in cohort) for k in cohort]
+    w = sum(s * x for s, x in zip(share, models, strict=True))
+    return w, sum(c * one for c, one in zip(weights, after, strict=True)), after
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_scaffold_by_the_letter(how):
     problem = regression(local_steps=[1, 2, 3, 4])
-    method = SCAFFOLD(step_size=STEP, num_active=2, full_batch=True)
-    agents, w = agents_of(method, problem), START
-    state, c, own = method.start(agents, START), np.zeros(3), np.zeros((4, 3))
+    method = SCAFFOLD(step_size=STEP, num_active=2, full_batch=True, client_weights=how)
+    agents = agents_of(method, problem)
+    weights = shares(problem, how)
+    state, literal = method.start(agents, START), (START, np.zeros(3), np.zeros((4, 3)))
     for i in range(12):
         state = method.round(state, agents, i)
-        models, moves = [], {}
-        for k in parts.draw_uniformly(agents, 2, i):
-            (h, b), x = quadratics(problem)[k], w.copy()
-            for _ in range(int(problem.local_steps[k])):
-                x = x - STEP * (h @ x - b + c - own[k])
-            models.append(x)
-            moves[k] = -c + (w - x) / (STEP * problem.local_steps[k])
-        w = np.mean(models, axis=0)
-        c = c + sum(moves.values()) / 4
-        for k, move in moves.items():
-            own[k] = own[k] + move
-        np.testing.assert_allclose(state.params, w, rtol=1e-11)
-        np.testing.assert_allclose(state.control, own.mean(axis=0), atol=1e-13)
-        np.testing.assert_allclose(state.controls, own, atol=1e-13)
+        literal = scaffold_round(problem, parts.draw_uniformly(agents, 2, i), literal, weights)
+        for found, expected in zip(state, literal, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
-def test_scaffold_settles_at_the_optimum_and_charges_two_vectors():
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("num", [1, 2, 3, 4, 5])
+def test_scaffold_over_all_cohorts_and_answers(how, num, monkeypatch):
+    """K = 5: every cohort and every answer, from any variates whose weighted mean is v."""
+    problem = regression(sizes=(4, 9, 3, 6, 5), local_steps=[1, 2, 3, 4, 2])
+    method = SCAFFOLD(step_size=STEP, num_active=num, full_batch=True, client_weights=how)
+    agents = agents_of(method, problem)
+    agents.use_clock(Clock(drop=0.5))
+    weights, own = shares(problem, how), np.random.default_rng(0).standard_normal((5, 3))
+    before = (START, weights @ own, own)
+    for pair in itertools.combinations(range(5), num):
+        monkeypatch.setattr(parts, "draw_uniformly", lambda *_, p=pair, **__: np.array(p))
+        for here in itertools.product((True, False), repeat=num):
+            monkeypatch.setattr(agents, "answers", lambda *_, h=here: np.array(h))
+            state = method.round(type(method.start(agents, START))(*before), agents, 0)
+            cohort = [k for k, there in zip(pair, here, strict=True) if there]
+            expected = scaffold_round(problem, cohort, before, weights) if cohort else before
+            for found, one in zip(state, expected, strict=True):
+                np.testing.assert_allclose(found, one, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_scaffold_settles_at_the_optimum_and_charges_two_vectors(how):
     problem = regression(local_steps=[1, 2, 3, 4])
     history = simulate(
-        problem, SCAFFOLD(step_size=0.02, num_active=2, full_batch=True), rounds=4000
+        problem,
+        SCAFFOLD(step_size=0.02, num_active=2, full_batch=True, client_weights=how),
+        rounds=4000,
     )
-    assert history.msd[0, -1] < 1e-18
+    pieces = zip(shares(problem, how), quadratics(problem), strict=True)
+    normal = np.sum([c * np.column_stack([h, b]) for c, (h, b) in pieces], axis=0)
+    optimum = np.linalg.solve(normal[:, :3], normal[:, 3])
+    np.testing.assert_allclose(history.params[0], optimum, atol=1e-9)
     method = SCAFFOLD(step_size=STEP, num_active=2)
     agents = agents_of(method)
     method.round(method.start(agents, START), agents, 0)

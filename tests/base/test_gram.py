@@ -21,23 +21,30 @@ def test_pieces_add_up(tall, monkeypatch):
     np.testing.assert_allclose(gram.grams_of(x, weight, offsets), each, rtol=1e-12)
 
 
-def test_a_diagnosis_is_the_same_in_pieces(monkeypatch):
+@pytest.mark.parametrize("scales", [(1.0, 2.0, 0.5, 1.0, 3.0), (1.0, 1e3, 1e-6, 1.0, 1e5)])
+def test_a_diagnosis_is_the_same_in_pieces(scales, monkeypatch):
+    """The gain has H^-1 in it, hence an error of its condition number times that of rounding."""
     rng = np.random.default_rng(1)
     agents = []
     for n in (20, 35, 50, 15):
-        x = rng.standard_normal((n, 5)) * np.array([1.0, 1e3, 1e-6, 1.0, 1e5])  # QR takes over
+        x = rng.standard_normal((n, 5)) * np.array(scales)  # QR takes over for the second
         agents.append((x, x.sum(axis=1) + n * rng.standard_normal(n)))
+    data, loss = FederatedData.from_agents(agents), LeastSquares(1e-3)
 
     def found():
-        problem = Problem(FederatedData.from_agents(agents), LeastSquares(1e-3), batch_size=4)
-        result = diagnose(problem, num_active=2)
-        limits = [(o.variance, o.gain_db, o.step_limit) for o in result.options.values()]
-        return np.array(limits), problem.risk(problem.optimum)
+        problem = Problem(data, loss, batch_size=4)
+        options = diagnose(problem, num_active=2).options.values()
+        limits = np.array([(o.variance, o.step_limit) for o in options])
+        return limits, np.array([o.gain_db for o in options]), problem.risk(problem.optimum)
 
-    limits, risk = found()
+    limits, gains, risk = found()
+    hessian = gram.weighted_gram(data.features, data.row_weights()) + loss.ridge * np.eye(5)
+    of_ratio = 2.0 * np.linalg.cond(hessian) * np.finfo(float).eps  # of two errors, each with H^-1
     monkeypatch.setattr(gram, "TALL", 0)
     monkeypatch.setattr(gram, "PIECE", 16)
     monkeypatch.setattr("isfed.theory.curvature.TALL", 0)
-    in_pieces, again = found()
+    in_pieces, gains_in_pieces, again = found()
     np.testing.assert_allclose(in_pieces, limits, rtol=1e-8)
+    decibels = 10.0 / np.log(10.0) * of_ratio
+    np.testing.assert_allclose(gains_in_pieces, gains, rtol=1e-8, atol=decibels)
     assert again == pytest.approx(risk, rel=1e-12)

@@ -322,3 +322,20 @@ def test_a_clock_in_the_file_is_the_clock_of_the_runs(small, tmp_path):
     assert files(tmp_path / "cut") == files(tmp_path / "run")
     plain = run_experiment(make_experiment(small), tmp_path / "plain").algorithms[0]
     assert "seconds_per_round" not in plain.summary
+
+
+def test_batches_larger_than_an_agent_run_with_replacement_and_are_refused_before_elsewhere(
+    small, tmp_path
+):
+    problem = {**small["problem"], "num_examples": 2, "batch_size": [3, 4]}
+    common = {"step_size": 0.01, "num_active": 2}
+    fine = [{"kind": "FedAvg", **common}, {"kind": "ISFedAvg", "full_batch": True, **common}]
+    run_experiment(
+        make_experiment({**small, "problem": problem, "algorithm": fine}), tmp_path / "fine"
+    )
+    assert (tmp_path / "fine" / SUMMARY).exists()
+    drawn = make_experiment(
+        {**small, "problem": problem, "algorithm": [*fine, {"kind": "ISFedAvg", **common}]}
+    )
+    with pytest.raises(ConfigError, match=r"^ISFedAvg, memory: batch_size=. of agent 0 exceeds"):
+        run_experiment(drawn, tmp_path / "refused")

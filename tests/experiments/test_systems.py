@@ -9,12 +9,15 @@ from small_federations import after_steps, fixed_point, quadratics, regression
 
 from isfed import (
     PAPER,
+    SCAFFOLD,
     AgnosticFL,
+    FedAsync,
     FedAvg,
     FedProx,
     HierFAVG,
     ISFedAvg,
     LocalGD,
+    LocalSGD,
     MomentumSGD,
     QFedAvg,
     RestartedSGD,
@@ -121,6 +124,30 @@ def test_other_objectives_rest_where_theirs_is_least():
     )
     assert found["q"][0] is not None
     assert found["m"] == (None, resting.AT_OPTIMUM)  # one step between two averages
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_where_methods_rest_is_measured_from_what_they_aim_at(how):
+    problem = regression(local_steps=np.array([1, 4, 2, 3]))
+    counts = problem.data.num_examples if how == "size" else np.ones(4)
+    maps = [after_steps(h, b, step_size=STEP, steps=2) for h, b in quadratics(problem)]
+    one = [after_steps(h, b, step_size=STEP, steps=1) for h, b in quadratics(problem)]
+    shares = counts / counts.sum()
+    apart = fixed_point(maps, shares) - fixed_point(one, shares)  # the latter is w^o
+    methods = {
+        "two steps": LocalSGD(step_size=STEP, steps=2, client_weights=how),
+        "async": FedAsync(step_size=STEP, prox=0.0, client_weights=how),
+        "scaffold": SCAFFOLD(step_size=STEP, num_active=2, client_weights=how),
+    }
+    found = resting_distances(problem, methods)
+    assert found["two steps"][0] == pytest.approx(10 * np.log10(apart @ apart), abs=1e-4)
+    assert found["scaffold"] == (None, resting.AT_OPTIMUM)
+    unequal = [
+        after_steps(h, b, step_size=STEP, steps=n)
+        for (h, b), n in zip(quadratics(problem), (1, 4, 2, 3), strict=True)
+    ]
+    apart = fixed_point(unequal, shares) - fixed_point(one, shares)
+    assert found["async"][0] == pytest.approx(10 * np.log10(apart @ apart), abs=1e-4)
 
 
 def test_every_method_of_table_1_and_every_selector_takes_part():

@@ -1,9 +1,19 @@
 """Response rates, and weights that are unbiased if absences do not depend on the gradient."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from small_federations import regression
 
-from isfed.federation.absences import WINDOW, Responses
+from isfed import ISFedAvg
+from isfed.algorithms.estimators import AdjustedState, InverseResponse
+from isfed.federation.absences import WINDOW, Absences, Responses
+from isfed.federation.cloud import Selection
+from isfed.federation.coordinator import Coordinator
+from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.safety import Safety
 
 
 def weights_times_answers(rates, turns, seed):
@@ -77,3 +87,39 @@ def test_report_says_how_unequal_agents_count():
     assert "14 of 20 times" in responses.bias_report()
     assert "count 0.40 to 1.00" in responses.bias_report()
     assert responses.rates() == pytest.approx([1.0, 0.4])
+
+
+def test_simulations_and_federations_have_one_limit():
+    """An agent that answered once in 100 turns counts five times, here and there."""
+    responses, agents = Responses(2), np.arange(2)
+    responses.record(agents, np.array([True, True]))
+    for turn in range(400):
+        responses.record(agents, np.array([turn % 100 == 0, turn % 2 == 0]))
+    assert responses.inverse_rates(agents)[0] > 20.0
+    np.testing.assert_allclose(responses.adjustments(agents), [5.0, 2.0])
+    np.testing.assert_allclose(responses.adjustments(agents, most=1.5), [1.5, 1.5])
+    kept = np.column_stack([responses.turns, responses.answers, responses.answered_at])
+    everybody = Selection(agents, np.full(2, 0.5), np.ones(2))
+    algorithm = ISFedAvg(step_size=0.1, num_active=2)
+    method = replace(algorithm, absences="adjusted").federated
+    problem = regression(sizes=(3, 4), batch_size=1)
+    simulated = ObjectAgents(problem, method.rules(2), seed=0, repetition=0)
+    seen, inner = [], method.estimator.inner
+    estimator = InverseResponse(
+        SimpleNamespace(
+            combine=lambda state, opened, updates, facts: (
+                seen.append(updates.factor) or inner.combine(state, opened, updates, facts)
+            )
+        )
+    )
+    opened = method.open(method.start(simulated, np.zeros(3)), simulated, 0)
+    updates = simulated.train(opened.cohort, opened.sent, opened.work, 0)
+    opened = opened._replace(cohort=opened.cohort._replace(agents=everybody.active))
+    estimator.combine(AdjustedState((), kept), opened, updates, method.facts(simulated))
+    (weight,) = seen
+    coordinator = Coordinator(
+        algorithm, np.zeros(3), num_agents=2, safety=Safety(absences=Absences.ADJUSTED)
+    )
+    coordinator.responses = responses
+    _, adjusted = coordinator._weights(everybody, np.zeros(2, bool))
+    np.testing.assert_array_equal(adjusted, weight)

@@ -209,8 +209,8 @@ def test_an_agent_without_gradients_draws_uniformly(make_agent, examples):
     ("work", "message"),
     [
         ((0, 2), "local_steps=0 must be a whole number >= 1"),
-        ((1, 0), "batch_size=0 must be between 1 and num_examples=7"),
-        ((1, 8), "batch_size=8 must be between 1 and num_examples=7"),
+        ((1, 0), "batch_size=0 must be a whole number >= 1"),
+        ((1, 8), "batch_size=8 of agent 2 exceeds its num_examples=7"),
     ],
 )
 def test_work_that_cannot_be_done_is_named(make_agent, work, message):

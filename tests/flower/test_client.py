@@ -113,7 +113,7 @@ def test_an_app_of_another_strategy_is_told_so(tmp_path):
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
     turn = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss, batch_size=101)
-    with pytest.raises(ValueError, match="batch_size=101 must be 1 to num_examples=100"):
+    with pytest.raises(ValueError, match="exceeds its num_examples=100"):
         ask(tmp_path, handler=turn)
 
 

@@ -44,8 +44,6 @@ def test_largest_curvature_is_that_of_the_longest_example(data, make, factor, ri
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        ({"batch_size": 2}, "batch_size=2 of agent 1 exceeds its num_examples=1"),
-        ({"batch_size": [4, 1, 4]}, "batch_size=4 of agent 2 exceeds its num_examples=3"),
         ({"batch_size": 0}, "batch_size=0 of agent 0 must be at least 1"),
         ({"batch_size": [1, 1, -2]}, "batch_size=-2 of agent 2 must be at least 1"),
         ({"batch_size": 1.0}, "batch_size=1.0 must be a whole number"),

@@ -94,7 +94,6 @@ def test_share_of_noisy_agents(share, expected):
         ({"noisy_share": 1.5}, "noisy_share=1.5 must be between 0 and 1"),
         ({"noise_ratio": 0.0}, "noise_ratio=0.0 must be positive"),
         ({"ridge": -1.0}, "ridge=-1.0 must be a finite number >= 0"),
-        ({"num_examples": 2}, "exceeds its num_examples=2"),
     ],
 )
 def test_bad_recipes_are_named(changes, message):

@@ -12,6 +12,7 @@ import pytest
 from isfed import (
     Current,
     DivergenceError,
+    FedAdam,
     FedAvg,
     FederatedData,
     FedProx,
@@ -22,13 +23,17 @@ from isfed import (
     Oracle,
     Problem,
     Running,
+    Scheduled,
+    Served,
     Uniform,
     certify,
     diagnose,
     simulate,
     step_limits,
 )
+from isfed.experiments.registry import METHODS, method_keys
 from isfed.federation.coordinator import check_for_network
+from isfed.simulate.run import make_run
 
 SIZES = np.array([3, 8, 5, 12, 4, 9])
 
@@ -58,7 +63,7 @@ def test_runs_agree(policy):
     np.testing.assert_allclose(found.agent_prob, expected.agent_prob, rtol=1e-8)
 
 
-@pytest.mark.parametrize("policy", [Uniform(), Memory(), Running(), Current()])
+@pytest.mark.parametrize("policy", [Uniform(), Memory(), Running(), Current(), Oracle()])
 def test_by_size_agents_and_objects_move_like_the_kernel_on_weighted_data(policy):
     """Weights of the method on plain data, and weights of the data: the same model, bit for bit."""
     weighted, _ = pair()
@@ -76,6 +81,7 @@ def test_by_size_agents_and_objects_move_like_the_kernel_on_weighted_data(policy
         np.testing.assert_array_equal(found.params, expected.params)
         np.testing.assert_array_equal(found.agent_prob, expected.agent_prob)
         np.testing.assert_array_equal(found.telemetry, expected.telemetry)
+        np.testing.assert_array_equal(found.msd, expected.msd)
     same = simulate(plain, kernel, rounds=40, repetitions=2)
     assert (same.params != expected.params).all()
 
@@ -92,7 +98,69 @@ def test_by_size_ends_at_the_optimum_of_all_rows():
     )
     history = simulate(plain, algorithm, rounds=600)
     np.testing.assert_allclose(history.params[0], weighted.optimum, rtol=1e-10)
+    assert history.msd[0, -1] < 1e-25
     assert np.abs(weighted.optimum - plain.optimum).max() > 1e-3
+
+
+def plain_pair():
+    """A problem without weights, and w^o of sum_k c_k P_k by the normal equations, by name."""
+    weighted, _ = pair()
+    data = weighted.data
+    plain = Problem(FederatedData(data.features, data.targets, data.offsets), LeastSquares(0.01))
+    found = {}
+    for how, counts in (("uniform", np.ones(6)), ("size", SIZES)):
+        blocks = [plain.data.agent(k) for k in range(6)]
+        shares = zip(counts / counts.sum(), blocks, strict=True)
+        every = [c / len(y) * x.T @ np.column_stack([x, y]) for c, (x, y) in shares]
+        normal = np.sum(every, axis=0)
+        found[how] = normal[:, :3], np.linalg.solve(normal[:, :3] + 0.01 * np.eye(3), normal[:, 3])
+    return plain, found
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_msd_is_the_distance_to_what_the_method_aims_at(name, how):
+    plain, found = plain_pair()
+    given = {"step_size": 0.02, "num_active": 2, "strong": 1.0, "shift": 80.0, "steps": 2,
+             "edges": 2, "client_weights": how}  # fmt: skip
+    keys = method_keys(name)
+    method = METHODS[name](**{key: value for key, value in given.items() if key in keys})
+    around = [method]
+    if name in ("ISFedAvg", "FedProx"):
+        around.append(Served(Scheduled(method, lambda _: 0.02), FedAdam()))
+    for algorithm in around:
+        history = simulate(plain, algorithm, rounds=5, repetitions=2, engine="agents")
+        expected = ((history.params - found[how][1]) ** 2).sum(axis=1)
+        np.testing.assert_allclose(history.msd[:, -1], expected, rtol=1e-9)
+        assert history.no_msd is None
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_an_optimum_that_drifts_is_the_one_aimed_at(how):
+    """(R + ridge I)^-1 R times the drift of the true model, with the moments R weighted by c_k."""
+    plain, found = plain_pair()
+    method = ISFedAvg(step_size=0.02, num_active=2, drift=0.1, client_weights=how)
+    run = make_run(plain, method, engine="agents")
+    block = run.advance(6)
+    moments, optimum = found[how]
+    shift = run.agents[0].shift  # type: ignore[attr-defined]
+    place = optimum + np.linalg.solve(moments + 0.01 * np.eye(3), moments @ shift)
+    np.testing.assert_allclose(block.msd[0, -1], ((run.params[0] - place) ** 2).sum(), rtol=1e-9)
+
+
+def test_an_optimum_that_was_given_is_that_of_equal_weights():
+    plain, found = plain_pair()
+    method = ISFedAvg(step_size=0.02, num_active=2, client_weights="size")
+    np.testing.assert_allclose(plain.by_size.optimum, found["size"][1], rtol=1e-12)
+    np.testing.assert_allclose(plain.by_size.with_optimum(np.ones(3)).optimum, np.ones(3))
+    given = plain.with_optimum(found["uniform"][1])
+    history = simulate(given, method, rounds=2)
+    expected = ((history.params[0] - found["size"][1]) ** 2).sum()
+    np.testing.assert_allclose(history.msd[0, -1], expected, rtol=1e-9)
+    without = Problem(plain.data, plain.loss, optimum=None)
+    assert "optimum=None" in str(simulate(without, method, rounds=2).no_msd)
+    same = Problem(FederatedData(np.eye(4), np.ones(4), np.arange(5)), LeastSquares(0.01))
+    assert same.by_size is same
 
 
 def test_weights_by_size_are_refused_by_name_where_they_are_not_known():

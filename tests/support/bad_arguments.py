@@ -44,6 +44,8 @@ BAD: dict[str, list[Any]] = {
     "array": ["x", THING, {}, [[1.0], [2.0, 3.0]], [1j, 1j], MASKED, [math.nan, 1.0], Stubborn(),
               [10**400, 1.0]],
     "costs": [None, "x", 7, THING, LONE, {1.0}, {1: 2}, iter([1.0]), [0.0], ["1"], [math.nan]],
+    "rounds": [None, "x", "all", 7, THING, LONE, {1}, {1: 2}, iter([1]), [-1], [0.5], [10**6],
+               [True], ["1"], [math.nan], PAIR, MASKED, [[1]], [10**400]],
     "rng": [None, "x", 1.5, -1, math.nan, True, [], PAIR, THING],
     "units": ["x", THING, [0.5], MASKED],
     "pair": [None, "x", 7, [], (1.0,), ("a", "b"), (math.nan, 1.0), THING, LONE, {1.0, 2.0}],

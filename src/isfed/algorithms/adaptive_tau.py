@@ -1,11 +1,14 @@
 """Adaptive federated learning under a resource budget: Wang, Tuor, Salonidis, Leung, Makaya, He
 and Chan (JSAC 2019), arXiv 1804.05271.
 
-All agents take tau steps, then their models are averaged. After every average the cloud estimates
-how fast gradients and risks change (beta, rho) and how much the agents differ (delta), and chooses
-the tau that the theory prefers for what is left of a budget, where a local step costs c and an
-average b. The model is the best that was seen. The paper estimates on the mini-batch of the last
-step; here the estimates use all data of every agent.
+All agents take tau steps, then their models are averaged. With its model an agent sends estimates
+of how fast gradients and risks change (beta, rho) and of how much the agents differ (delta), all at
+the model that it was sent. The cloud then chooses the next tau, which the theory prefers under a
+budget where a local step costs c and an average b. So an average changes tau one round after the
+next (Algorithm 2 of the paper), and the first two rounds have the first tau. The model is the best
+that was seen. The paper estimates on the mini-batch of the last step; here the estimates use all
+data of every agent. Whether a round is the last is decided with its own costs; the paper, which
+must measure them, takes those of the round before.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_number
+from isfed.base.arithmetic import inner, power, row_norms, weighted_sum
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -35,7 +39,7 @@ class Slopes(NamedTuple):
 def drift_bound(tau: Any, slopes: Slopes, step_size: float) -> Any:
     """h(tau): how far tau local steps lead away from gradient descent; 0 at 0 and at 1."""
     beta, delta, _ = slopes
-    grown = (step_size * beta + 1.0) ** tau - 1.0
+    grown = power(step_size * beta + 1.0, tau) - 1.0
     return np.maximum(0.0, delta / beta * grown - step_size * delta * tau)
 
 
@@ -100,7 +104,7 @@ class AdaptiveTau(Everybody):
         )  # fmt: skip
 
     def round(self, state: Any, agents: Agents, round_index: int) -> AdaptiveState:
-        """Choose tau, step, average; nothing more once the budget is used up."""
+        """Step, average, choose the next tau; nothing more once the budget is used up."""
         if state.done:
             return state
         weights = self.weights(agents, round_index)
@@ -110,28 +114,28 @@ class AdaptiveTau(Everybody):
         local, average = self._costs(agents, round_index)
         losses = np.zeros(agents.num_agents)
         losses[here] = agents.losses(here, state.params)
-        state = _best_of(state, float(weights @ losses))
-        tau = int(state.tau)
-        if self.adapt and len(state.models):
+        state = _best_of(state, inner(weights, losses))
+        tau = following = int(state.tau)
+        if self.adapt and len(state.models):  # this arrives with the models of the round
             slopes = self.estimate(state, agents, weights, losses)
-            tau = self.choose(slopes, tau, (local, average, self.budget))
+            following = self.choose(slopes, tau, (local, average, self.budget))
         spent = float(state.spent)
         last = spent + local * (tau + 1) + 2.0 * average >= self.budget
         if last:
             tau = max(1, int((self.budget - spent - 2.0 * average) / local) - 1)
         uploads = self.work(agents, state.params, round_index, steps=tau, sent=True)
-        params = state.params + weights @ uploads.changes
+        params = state.params + weighted_sum(weights, uploads.changes)
         if not np.isfinite(params).all():
-            params, tau = state.params, 1
+            params, following = state.params, 1
         state = state._replace(
             params=params,
-            tau=np.array(tau),
+            tau=np.array(following),
             spent=np.array(spent + local * tau + average),
             done=np.array(last),
             models=state.params + uploads.changes,
         )
         if last:  # one evaluation at the end
-            state = _best_of(state, float(weights[here] @ agents.losses(here, params)))
+            state = _best_of(state, inner(weights[here], agents.losses(here, params)))
         return state
 
     def estimate(
@@ -143,18 +147,18 @@ class AdaptiveTau(Everybody):
         """
         heard = np.flatnonzero(weights)
         models, losses, weights = state.models[heard], losses[heard], weights[heard]
-        distance = np.linalg.norm(models - state.params, axis=1)
+        distance = row_norms(models - state.params)
         far = distance >= NEAR
         apart = np.where(far, distance, 1.0)
         here = agents.gradients(heard, state.params, sent=True)
         there = agents.gradients(heard, models, sent=True, kept=True)
         before = agents.losses(heard, models, sent=True, kept=True)
         agents.cross(scalars_up=2 * heard.size)
-        beta = np.where(far, np.linalg.norm(there - here, axis=1) / apart, 0.0)
+        beta = np.where(far, row_norms(there - here) / apart, 0.0)
         rho = np.where(far, np.abs(before - losses) / apart, 0.0)
-        delta = np.linalg.norm(here - weights @ here, axis=1)
+        delta = row_norms(here - weighted_sum(weights, here))
         return Slopes(
-            max(float(weights @ beta), LEAST_SLOPE), float(weights @ delta), float(weights @ rho)
+            max(inner(weights, beta), LEAST_SLOPE), inner(weights, delta), inner(weights, rho)
         )
 
     def choose(self, slopes: Slopes, tau: int, costs: tuple[float, float, float]) -> int:

@@ -24,6 +24,7 @@ from isfed.algorithms.parts import (
     count_draws,
     equal_numbers,
 )
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns
@@ -127,7 +128,7 @@ class AgnosticFL(Method):
         mixture = state.mixture[here]
         if here.size < everybody.size:
             mixture = mixture / max(float(mixture.sum()), TINY)
-        return mixture @ gradients, losses
+        return weighted_sum(mixture, gradients), losses
 
     def _sampled(
         self, state: AgnosticState, agents: Agents, round_index: int
@@ -144,7 +145,7 @@ class AgnosticFL(Method):
         if workers.size:
             turns = Turns(workers, state.params, equal_numbers(1.0, workers.size))
             local = one_example(workers.size)
-            gradient = -(share @ agents.work(turns, round_index, local).changes)
+            gradient = -weighted_sum(share, agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)
         asked = asked[answering(agents, asked, round_index)]
         losses = np.zeros(agents.num_agents)

@@ -11,6 +11,7 @@ import numpy as np
 from isfed.base.checks import is_number
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
+from isfed.problems import Problem
 
 
 def layers(algorithm: Any) -> Iterator[Any]:
@@ -18,6 +19,12 @@ def layers(algorithm: Any) -> Iterator[Any]:
     while algorithm is not None:
         yield algorithm
         algorithm = getattr(algorithm, "algorithm", None)
+
+
+def objective_of(problem: Problem, algorithm: Any) -> Problem:
+    """The problem whose w^o a method aims at: by size if its `client_weights` say so."""
+    weights = [getattr(layer, "client_weights", "uniform") for layer in layers(algorithm)]
+    return problem.by_size if "size" in weights and not problem.without_optimum else problem
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,9 @@ class Around:
 
     def __getattr__(self, name: str) -> Any:
         """What a method may have and may not: the policies, the drift."""
-        if name in ("agents", "examples", "drift", "agent_design", "example_design"):
+        if name in (
+            "agents", "examples", "drift", "agent_design", "example_design", "full_batch",
+        ):  # fmt: skip
             return getattr(self.algorithm, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -16,6 +16,7 @@ import numpy as np
 from isfed.algorithms.federated import Evidence
 from isfed.algorithms.local_steps import has_fixed_size
 from isfed.base.arguments import matches, shown
+from isfed.base.arithmetic import product
 from isfed.base.checks import check_active, is_number
 from isfed.base.streams import Purpose, Stream
 from isfed.federation.agents import Agents
@@ -221,7 +222,7 @@ class ByScore:
         if evidence.reach is None:
             raise ValueError("a spread needs an estimator that knows the size of a whole step")
         gradients = -evidence.change / evidence.reach[:, None]
-        state.sketches[who] = gradients @ projection(gradients.shape[1], spread.sketch)
+        state.sketches[who] = product(gradients, projection(gradients.shape[1], spread.sketch))
         state.sketched[who] = round_index
         if (round_index + 1) % spread.every:
             return

@@ -106,7 +106,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="RestartedSGD", paper="Yu, Yang, Zhu 2019, arXiv 1807.06629", selects=EVERYBODY,
         steps="I steps, or I_k of its own for every agent",
-        combines="plain mean, after the last step or before it",
+        combines=MEAN + ", after the last step or before it",
         minimises="as LocalGD; with unequal I_k towards sum_k I_k P_k",
         told="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
         confirmed="Ziyad-Benomar/Parallel-Restarted-SGD Core.cs (unequal steps, plain mean)",
@@ -190,7 +190,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="HierFAVG", paper="Liu, Zhang, Song, Letaief 2020, arXiv 1905.06641",
         selects=EVERYBODY, steps="tau_1 steps from the edge's model",
-        combines="mean at the edge, tau_2 times; then mean of the edges by their weight",
+        combines="mean at the edge, tau_2 times; then mean of the edges by their weight, also of "
+        "one of which nobody answered",
         minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", told="who belongs to which edge",
         unbiased=ALL_AGENTS,
         confirmed="LuminLiu/HierFL average.py, hierfavg.py (size-weighted means at both levels)",
@@ -199,8 +200,8 @@ CATALOGUE: tuple[Entry, ...] = (
         name="Mocha", paper="Smith, Chiang, Sanjabi, Talwalkar 2017, arXiv 1705.10467",
         selects=EVERYBODY, steps="coordinate ascent on the dual of a task of its own",
         combines="W = B Sigma / lambda; Sigma is learned from W",
-        minimises="another objective: one model per agent, sum_k P_k(w_k) + "
-        "lambda/2 tr(W Omega W')",
+        minimises="another objective: one model per agent, the sum over k of the mean loss of "
+        "agent k at w_k, without its ridge, + lambda/2 tr(W Omega W')",
         told="lambda; a loss with a conjugate step", unbiased="no: another objective",
         confirmed="gingsmith/fmtl opt/run_mocha.m (hinge step, Sigma, rho); its W is not computed "
         "anew when Sigma changes, ours is",
@@ -218,7 +219,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "arXiv 1905.07210",
         selects="as FedCS; some agents also send examples",
         steps=SGD + "; the cloud trains on what it has gathered",
-        combines="mean by the number of examples, the cloud's model included",
+        combines="mean of the agents' models and the cloud's, which weighs by its examples; agents "
+        "weigh by theirs only by size, else each as one of mean size",
         minimises="not w^o: slow agents are never selected, uploaded examples count twice",
         told="a deadline; speeds, permission and classes of those asked; raw examples",
         unbiased="no",
@@ -264,14 +266,16 @@ CATALOGUE: tuple[Entry, ...] = (
         name="SCAFFOLD", paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "
         "arXiv 1910.06378",
         selects=UNIFORM, steps="E_k steps corrected by control variates",
-        combines="mean over those that answer; control variates move by 1/K",
+        combines="mean over those that answer; control variates move by c_k",
         minimises="w^o: the corrections cancel the pull of more steps", told="two vectors each way",
+        unbiased=RATIO,
         confirmed="see tests/algorithms/test_variance_rivals.py",
     ),
     Entry(
         name="FedVARP", paper="Jhunjhunwala, Sharma, Nagarkar, Joshi 2022, arXiv 2207.14130",
         selects=UNIFORM, steps=SGD,
-        combines="last changes of all agents, corrected by those of the agents that answer",
+        combines="last changes of all agents, also if nobody answers, corrected by those of the "
+        "agents that answer",
         minimises=PULLED,
         confirmed="see tests/algorithms/test_variance_rivals.py",
     ),
@@ -284,7 +288,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="PowerOfChoice", paper="Cho, Wang, Joshi 2022, arXiv 2010.01243",
         selects="of d candidates, drawn by size, the L with the largest risks", steps=SGD,
-        combines="mean over those that answer",
+        combines="plain mean over those that answer",
         minimises="not w^o: tilted to agents with large risks",
         told="d; a risk from every candidate", unbiased="no",
         confirmed="see tests/algorithms/test_power_of_choice.py",

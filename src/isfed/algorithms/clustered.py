@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Sampled, agent_weights, check_choice
+from isfed.base.arithmetic import arccos, product, row_norms, weighted_sum
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
 
@@ -76,7 +77,7 @@ class ClusteredSampling(Sampled):
             changes = changes.copy()
             changes[active] = found
         # Over L, whoever answers: an absence counts as no change, and the mean keeps its direction.
-        return ClusteredState(state.params + times @ found / self.num_active, changes)
+        return ClusteredState(state.params + weighted_sum(times, found) / self.num_active, changes)
 
     def groups(self, state: ClusteredState, agents: Agents, points: np.ndarray) -> np.ndarray:
         """(L, K) the distributions r_l; `points` are K uniforms for the order inside groups."""
@@ -84,7 +85,9 @@ class ClusteredSampling(Sampled):
         if self.by == "size":
             return groups_by_size(weights, self.num_active)
         found = clusters(state.changes, weights, self.num_active, self.linkage_input)
-        return groups_of_clusters(found, weights, self.num_active, np.argsort(points))
+        return groups_of_clusters(
+            found, weights, self.num_active, np.argsort(points, kind="stable")
+        )
 
 
 def draw_one_of_each(groups: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -131,12 +134,12 @@ def clusters(changes: np.ndarray, weights: np.ndarray, num: int, linkage_input: 
 
     if weights.size == 1:
         return np.zeros(1, np.int64)
-    lengths = np.linalg.norm(changes, axis=1)
+    lengths = row_norms(changes)
     heard = np.flatnonzero(lengths)  # few of many agents, in the first rounds
     moved = changes[heard] / lengths[heard, None]
     cosine = np.ones((weights.size, weights.size))
-    cosine[np.ix_(heard, heard)] = moved @ moved.T
-    angles = np.arccos(np.clip(cosine, -1.0, 1.0))
+    cosine[np.ix_(heard, heard)] = product(moved, moved.T)
+    angles = arccos(np.clip(cosine, -1.0, 1.0))
     np.fill_diagonal(angles, 0.0)
     rows = linkage_input == "rows"
     tree = linkage(pdist(angles) if rows else squareform(angles, checks=False), "ward")

@@ -184,7 +184,7 @@ class InverseResponse:
     ) -> tuple[np.ndarray, AdjustedState, Evidence]:
         """The changes times an estimate of 1 / r_k from the turns before this one."""
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
-        factor = updates.factor * responses.inverse_rates(drawn[updates.place])
+        factor = updates.factor * responses.adjustments(drawn[updates.place])
         answered = np.zeros(drawn.size, bool)
         answered[updates.place] = True
         responses.record(drawn, answered)

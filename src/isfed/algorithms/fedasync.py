@@ -2,9 +2,10 @@
 
 One agent at a time comes back with a model x that it trained from an old version w_(t - age) of the
 cloud's model, and the cloud mixes it in: w <- (1 - a) w + a x with a = mixing * s(age). A round is
-one such update. Which versions are old is decided in one of two ways: by an event queue over the
-virtual clock with several agents at work at once, or, as the paper simulates it, by a uniform draw
-of the age. Both start the agent from the real old version.
+one such update, or the loss of one: versions count updates, so a lost model makes none. Which
+versions are old is decided in one of two ways: by an event queue over the virtual clock with
+several agents at work at once, or, as the paper simulates it, by a uniform draw of the age. Both
+start the agent from the real old version.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from isfed.algorithms.parts import (
     answering,
     check_choice,
     check_number,
+    count_draws,
     draw_uniformly,
     draw_with_replacement,
 )
@@ -40,6 +42,7 @@ class AsyncState(NamedTuple):
     agents: np.ndarray  # (n,) who is at work ...
     models: np.ndarray  # (n, M) ... from which model ...
     since: np.ndarray  # (n,) ... of which version ...
+    steps: np.ndarray  # (n,) ... with how many local steps ...
     finish: np.ndarray  # (n,) ... and when it will be done, in virtual seconds
     now: np.ndarray  # () the virtual time of the last update
 
@@ -112,11 +115,12 @@ class FedAsync(Method):
         count = self.in_flight or 0
         if count > agents.num_agents:
             raise ValueError(f"in_flight={count} exceeds num_agents={agents.num_agents}")
-        at_work = np.empty(0, np.int64)
+        at_work = steps = np.empty(0, np.int64)
         finish = np.empty(0)
         if count:
-            at_work = draw_uniformly(agents, count, NEVER)
-            finish = self._seconds(agents, at_work, NEVER, self._steps(agents, at_work, 0))
+            at_work = self._first(agents, count)
+            steps = self._steps(agents, at_work, 0)
+            finish = self._seconds(agents, at_work, NEVER, steps)
         kept = 0 if count else (self.history or self.max_age + 1)
         return AsyncState(
             params.copy(),
@@ -125,9 +129,20 @@ class FedAsync(Method):
             at_work,
             np.repeat(params[None], count, axis=0),
             np.zeros(count, np.int64),
+            steps,
             finish,
             np.array(0.0),
         )
+
+    def _first(self, agents: Agents, count: int) -> np.ndarray:
+        """(n,) who begins: each one drawn among those that are idle, as every later one is."""
+        if self.client_weights == "uniform":
+            return draw_uniformly(agents, count, NEVER)
+        chances, drawn = agents.sizes / 1.0, np.empty(count, np.int64)
+        for i, point in enumerate(agents.stream(Purpose.AGENTS, NEVER).uniforms(count)):
+            drawn[i] = count_draws(chances, np.array([point]))[0][0]
+            chances[drawn[i]] = 0.0
+        return drawn
 
     def round(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
         """One agent comes back, and its model is mixed in."""
@@ -145,6 +160,8 @@ class FedAsync(Method):
         point = agents.stream(Purpose.STALENESS, round_index).uniforms(1)[0]
         age = min(int(point * (self.max_age + 1)), version)  # there is nothing before w_0
         steps = self._steps(agents, agent, round_index)
+        if not self._arrives(agents, agent, round_index):
+            return state  # nothing was mixed in, so there is no new version
         params = self._mixed(
             state.params, state.history[age], agent, age, agents, round_index, steps
         )
@@ -154,38 +171,40 @@ class FedAsync(Method):
     def _queued(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
         """The agent that finishes first; another one that is idle then starts."""
         slot = int(np.argmin(state.finish))
-        now, version = float(state.finish[slot]), int(state.version)
-        agent = state.agents[slot : slot + 1]
-        age = version - int(state.since[slot])
-        # A turn has as many steps as were drawn when it began.
-        steps = self._steps(agents, agent, int(state.since[slot]))
-        params = self._mixed(
-            state.params, state.models[slot], agent, age, agents, round_index, steps, timed=False
-        )
-        at_work, models = state.agents.copy(), state.models.copy()
+        turn = slice(slot, slot + 1)
+        now, version, agent = float(state.finish[slot]), int(state.version), state.agents[turn]
+        age, params = version - int(state.since[slot]), state.params
+        if self._arrives(agents, agent, round_index):
+            params = self._mixed(
+                params, state.models[slot], agent, age, agents, round_index, state.steps[turn],
+                timed=False,
+            )  # fmt: skip
+            version += 1  # versions count what was mixed in; a lost model leaves the old one
+        at_work, models, steps = state.agents.copy(), state.models.copy(), state.steps.copy()
         since, finish = state.since.copy(), state.finish.copy()
         chances = np.ones(agents.num_agents)
         if self.client_weights == "size":
             chances[:] = agents.sizes
         chances[at_work] = 0.0  # but for the one that has just come back
         chances[at_work[slot]] = 1.0 if self.client_weights == "uniform" else agents.sizes[agent[0]]
-        at_work[slot : slot + 1] = draw_with_replacement(agents, chances, 1, round_index)[0]
-        models[slot], since[slot] = params, version + 1
-        following = at_work[slot : slot + 1]
-        steps = self._steps(agents, following, version + 1)
-        finish[slot] = now + self._seconds(agents, following, round_index, steps)[0]
+        at_work[turn] = draw_with_replacement(agents, chances, 1, round_index)[0]
+        models[slot], since[slot] = params, version
+        steps[turn] = self._steps(agents, at_work[turn], round_index + 1)
+        finish[turn] = now + self._seconds(agents, at_work[turn], round_index, steps[turn])
         agents.elapse(now - float(state.now))
         return AsyncState(
-            params, state.history, np.array(version + 1), at_work, models, since, finish,
+            params, state.history, np.array(version), at_work, models, since, steps, finish,
             np.array(now),
         )  # fmt: skip
+
+    def _arrives(self, agents: Agents, agent: np.ndarray, round_index: int) -> bool:
+        """Whether the model of the one agent comes back; drop-outs lose it."""
+        return agent[answering(agents, agent, round_index)].size > 0
 
     def _mixed(
         self, params, sent, agent, age, agents, round_index, steps, *, timed=True
     ) -> np.ndarray:
-        """(1 - a) w + a x after the turn of one agent; w if it does not answer."""
-        if not agent[answering(agents, agent, round_index)].size:
-            return params
+        """(1 - a) w + a x after the turn of one agent."""
         local = Local(steps=steps, prox=float(self.prox), full_batch=self.full_batch, timed=timed)
         step = np.array([float(self.step_size)])
         model = sent + agents.work(Turns(agent, sent, step), round_index, local).changes[0]

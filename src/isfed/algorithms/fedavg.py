@@ -54,6 +54,7 @@ def FedAvg(  # noqa: N802 (reads as a type)
     num_active: int,
     divide_by_steps: bool = False,
     client_weights: ClientWeights = "uniform",
+    full_batch: bool = False,
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
@@ -64,15 +65,18 @@ def FedAvg(  # noqa: N802 (reads as a type)
         variant.
     client_weights: "uniform", or "size": the mean then weighs agents by their sizes, as in most
         public code.
+    full_batch: whether every local step uses all examples of the agent.
     """
     check_argument("client_weights", client_weights, ClientWeights)
     check_argument("divide_by_steps", divide_by_steps, bool)
+    check_argument("full_batch", full_batch, bool)
     if client_weights != "uniform":
         return WeightedFedAvg(
             step_size=step_size,  # type: ignore[arg-type]  (it refuses "auto")
             num_active=num_active,
             divide_by_steps=divide_by_steps,
             client_weights=client_weights,
+            full_batch=full_batch,
         )
     return ISFedAvg(
         step_size=step_size,
@@ -82,6 +86,7 @@ def FedAvg(  # noqa: N802 (reads as a type)
         agent_design=HartleyRao(),
         example_design=WithReplacement(),
         divide_by_steps=divide_by_steps,
+        full_batch=full_batch,
         label="FedAvg with 1/E_k" if divide_by_steps else "FedAvg",
     )
 
@@ -92,6 +97,7 @@ def DynamicFedAvg(  # noqa: N802
     num_active: int,
     drift: float = 0.0,
     client_weights: ClientWeights = "uniform",
+    full_batch: bool = False,
 ) -> Any:  # an ISFedAvg, or a WeightedFedAvg by size
     """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform draws, and steps divided by E_k.
 
@@ -103,9 +109,11 @@ def DynamicFedAvg(  # noqa: N802
         measured against the moving optimum.
     client_weights: "uniform", or "size", which takes no drift: the mean then weighs agents by their
         sizes.
+    full_batch: whether every local step uses all examples of the agent.
     """
     check_argument("client_weights", client_weights, ClientWeights)
     check_argument("drift", drift, float)
+    check_argument("full_batch", full_batch, bool)
     if client_weights != "uniform":
         if drift != 0.0:
             raise ValueError(f"drift={drift} needs client_weights='uniform'")
@@ -115,6 +123,7 @@ def DynamicFedAvg(  # noqa: N802
             divide_by_steps=True,
             replacement=False,
             client_weights=client_weights,
+            full_batch=full_batch,
             label="Dynamic FedAvg",
         )
     return ISFedAvg(
@@ -125,5 +134,6 @@ def DynamicFedAvg(  # noqa: N802
         agent_design=HartleyRao(),
         example_design=HartleyRao(),
         drift=drift,
+        full_batch=full_batch,
         label="Dynamic FedAvg",
     )

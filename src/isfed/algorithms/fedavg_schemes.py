@@ -26,6 +26,7 @@ from isfed.algorithms.parts import (
     draw_with_replacement,
     with_mean_buffers,
 )
+from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents
 
 Scheme = Literal["I", "II", "transformed-II", "original"]
@@ -70,10 +71,10 @@ class FedAvgScheme(Sampled):
             step *= weights[active] * agents.num_agents
         changes = self.work(agents, active, params, round_index, step=step).changes
         if self.scheme == "original":
-            found = params + weights[active] @ changes
+            found = params + weighted_sum(weights[active], changes)
             return ModelState(with_mean_buffers(found, agents, params, changes, weights[active]))
         if self.scheme == "II":
             share = weights[active] * (agents.num_agents / active.size)
-            found = share.sum() * params + share @ changes
+            found = share.sum() * params + weighted_sum(share, changes)
             return ModelState(with_mean_buffers(found, agents, params, changes, share))
-        return ModelState(params + times @ changes / times.sum())
+        return ModelState(params + weighted_sum(times, changes) / times.sum())

@@ -104,7 +104,7 @@ class FedCS(Sampled):
         if self.deadline < math.inf:
             return asked, greedy_schedule(self._times(agents, asked), deadline=self.deadline)
         times = self._times(agents, asked)
-        order = np.argsort(times.compute)
+        order = np.argsort(times.compute, kind="stable")
         return asked, Schedule(order, _length(*(part[order] for part in times)))
 
     def select_in_time(

@@ -21,6 +21,7 @@ from isfed.algorithms.parts import (
     check_number,
     draw_with_replacement,
 )
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -75,14 +76,14 @@ class FedProx(Sampled):
         if times is None:
             return ModelState(state.params + self.mean(agents, active, uploads.changes))
         total = max(1.0, float(times.sum()))
-        return ModelState(state.params + times @ uploads.changes / total)
+        return ModelState(state.params + weighted_sum(times, uploads.changes) / total)
 
     def _slow(
         self, agents: Agents, active: np.ndarray, steps: np.ndarray, round_index: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Who is slow in this round, and how many steps each would then do."""
         points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * active.size)
-        order = np.argsort(points[: active.size])
+        order = np.argsort(points[: active.size], kind="stable")
         slow = np.zeros(active.size, bool)
         slow[order[round((1.0 - self.stragglers) * active.size) :]] = True
         # 1 to E_k - 1; one step where there is but one

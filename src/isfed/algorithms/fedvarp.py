@@ -5,6 +5,8 @@ The cloud keeps y_k, the last change of every agent, zero at first:
 
     w <- w + mean over all k of y_k + mean over S of (d_k - y_k),  then y_k <- d_k for k in S
 
+If nobody of S answers, the model still moves by the mean of the y_k.
+
 `ISFedAvg(correction="difference")` has it as its uniform case; this file is the method as
 published.
 """
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Sampled, agent_weights, with_mean_buffers
+from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents, num_trained
 
 
@@ -44,7 +47,7 @@ class FedVARP(Sampled):
     def round(self, state: Any, agents: Agents, round_index: int) -> FedVARPState:
         """Draw, work, and add what is new to the mean of the last changes."""
         weights = agent_weights(agents, self.client_weights)
-        params = state.params + weights @ state.changes
+        params = state.params + weighted_sum(weights, state.changes)
         active = self.select(agents, round_index)
         if not active.size:
             return FedVARPState(params, state.changes)
@@ -54,7 +57,7 @@ class FedVARP(Sampled):
         found = self.work(agents, active, state.params, round_index, step=step).changes
         # Each of S stands for K / |S| agents: the mean over S where all weigh the same.
         share = weights[active] * (agents.num_agents / active.size)
-        params = params + share @ (found - state.changes[active])
+        params = params + weighted_sum(share, found - state.changes[active])
         params = with_mean_buffers(params, agents, state.params, found, weights[active])
         found[:, num_trained(agents) :] = 0.0  # nothing of the buffers is remembered
         changes = state.changes.copy()

@@ -25,6 +25,7 @@ from isfed.algorithms.parts import (
     normalised,
     with_mean_buffers,
 )
+from isfed.base.arithmetic import inner, matvec, row_norms, weighted_sum
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Uploads, trained_part
 
@@ -67,22 +68,22 @@ class FOLB(Sampled):
         uploads = self._uploads(agents, active, params, round_index)
         gradients = agents.gradients(active, params, sent=True)
         share = self.shares(agents, active)
-        mean = share @ gradients
-        influence = share * (gradients @ mean)
+        mean = weighted_sum(share, gradients)
+        influence = share * (matvec(gradients, mean))
         if self.penalty > 0.0:
             error = self._inexactness(agents, active, params, uploads, gradients)
-            influence = influence - share * self.penalty * error * (mean @ mean)
+            influence = influence - share * self.penalty * error * inner(mean, mean)
         norm = influence
         if self.variant == "two-sets":
             others = draw_uniformly(agents, self.num_active, round_index, purpose=Purpose.DOMAINS)
             others = others[answering(agents, others, round_index)]
             second = agents.gradients(others, params)
             other_share = self.shares(agents, others)
-            norm = other_share * (second @ (other_share @ second))
+            norm = other_share * (matvec(second, weighted_sum(other_share, second)))
         total = np.abs(norm).sum() if self.absolute else abs(norm.sum())
         if total < TINY:
-            return ModelState(params + share @ uploads.changes)
-        found = params + (influence / total) @ uploads.changes
+            return ModelState(params + weighted_sum(share, uploads.changes))
+        found = params + weighted_sum(influence / total, uploads.changes)
         return ModelState(with_mean_buffers(found, agents, params, uploads.changes, share))
 
     def shares(self, agents: Agents, active: np.ndarray) -> np.ndarray:
@@ -108,8 +109,8 @@ class FOLB(Sampled):
         models = params + uploads.changes
         ends = agents.gradients(active, models, sent=True, kept=True) + self.prox * uploads.changes
         ends = trained_part(agents, ends)
-        lengths = np.linalg.norm(gradients, axis=1)
-        return np.linalg.norm(ends, axis=1) / np.maximum(lengths, TINY)
+        lengths = row_norms(gradients)
+        return row_norms(ends) / np.maximum(lengths, TINY)
 
     def _near_optimal(self, params: np.ndarray, agents: Agents, round_index: int) -> ModelState:
         """Draw by |<grad P, g_k>| with replacement, and turn the changes of opposing agents."""
@@ -117,7 +118,7 @@ class FOLB(Sampled):
         everybody = everybody[answering(agents, everybody, round_index)]
         gradients = agents.gradients(everybody, params)
         share = self.shares(agents, everybody)
-        agreement = share * (gradients @ (share @ gradients))
+        agreement = share * (matvec(gradients, weighted_sum(share, gradients)))
         mass = np.abs(agreement)
         if not mass.sum() > TINY:
             return ModelState(params)
@@ -125,5 +126,5 @@ class FOLB(Sampled):
         drawn, times = count_draws(mass, points)
         uploads = self._uploads(agents, everybody[drawn], params, round_index, sent=True)
         weights = times * np.sign(agreement[drawn]) / self.num_active
-        found = params + weights @ uploads.changes
+        found = params + weighted_sum(weights, uploads.changes)
         return ModelState(with_mean_buffers(found, agents, params, uploads.changes, times))

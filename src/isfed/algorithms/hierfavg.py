@@ -2,7 +2,8 @@
 (ICC 2020), arXiv 1905.06641.
 
 Agents belong to edges. In a round, tau_2 times: every agent takes tau_1 steps from its edge's
-model, and the edge averages its agents. Then the cloud averages the edges.
+model, and the edge averages its agents. Then the cloud averages the edges. An edge of which nobody
+answers keeps the cloud's old model, and that counts with the full weight of the edge.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import TINY, Everybody, agent_weights
+from isfed.base.arithmetic import product, weighted_sum
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -74,7 +76,7 @@ class HierFAVG(Everybody):
             return HierState(params.copy(), edge_of(self.edges, count))
         if self.edges > count:
             raise ValueError(f"edges={self.edges} exceeds num_agents={count}")
-        order = np.argsort(agents.stream(Purpose.CLUSTERS, 0).uniforms(count))
+        order = np.argsort(agents.stream(Purpose.CLUSTERS, 0).uniforms(count), kind="stable")
         edges = np.empty(count, np.int64)
         edges[order] = np.arange(count) % self.edges
         return HierState(params.copy(), edges)
@@ -91,6 +93,6 @@ class HierFAVG(Everybody):
             # Every average at the edges has an address of its own.
             time = round_index * self.edge_rounds + j
             changes = self.work(agents, models[edges], round_index, time=time).changes
-            models = models + (belongs @ changes) / here[:, None]
+            models = models + product(belongs, changes) / here[:, None]
         agents.cross(models_down=mass.size, models_up=mass.size)
-        return HierState(mass @ models / mass.sum(), edges)
+        return HierState(weighted_sum(mass, models) / mass.sum(), edges)

@@ -17,6 +17,7 @@ import numpy as np
 
 from isfed.algorithms.fedcs import FedCS, check_share
 from isfed.algorithms.parts import answering
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
@@ -77,7 +78,7 @@ class HybridFL(FedCS):
         super().start(agents, params)
         problem = _problem(agents)
         points = agents.stream(Purpose.CLUSTERS, 0).uniforms(agents.num_agents)
-        permits = np.argsort(points)[: round(self.permit * agents.num_agents)]
+        permits = np.argsort(points, kind="stable")[: round(self.permit * agents.num_agents)]
         left = np.zeros(agents.num_agents, np.int64)
         left[permits] = agents.sizes[permits]
         rows = len(problem.data.targets)
@@ -107,7 +108,7 @@ class HybridFL(FedCS):
         if rows.size:
             changes[-1] = self._server(state, agents, active, rows, round_index)
             weights[-1] = rows.size
-        return state._replace(params=params + weights @ changes / weights.sum())
+        return state._replace(params=params + weighted_sum(weights, changes) / weights.sum())
 
     def fetched(
         self, state: HybridState, agents: Any, asked: np.ndarray, seconds: float

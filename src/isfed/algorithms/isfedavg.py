@@ -19,8 +19,8 @@ from isfed.algorithms.local_steps import LocalSteps
 from isfed.base.arguments import check_argument, shown
 from isfed.base.checks import check_whole, is_number
 from isfed.federation.correction import Correction
-from isfed.sampling.designs import Design, Deville, LocalPivotal, Spread
-from isfed.sampling.policies import Memory, Policy
+from isfed.sampling.designs import Design, Deville, HartleyRao, LocalPivotal, Spread
+from isfed.sampling.policies import Memory, Policy, Uniform
 
 Absent = Literal["drop", "adjusted"]  # what becomes of an upload that does not arrive
 
@@ -44,11 +44,13 @@ class ISFedAvg(Composed):
     weighting: where 1/(K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
         it sends. "step" unless there is a correction; "drift" needs "change".
     absences: how an upload that is lost (see `Clock`) counts: "drop" counts it as zero, "adjusted"
-        divides what arrives by an estimate of how often its agent answers.
+        divides what arrives by an estimate of how often its agent answers, of at least 1/5.
     costs: what a turn of each agent costs, in any unit; agents are then drawn with
         probabilities proportional to score / sqrt(cost).
     client_weights: c_k of the objective sum_k c_k P_k: "uniform", 1/K as in the paper, or by
         "size", N_k / sum N. The weight of a change is then c_k / p_k instead of 1 / (K p_k).
+    full_batch: whether every local step uses all examples instead of B_k drawn ones, which is
+        B_k = N_k without replacement; `examples` and `example_design` then say nothing.
     label: the name in tables and figures; made from the choices unless given.
 
     >>> from isfed import Memory, Uniform
@@ -69,6 +71,7 @@ class ISFedAvg(Composed):
     absences: Absent = "drop"
     costs: Sequence[float] = ()
     client_weights: ClientWeights = "uniform"
+    full_batch: bool = False
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -79,6 +82,7 @@ class ISFedAvg(Composed):
         if not (is_number(self.drift) and self.drift >= 0.0):
             raise ValueError(f"drift={shown(self.drift)} must be a number >= 0")
         check_argument("divide_by_steps", self.divide_by_steps, bool)
+        check_argument("full_batch", self.full_batch, bool)
         check_argument("label", self.label, str)
         check_argument("weighting", self.weighting, Literal["step", "change"] | None)
         check_argument("absences", self.absences, Absent)
@@ -90,6 +94,9 @@ class ISFedAvg(Composed):
             design = getattr(self, name)
             if not isinstance(design, Design) or isinstance(design, type):
                 raise TypeError(f"{name}={design!r} must be a design, e.g. Deville()")
+        if self.full_batch:  # nothing is drawn, so nothing is learned about examples
+            object.__setattr__(self, "examples", Uniform())
+            object.__setattr__(self, "example_design", HartleyRao())
         if isinstance(self.example_design, Spread | LocalPivotal):
             raise ValueError(
                 f"example_design={type(self.example_design).__name__}() would need a sketch of "
@@ -117,6 +124,7 @@ class ISFedAvg(Composed):
             LocalSteps(
                 self.step_size,
                 divide_by_steps=self.divide_by_steps,
+                full_batch=self.full_batch,
                 examples=self.examples,
                 example_design=self.example_design,
             ),
@@ -142,6 +150,8 @@ class ISFedAvg(Composed):
         if self.label:
             return self.label
         name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
+        if self.full_batch:
+            return f"{name}, {self.agents.name} agents, full batches"
         if self.agents.name == self.examples.name:
             return f"{name}, {self.agents.name}"
         return f"{name}, {self.agents.name} agents, {self.examples.name} examples"

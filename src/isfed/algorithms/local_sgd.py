@@ -17,6 +17,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import Method
 from isfed.algorithms.parts import ClientWeights, Everybody, agent_weights, check_number
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import check_whole
 from isfed.federation.agents import Agents
 
@@ -99,14 +100,16 @@ class StichSGD(Method):
             time = round_index * self.steps + local
             weight = (self.shift + time) ** 2
             mass = mass + weight
-            mean = mean + (weight / mass) * (weights @ models - mean)  # x-hat, up to this step
+            mean = mean + (weight / mass) * (
+                weighted_sum(weights, models) - mean
+            )  # x-hat, up to this step
             # Each step has an address of its own: its draws are those of a round.
             uploads = self.inner.work(
                 agents, models, round_index, time=time, step_size=self.step_at(time),
                 silent=local > 0,
             )  # fmt: skip
             models = models + uploads.changes
-        moved = self.inner.weights(agents, round_index) @ (models - state.params)
+        moved = weighted_sum(self.inner.weights(agents, round_index), models - state.params)
         return StichState(state.params + moved, mean, mass)
 
     def model(self, state: Any) -> np.ndarray:

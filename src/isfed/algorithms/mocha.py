@@ -26,12 +26,12 @@ from isfed.algorithms.parts import (
     check_choice,
     check_number,
 )
+from isfed.base.arithmetic import dot, left_singular, product, weighted_sum
 from isfed.base.checks import check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose, below, start
 from isfed.federation.agents import PLAIN_LOCAL
 from isfed.problems import LeastSquares, Logistic, Problem
-from isfed.problems.gradients import dot
 
 HINGE, SQUARED, LOGISTIC = 0, 1, 2
 KINDS = {"hinge": HINGE, "squared": SQUARED, "logistic": LOGISTIC}
@@ -169,18 +169,23 @@ class Mocha(Method):
         if self.kind(problem) == LOGISTIC:
             dual = data.targets / 2.0
         shared = np.array(
-            [(dual[rows] @ data.features[rows]) / (rows.stop - rows.start) for rows in _rows(data)]
+            [
+                weighted_sum(dual[rows], data.features[rows]) / (rows.stop - rows.start)
+                for rows in _rows(data)
+            ]
         )
         weights = agent_weights(agents, self.client_weights)
         return MochaState(dual, shared, np.eye(count) / count, np.ones(1), weights)
 
     def models(self, state: MochaState) -> np.ndarray:
         """(K, M) the agents' models: W = B Sigma / lambda."""
-        return state.relations @ state.shared / self.penalty
+        return product(state.relations, state.shared) / self.penalty
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models."""
-        return (state.weights @ state.relations) @ state.shared / self.penalty
+        return (
+            weighted_sum(weighted_sum(state.weights, state.relations), state.shared) / self.penalty
+        )
 
     def round(self, state: MochaState, agents: Any, round_index: int) -> MochaState:
         """Coordinate steps of all agents, and at times a new Sigma."""
@@ -219,9 +224,9 @@ class Mocha(Method):
 
 def related(state: MochaState, models: np.ndarray) -> MochaState:
     """Sigma <- (W'W)^(1/2) / tr with eigenvalues of at least 1e-7, and its rho."""
-    vectors, values, _ = np.linalg.svd(models, full_matrices=False)
-    rest = np.eye(len(models)) - vectors @ vectors.T
-    root = (vectors * np.maximum(values, SMALLEST)) @ vectors.T + SMALLEST * rest
+    vectors, values = left_singular(models)
+    above = np.maximum(values - SMALLEST, 0.0)[:, None] * vectors
+    root = product(vectors.T, above) + SMALLEST * np.eye(len(models))
     relations = root / np.trace(root)
     safety = (np.abs(relations).sum(axis=1) / np.diag(relations)).max()
     return state._replace(relations=relations, safety=np.array([safety]))

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_choice
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import is_number
 from isfed.federation.agents import Agents
 
@@ -58,12 +59,14 @@ class MomentumSGD(Everybody):
             nesterov=self.nesterov, velocity=state.velocity,
         )  # fmt: skip
         weights = self.weights(agents, round_index)
-        params = state.params + weights @ uploads.changes
+        params = state.params + weighted_sum(weights, uploads.changes)
         velocity = uploads.velocity if self.momentum > 0.0 else state.velocity
         if self.buffer == "average":
             here = int(np.count_nonzero(weights))
             if here:
-                velocity = np.repeat((weights @ velocity)[None], agents.num_agents, axis=0)
+                velocity = np.repeat(
+                    weighted_sum(weights, velocity)[None], agents.num_agents, axis=0
+                )
             agents.cross(models_down=here, models_up=here)
         elif self.buffer == "reset":
             velocity = np.zeros_like(velocity)

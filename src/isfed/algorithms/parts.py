@@ -11,6 +11,7 @@ import numpy as np
 
 from isfed.algorithms.algorithm import ClientWeights, Method, ModelState
 from isfed.base.arguments import shown
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
@@ -245,7 +246,9 @@ class Everybody(Method):
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """All agents step, then all models are averaged."""
         uploads = self.work(agents, state.params, round_index)
-        return ModelState(state.params + self.weights(agents, round_index) @ uploads.changes)
+        return ModelState(
+            state.params + weighted_sum(self.weights(agents, round_index), uploads.changes)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,4 +321,4 @@ class Sampled(Method):
             return np.zeros(agents.num_params)  # nobody answered: the model stays
         if self.client_weights == "uniform":
             return sum_of_rows(changes) / active.size
-        return normalised(agents.sizes[active]) @ changes
+        return weighted_sum(normalised(agents.sizes[active]), changes)

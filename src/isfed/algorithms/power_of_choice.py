@@ -2,8 +2,8 @@
 Learning" (AISTATS 2022), arXiv 2010.01243.
 
 pow-d: d candidates are drawn without replacement, by their number of examples; each tells its loss
-at the model, and the L with the largest work. Their models are averaged: the objective is tilted
-towards the agents that are worst off.
+at the model, and the L with the largest work. The plain mean of their models is taken, for sizes
+have counted in the draw: the objective is tilted towards the agents that are worst off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_choice
+from isfed.algorithms.parts import Sampled, check_choice, sum_of_rows
+from isfed.base.arithmetic import log1p
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
@@ -28,6 +29,7 @@ class PowerOfChoice(Sampled):
 
     candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless given.
     candidates_by: candidates are drawn by "size", as in the paper, or "uniform".
+    client_weights: "size" weighs the mean only if the draw of candidates does not count sizes yet.
     """
 
     candidates: int | None = None
@@ -51,7 +53,7 @@ class PowerOfChoice(Sampled):
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(agents.num_agents)
         weights = agents.sizes if self.candidates_by == "size" else np.ones(agents.num_agents)
         # Exponential times of these rates: the first d to ring are d successive draws.
-        times = -np.log1p(-points) / weights
+        times = -log1p(-points) / weights
         drawn = np.sort(np.argsort(times, kind="stable")[: min(count, agents.num_agents)])
         if drawn.size == self.num_active:
             return drawn  # nobody's loss matters
@@ -68,3 +70,9 @@ class PowerOfChoice(Sampled):
         asked = (self.candidates or 2 * self.num_active) > self.num_active  # they have the model
         uploads = self.work(agents, active, state.params, round_index, sent=asked)
         return ModelState(state.params + self.mean(agents, active, uploads.changes))
+
+    def mean(self, agents: Agents, active: np.ndarray, changes: np.ndarray) -> np.ndarray:
+        """(M,) the mean change: plain as in the paper, unless by size over uniform candidates."""
+        if self.candidates_by == "size" and active.size:
+            return sum_of_rows(changes) / active.size
+        return super().mean(agents, active, changes)

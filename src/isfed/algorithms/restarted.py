@@ -15,15 +15,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.parts import Everybody, check_choice
+from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents
 
 When = Literal["post", "pre"]
 
 
 class SeparateState(NamedTuple):
-    """The models of all agents, (K, M)."""
+    """The models of all agents, and how much each counts in their mean."""
 
-    models: np.ndarray
+    models: np.ndarray  # (K, M)
+    counts: np.ndarray  # (K,) c_k in any unit
 
 
 def steps_by_rate(rates: np.ndarray, *, most: int) -> tuple[int, ...]:
@@ -56,7 +58,11 @@ class RestartedSGD(Everybody):
         state = super().start(agents, params)
         if self.average == "post":
             return state
-        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0))
+        uniform = self.client_weights == "uniform"
+        return SeparateState(
+            np.repeat(params[None], agents.num_agents, axis=0),
+            np.ones(agents.num_agents, np.int64) if uniform else agents.sizes,
+        )
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """A period of steps with one average."""
@@ -73,10 +79,10 @@ class RestartedSGD(Everybody):
         last = self.work(
             agents, models, round_index, time=2 * round_index + 1, steps=1, silent=silent
         )
-        return SeparateState(weights @ models + last.changes)
+        return state._replace(models=weighted_sum(weights, models) + last.changes)
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of the agents' models."""
+        """The mean of the agents' models, weighted as in every average."""
         if self.average == "post":
             return state.params
-        return state.models.sum(axis=0) / len(state.models)
+        return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()

@@ -1,9 +1,12 @@
 """SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich and Suresh (ICML 2020), arXiv 1910.06378.
 
-Every agent keeps a control variate c_k and the cloud their mean c, all zero at first:
+Every agent keeps a control variate v_k and the cloud their mean v, all zero at first:
 
-    agent:  x <- x - mu (g(x) + c - c_k), E_k times;  c_k+ = c_k - c + (w - x) / (mu E_k)
-    cloud:  w <- w + mean over S of (x - w),  c <- c + 1/K sum over S of (c_k+ - c_k)
+    agent:  x <- x - mu (g(x) + v - v_k), E_k times;  v_k+ = v_k - v + (w - x) / (mu E_k)
+    cloud:  w <- w + mean over S of (x - w),  v <- v + 1/K sum over S of (v_k+ - v_k)
+
+(The paper writes c; here c_k is the weight of an agent.) By size both means are weighted, and v is
+sum_k c_k v_k, so that nothing moves at the minimiser of sum_k c_k P_k.
 
 Option II of the paper with a global step of 1. `ISFedAvg(correction="drift")` has it as a special
 case and sends one vector up instead of two; this file is the method as published.
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Sampled
+from isfed.algorithms.parts import Sampled, agent_weights
 from isfed.federation.agents import Agents
 
 
@@ -24,8 +27,8 @@ class ScaffoldState(NamedTuple):
     """The model and the control variates."""
 
     params: np.ndarray  # (M,) w
-    control: np.ndarray  # (M,) c
-    controls: np.ndarray  # (K, M) c_k
+    control: np.ndarray  # (M,) v = sum_k c_k v_k
+    controls: np.ndarray  # (K, M) v_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +57,14 @@ class SCAFFOLD(Sampled):
         uploads = self.work(
             agents, active, state.params, round_index, step=step, correction=correction
         )
-        agents.cross(models_down=active.size, models_up=active.size)  # c, and c_k+ - c_k
+        agents.cross(models_down=active.size, models_up=active.size)  # v, and v_k+ - v_k
         moves = -state.control - uploads.changes / (step * steps)[:, None]
         controls = state.controls.copy()
         controls[active] += moves
+        # Those not heard keep their v_k, so v moves by c_k for every agent heard.
+        weights = agent_weights(agents, self.client_weights)[active, None]
         return ScaffoldState(
             state.params + self.mean(agents, active, uploads.changes),
-            state.control + moves.sum(axis=0) / agents.num_agents,
+            state.control + (weights * moves).sum(axis=0),
             controls,
         )

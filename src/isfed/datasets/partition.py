@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from isfed.base.arithmetic import power
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
 
@@ -109,7 +111,7 @@ def sizes_in_range(
     drawn = _rng(seed).random(num_agents)
 
     def spread(exponent: float) -> np.ndarray:
-        return low + (high - low) * drawn ** np.exp(exponent)
+        return low + (high - low) * power(drawn, math.exp(exponent))
 
     # At -40 all powers are 1 and every size is `high`, at 40 they are 0 and it is `low`.
     exponent: Any = brentq(lambda e: spread(e).sum() - num_rows, -40.0, 40.0, xtol=1e-13)

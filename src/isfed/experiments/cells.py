@@ -34,6 +34,7 @@ from isfed.experiments.folder import StoreError
 from isfed.experiments.sources import ProblemSource
 from isfed.federation.clock import Clock
 from isfed.problems import Problem
+from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Oracle
 from isfed.simulate.driver import CHUNK_SECONDS, Recording, drive
 from isfed.simulate.history import Costs, DivergenceError, History, Measure
@@ -276,7 +277,11 @@ def run_cell(
 def optimal_probabilities(source: ProblemSource) -> tuple[np.ndarray, np.ndarray] | None:
     """p_k^o and p_n^o of eq. (48) and (44), (K,) and (rows,); None where w^o is not known."""
     problem, _ = problem_of(source)
-    oracle = ISFedAvg(step_size=1.0, num_active=1, agents=Oracle(), examples=Oracle())
+    # With replacement, which takes any batch size; nothing is drawn.
+    oracle = ISFedAvg(
+        step_size=1.0, num_active=1, agents=Oracle(), examples=Oracle(),
+        example_design=WithReplacement(),
+    )  # fmt: skip
     if not (problem.has_optimum and kernel_runs(problem, oracle)):
         return None
     run = make_run(problem, oracle, engine="kernel", threads=1)
@@ -350,6 +355,8 @@ def merged(parts: Sequence[Finished], *, rows: int) -> Finished:
         },
         step_size=first.step_size,
         no_msd=first.no_msd,
+        kept_rounds=first.kept_rounds,
+        kept=joined("kept"),
     )
     apart = None
     if all(part.example_apart is not None for part in parts):

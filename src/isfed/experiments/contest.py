@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isfed.algorithms import FedAvg, ISFedAvg
+from isfed.base.arithmetic import inner
 from isfed.experiments.cells import Finished, Shelf, cells_of, problem_of
 from isfed.experiments.comparison import FINAL_SHARE, Budget, Comparison, Curve
 from isfed.experiments.folder import Configured
@@ -271,7 +272,7 @@ class _Contest:
     def _search(self, name: str, algorithm: Any) -> StepSearch:
         """Factors of 2 around one over the mean curvature, until the best is inside."""
         problem, _ = problem_of(self.rivalry.source)
-        curvature = problem.data.row_weights() @ problem.loss.curvature(problem.data.features)
+        curvature = inner(problem.data.row_weights(), problem.loss.curvature(problem.data.features))
         budget = self.rivalry.budget
         search = Search(
             source=self._measured, grid=[float(2.0**power / curvature) for power in FIRST_POWERS],

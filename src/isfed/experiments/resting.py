@@ -18,6 +18,7 @@ from isfed.algorithms import ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
 from isfed.algorithms.algorithm import ModelState
+from isfed.algorithms.around import objective_of
 from isfed.algorithms.fedasync import FedAsync
 from isfed.algorithms.fedavg import WeightedFedAvg
 from isfed.algorithms.fedavg_schemes import FedAvgScheme
@@ -85,7 +86,10 @@ def without_chance(algorithm: Any, problem: Problem) -> Any:
     if isinstance(algorithm, FedAsync):
         if algorithm.in_flight is not None:
             return None
-        return FedProx(prox=algorithm.prox, step_size=step, num_active=count, full_batch=True)
+        return FedProx(
+            prox=algorithm.prox, step_size=step, num_active=count, full_batch=True,
+            client_weights=algorithm.client_weights,
+        )  # fmt: skip
     if isinstance(algorithm, FedCS):
         return None
     if isinstance(algorithm, FedProx) and algorithm.stragglers > 0.0 and algorithm.keep_stragglers:
@@ -107,7 +111,7 @@ def rest(problem: Problem, algorithm: Any, *, most: int = 400) -> np.ndarray | N
     """The model at which a method without chance stays; None if it has not come to rest."""
     rules = algorithm.rules(problem.num_agents)
     agents = CompiledAgents(problem, rules, seed=0, repetition=0)
-    state = algorithm.start(agents, problem.optimum)  # w^o is near: fewer rounds
+    state = algorithm.start(agents, objective_of(problem, algorithm).optimum)  # near: fewer rounds
     names = [n for n, v in state._asdict().items() if np.asarray(v).dtype == np.float64]
 
     def flat(of: Any) -> np.ndarray:
@@ -225,17 +229,18 @@ def _computed(problem: Problem, certain: Any) -> Rest:
     model = rest(problem, certain)
     if model is None:
         return None, "has not come to rest"
-    return _distance(problem, model)
+    return _distance(objective_of(problem, certain), model)
 
 
 def _after_long(problem: Problem, algorithm: Any) -> Rest:
     """A long run of the version without chance; agnostic learning and MOCHA have slow parts."""
     agents = CompiledAgents(problem, algorithm.rules(problem.num_agents), seed=0, repetition=0)
-    state = algorithm.start(agents, problem.optimum)
+    aim = objective_of(problem, algorithm)
+    state = algorithm.start(agents, aim.optimum)
     rounds = min(LONG_ROUNDS, int(6e7 / len(problem.data.targets)))
     for round_index in range(rounds):
         state = algorithm.round(state, agents, round_index)
-    level, how = _distance(problem, algorithm.model(state))
+    level, how = _distance(aim, algorithm.model(state))
     return level, LONG if how == EXACT else how
 
 

@@ -46,7 +46,7 @@ class AlgorithmResult:
     step_size: the one used; nan if there is none.
     rounds: (T,) 1, 2, ..., the last finite round; empty where no history is kept.
     msd, msd_stderr, msd_q10, msd_q90: (T,) mean of |w_i - w^o|^2 over the repetitions, its standard
-        error, and the quantiles of the repetitions.
+        error, and the quantiles of the repetitions; w^o is that of the method's `client_weights`.
     telemetry: (T,) by name, see `isfed.sampling.telemetry.COLUMNS`.
     measures: by name, what was measured along the way.
     repetitions: (R,) by name, the numbers of every repetition, for paired comparisons.

@@ -31,6 +31,7 @@ from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.momentum import MomentumSGD
 from isfed.algorithms.qffl import QFedAvg, QFedSGD
 from isfed.algorithms.restarted import RestartedSGD
+from isfed.base.arithmetic import inner
 from isfed.experiments.cells import Cell, Finished, cells_of, problem_of
 from isfed.experiments.data_sets import SyntheticSource
 from isfed.experiments.folder import Configured
@@ -198,7 +199,7 @@ def _curvatures(problem: Problem) -> tuple[float, float]:
         x, weights = problem.data.features, problem.data.row_weights()
         values = np.linalg.eigvalsh(2.0 * (x.T * weights) @ x)
         return float(values[0] + 2 * problem.loss.ridge), float(values[-1] + 2 * problem.loss.ridge)
-    mean = problem.data.row_weights() @ problem.loss.curvature(problem.data.features)
+    mean = inner(problem.data.row_weights(), problem.loss.curvature(problem.data.features))
     return 2.0 * problem.loss.ridge, float(mean)
 
 

@@ -5,7 +5,8 @@ An agent k that was drawn answers with probability r_k. Two modes:
     drop      its change counts as zero. The steps then follow 1/K sum_k r_k grad P_k: they are
               shorter, and agents that answer less often count less.
     adjusted  a change is multiplied by an estimate of 1 / r_k, which undoes both as long as an
-              absence does not depend on what the agent would have sent.
+              absence does not depend on what the agent would have sent, and as long as the
+              agent answers at least once in `LARGEST_ADJUSTMENT` turns: no factor is larger.
 
 The estimate of 1 / r_k must be unbiased itself, and 1 / (share of answers) is not. The number of
 turns that it took to collect the last `WINDOW` answers, divided by `WINDOW`, is: looking back,
@@ -21,6 +22,7 @@ from enum import Enum
 import numpy as np
 
 WINDOW = 16
+LARGEST_ADJUSTMENT = 5.0  # in simulations, and in a federation whose `Safety` says nothing else
 
 
 class Absences(Enum):
@@ -29,6 +31,7 @@ class Absences(Enum):
     `DROP` counts a missing change as zero, so agents that answer less often count less.
     `ADJUSTED` multiplies the changes of an agent by an estimate of 1 / r_k, where r_k is how often
     it answers; that is unbiased if an absence does not depend on what the agent would have sent.
+    The factor is limited (see `LARGEST_ADJUSTMENT`), so agents that hardly ever answer count less.
     """
 
     DROP = "drop"
@@ -67,6 +70,10 @@ class Responses:
         lacking = np.maximum(WINDOW - answers, 0)
         needed = np.where(lacking > 0, turns + lacking * self._pooled(), turns - oldest)
         return needed / WINDOW
+
+    def adjustments(self, agents: np.ndarray, *, most: float = LARGEST_ADJUSTMENT) -> np.ndarray:
+        """What `ADJUSTED` multiplies the changes by: the estimates, but no more than `most`."""
+        return np.minimum(self.inverse_rates(agents), most)
 
     def _pooled(self) -> float:
         """1 / r over all agents.

@@ -11,6 +11,7 @@ from isfed.base.arguments import check_fields, shown
 from isfed.base.checks import as_numbers, check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
+from isfed.federation.arrays import check_batch
 from isfed.federation.messages import PLAIN_LOCAL, Local
 from isfed.problems.gradients import moved_target
 from isfed.problems.losses import num_params_of
@@ -171,11 +172,8 @@ class Agent:
         if len(self.features) != num_examples:
             raise ValueError(f"{len(self.features)} rows of features but {num_examples} targets")
         check_whole(self.local_steps, name="local_steps", least=1)
-        batch_size = check_whole(self.batch_size, name="batch_size", least=0)
-        if not 1 <= batch_size <= num_examples:  # compiled code would draw beyond the table
-            raise ValueError(
-                f"batch_size={batch_size} must be between 1 and num_examples={num_examples}"
-            )
+        batch_size = check_whole(self.batch_size, name="batch_size", least=1)
+        check_batch(batch_size, num_examples, rules.example_design, agent=self.index)
         self.rules = rules
         self.key = np.uint64(0)
         self.table = Table(num_examples, rules.examples, rules.example_design)

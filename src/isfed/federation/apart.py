@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isfed.base.arithmetic import inner
 from isfed.base.compiled import compiled
 from isfed.federation import correction
 from isfed.federation.agent import Agent, Upload
@@ -128,13 +129,13 @@ class OwnMemory:
         news = told_news(rule, upload.change, reach, reference.centre)
         news[self.buffers] = 0.0
         gradient = news + self.base
-        shown = upload.score + float(news @ news) - float(gradient @ gradient)
+        shown = upload.score + inner(news, news) - inner(gradient, gradient)
         rate = average_rate(rule, book[TURNS])
         self.noise[0] = book[MEAN_NOISE] + rate * (shown - book[MEAN_NOISE])
         self.news[:] = news
         reference.own[0] = self.base  # where c_k will start from if the turn is accepted
         self.turns[1] = round_index
-        agreement = float(news @ reference.news[0]) if reference.news.size else 0.0
+        agreement = inner(news, reference.news[0]) if reference.news.size else 0.0
         silent = not rule.scored or rule.second_moment
         noise = 0.0 if silent else share * max(self.noise[0], 0.0)
         return replace(upload, score=math.sqrt(noise), agreement=agreement)

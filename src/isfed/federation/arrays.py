@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arithmetic import row_squares
 from isfed.base.compiled import compiled
 from isfed.federation.turn import Sampler, Task, make_scratch, score_of_agent
 from isfed.problems import Problem
-from isfed.problems.gradients import row_squares
 from isfed.problems.values import risks
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Design
@@ -28,6 +28,23 @@ STORED_FROM = 16  # features; below, storing one more number a row would not be 
 def compiled_design(design: Design) -> bool:
     """Whether compiled code knows a design."""
     return hasattr(design, "code")
+
+
+def check_batch(batch_size: int, num_examples: int, design: Design, *, agent: int) -> None:
+    """Refuse B_k > N_k unless a unit may repeat: compiled code would draw beyond the table."""
+    if batch_size > num_examples and not getattr(design, "repeats", False):
+        raise ValueError(
+            f"batch_size={batch_size} of agent {agent} exceeds its num_examples={num_examples}, "
+            f"and {type(design).__name__} draws without replacement; use a smaller batch_size, "
+            "example_design=WithReplacement() or full_batch=True"
+        )
+
+
+def check_batches(problem: Problem, design: Design) -> None:
+    """`check_batch` of all agents."""
+    sizes = problem.data.num_examples
+    for agent in np.flatnonzero(problem.batch_size > sizes)[:1].tolist():
+        check_batch(int(problem.batch_size[agent]), int(sizes[agent]), design, agent=agent)
 
 
 def make_sampler(policy: Policy, design: Design) -> Sampler:
@@ -159,4 +176,20 @@ def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.n
     models = np.broadcast_to(params, (which.size, problem.num_params))
     for i, agent in enumerate(which):
         found[i] = values(models[i], *data.agent(agent)).mean()
+    return found
+
+
+def row_losses(problem: Problem, rows: np.ndarray, params: np.ndarray) -> np.ndarray:
+    """(n,) the losses of single examples at a model."""
+    found = np.empty(rows.size)
+    loss, data = problem.loss, problem.data
+    if not hasattr(loss, "compiled"):
+        for i, row in enumerate(rows):
+            found[i] = loss.values(
+                params, data.features[row : row + 1], data.targets[row : row + 1]
+            )[0]
+        return found
+    borders = np.stack([rows, rows + 1], axis=1).reshape(-1)  # as if each were an agent's only one
+    places = 2 * np.arange(rows.size)
+    risks(loss.compiled, data.features, data.targets, borders, places, params[None], found)
     return found

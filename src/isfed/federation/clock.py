@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isfed.base.arguments import check_fields
+from isfed.base.arithmetic import exp, log
 from isfed.base.checks import is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import NO_AGENT, Stream, fill_normal, start, uniform
@@ -83,9 +84,9 @@ class Clock:
         """The speeds of all agents of a repetition."""
         found = []
         for place, name in enumerate(Speeds._fields):
-            low, high = np.log(getattr(self, name))
+            low, high = log(getattr(self, name))
             uniforms = Stream.at(key, round_index=place, agent=NO_AGENT).uniforms(num_agents)
-            found.append(np.exp(low + (high - low) * uniforms))
+            found.append(exp(low + (high - low) * uniforms))
         return Speeds(*found)
 
     def messages(self, speeds: Speeds, num_params: int) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +99,7 @@ class Clock:
         if self.jitter == 0.0:
             return times
         normals, _ = _delays(key, round_index, which)
-        return times._replace(compute=times.compute * np.exp(self.jitter * normals))
+        return times._replace(compute=times.compute * exp(self.jitter * normals))
 
     def answers(self, which: np.ndarray, key: np.uint64, round_index: int) -> np.ndarray:
         """(n,) whether each of these agents answers in a round."""

@@ -70,7 +70,7 @@ class Cloud:
             times.fill(1.0)  # twice as fast as np.ones
             return Selection(drawn, prob, times)
         _, first, times = np.unique(drawn, return_index=True, return_counts=True)
-        order = np.argsort(first)
+        order = np.argsort(first, kind="stable")
         places = first[order]
         return Selection(drawn[places], prob[places], times[order].astype(np.float64))
 

@@ -12,6 +12,7 @@ from isfed.base.streams import Purpose, start
 from isfed.federation.agent import Rules
 from isfed.federation.agents import NO_SHIFT, PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.federation.arrays import (
+    check_batches,
     example_tables,
     make_sampler,
     make_task,
@@ -96,6 +97,7 @@ class CompiledAgents(AddressedAgents):
 
     def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
         super().__init__(problem, seed=seed, repetition=repetition)
+        check_batches(problem, rules.example_design)
         self.policy = rules.examples
         self.task = make_task(problem)
         # What agents are drawn by is the cloud's affair; only what they report matters here.

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from isfed.base import files
+from isfed.base.arithmetic import norm
 from isfed.base.checks import check_active
 from isfed.base.streams import Purpose, stream_key
 from isfed.federation.absences import Absences, Responses
@@ -163,8 +164,8 @@ class Coordinator:
             limited_scores=self._limited,
             clipped=clipped,
             excluded=int(self.standing.excluded.sum()),
-            step=float(np.linalg.norm((self.cloud.params - before)[trained])),
-            left_out=float(np.linalg.norm(sum(extra))) / self.algorithm.num_active,
+            step=norm((self.cloud.params - before)[trained]),
+            left_out=norm(sum(extra)) / self.algorithm.num_active,
             agents=selection.active.tolist(),
             seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
         )
@@ -204,7 +205,7 @@ class Coordinator:
         # made the agent late.
         plain = np.where(late, plain / self.safety.patience, plain)
         most = self.safety.largest_adjustment
-        return plain, plain * np.minimum(self.responses.inverse_rates(here.active), most)
+        return plain, plain * self.responses.adjustments(here.active, most=most)
 
     def _mean_memory(self, initial: np.ndarray) -> MeanMemory | None:
         """For a correction; None without."""
@@ -389,6 +390,8 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
             f"client_weights={weights!r} is for simulations, where the cloud knows the sizes; over "
             "a network: Strategy(agent_weights=[...]), one number per agent, e.g. its examples"
         )
+    if getattr(algorithm, "full_batch", False):
+        raise ValueError("full_batch=True is for simulations; here: batch_size=N_k and Deville()")
     if algorithm.drift > 0.0:
         raise ValueError(
             f"drift={algorithm.drift} moves the true model, which only a simulation can do; "

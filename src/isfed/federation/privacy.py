@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isfed.base.arguments import check_fields
+from isfed.base.arithmetic import norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Privacy:
 
     def factor(self, change: np.ndarray) -> float:
         """What shortens a change to `clip`: 1 for one that is short enough."""
-        length = float(np.linalg.norm(change))
+        length = norm(change)
         return 1.0 if length <= self.clip else self.clip / length
 
     def shorten(self, change: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from isfed.base.arguments import check_fields
-from isfed.federation.absences import Absences
+from isfed.federation.absences import LARGEST_ADJUSTMENT, Absences
 from isfed.federation.privacy import Privacy
 from isfed.federation.trust import ScoreRange
 
@@ -33,7 +33,7 @@ class Safety:
     """
 
     absences: Absences = Absences.DROP
-    largest_adjustment: float = 5.0
+    largest_adjustment: float = LARGEST_ADJUSTMENT
     enough: float = 1.0
     patience: float = 0.25
     scores: ScoreRange = field(default_factory=ScoreRange)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from isfed.base.arithmetic import norm
+
 FEWEST = 3  # lengths that make a median worth using
 LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
 
@@ -24,7 +26,7 @@ def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
     if not (np.isfinite(change).all() and (np.abs(change[buffers]) <= LARGEST_BUFFER).all()):
         return np.nan
     with np.errstate(over="ignore"):
-        return float(np.linalg.norm(change[~buffers]))
+        return norm(change[~buffers])
 
 
 class Standing:
@@ -90,7 +92,9 @@ class Standing:
     def lines(self, most: int = 5) -> list[str]:
         """For a log: the slowest agents, those refused most often, and those left out."""
         mean, found = self.mean_seconds(), []
-        slow = [k for k in np.argsort(-np.nan_to_num(mean, nan=-1.0)) if self.timed[k]][:most]
+        slow = [
+            k for k in np.argsort(-np.nan_to_num(mean, nan=-1.0), kind="stable") if self.timed[k]
+        ][:most]
         if slow:
             each = ", ".join(f"{k}: {mean[k]:.1f} ({self.slowest[k]:.1f})" for k in slow)
             found.append(f"slowest agents, mean (longest) seconds to answer: {each}")

@@ -64,9 +64,6 @@ class StepRule(NamedTuple):
     full: bool  # all examples in every step, instead of a drawn batch
 
 
-PLAIN = StepRule(0.0, 0.0, False, False, False)  # a constant: compiled code drops what is off
-
-
 class Scratch(NamedTuple):
     """Room to work in, one for each thread."""
 

@@ -61,8 +61,6 @@ def agent_turn(
     def turn(message: Message, context: Context) -> Message:
         order = secrecy.order(message)
         features, targets = load(context)
-        if batch_size > len(targets):
-            raise ValueError(f"batch_size={batch_size} must be 1 to num_examples={len(targets)}")
         work = (local_steps, batch_size)
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 
 from isfed.base.arguments import checked
+from isfed.base.arithmetic import norm
 from isfed.federation.agent import Upload
 from isfed.flower import wire
 from isfed.flower.arrays import Layout, shown
@@ -67,7 +68,7 @@ def own_turn(fit: Handler) -> Handler:
         if not np.isfinite(change).all():
             raise ValueError(f"{name} returned a model that is not finite")
         moved = change[~layout.places(order.buffers)]
-        score = metrics.pop("score", float(np.linalg.norm(moved)))
+        score = metrics.pop("score", norm(moved))
         if not isinstance(score, int | float) or not (math.isfinite(score) and score >= 0.0):
             raise ValueError(f"score={shown(score, 40)} must be a number >= 0")
         upload = Upload(change, order.scores.clip(float(score)), 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isfed.base.arguments import check_fields
+from isfed.base.arithmetic import power, product
 from isfed.base.checks import check_seed, check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
@@ -76,7 +77,7 @@ class Synthetic:
             sizes = np.minimum(sizes, self.most_examples)
         model_means = rng.normal(0.0, self.alpha, count)
         data_means = rng.normal(0.0, self.beta, count)
-        spread = np.sqrt(np.arange(1, size + 1) ** -1.2)
+        spread = np.sqrt(power(np.arange(1, size + 1), -1.2))
         features, targets = [], []
         for agent in range(count):
             centre = rng.normal(data_means[agent], 1.0, size)
@@ -84,7 +85,7 @@ class Synthetic:
             bias = rng.normal(model_means[agent], 1.0, classes)
             x = centre + spread * rng.standard_normal((sizes[agent], size))
             features.append(np.column_stack([x, np.ones(sizes[agent])]))
-            targets.append(np.argmax(x @ weights + bias, axis=1).astype(np.float64))
+            targets.append(np.argmax(product(x, weights) + bias, axis=1).astype(np.float64))
         return Problem(
             FederatedData.from_agents(list(zip(features, targets, strict=True))),
             Softmax(ridge=self.ridge, num_classes=classes),

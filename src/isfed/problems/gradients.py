@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isfed.base.arithmetic import dot, square
 from isfed.base.compiled import called, compiled, inlined
 
 # The losses that compiled code knows, by number.
@@ -28,63 +29,9 @@ class CompiledLoss(NamedTuple):
 
 
 @inlined
-def dot(values, row, params, size):
-    """The inner product of one row with `params`, in eight lanes of a fixed order."""
-    whole = size & ~7
-    if whole == 0:
-        total = 0.0
-        for j in range(size):
-            total += values[row, j] * params[j]
-        return total
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(0, whole, 8):
-        s0 += values[row, j] * params[j]
-        s1 += values[row, j + 1] * params[j + 1]
-        s2 += values[row, j + 2] * params[j + 2]
-        s3 += values[row, j + 3] * params[j + 3]
-        s4 += values[row, j + 4] * params[j + 4]
-        s5 += values[row, j + 5] * params[j + 5]
-        s6 += values[row, j + 6] * params[j + 6]
-        s7 += values[row, j + 7] * params[j + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    for j in range(whole, size):
-        total += values[row, j] * params[j]
-    return total
-
-
-@inlined
-def _square(values, row, size):
-    """The squared length of one row, in the same lanes."""
-    whole = size & ~7
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(0, whole, 8):
-        s0 += values[row, j] * values[row, j]
-        s1 += values[row, j + 1] * values[row, j + 1]
-        s2 += values[row, j + 2] * values[row, j + 2]
-        s3 += values[row, j + 3] * values[row, j + 3]
-        s4 += values[row, j + 4] * values[row, j + 4]
-        s5 += values[row, j + 5] * values[row, j + 5]
-        s6 += values[row, j + 6] * values[row, j + 6]
-        s7 += values[row, j + 7] * values[row, j + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    for j in range(whole, size):
-        total += values[row, j] * values[row, j]
-    return total
-
-
-@inlined
 def _square_of(features, squares, row, size):
     """The squared length of one row, from the stored ones where they are stored."""
-    return squares[row] if squares.size > 0 else _square(features, row, size)
-
-
-@compiled
-def row_squares(features):
-    """The squared length of every row, bit for bit as `batch_gradient` would compute it."""
-    squares = np.empty(features.shape[0])
-    for row in range(squares.size):
-        squares[row] = _square(features, np.uint64(row), features.shape[1])
-    return squares
+    return squares[row] if squares.size > 0 else square(features, row, size)
 
 
 @inlined

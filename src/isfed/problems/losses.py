@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
 from isfed.base.arguments import shown
+from isfed.base.arithmetic import row_squares
 from isfed.base.checks import check_whole, is_number
 from isfed.problems.data import FederatedData, frozen
 from isfed.problems.gradients import (
@@ -100,7 +101,7 @@ class LinearLoss:
 
     def curvature(self, x: np.ndarray) -> np.ndarray:
         """The Lipschitz constant of every example's gradient (delta of Assumption 1)."""
-        return self.bend * np.einsum("ij,ij->i", x, x) + 2.0 * self.ridge
+        return self.bend * row_squares(x) + 2.0 * self.ridge
 
     def prepare(self, data: FederatedData) -> FederatedData:
         """The data as a matrix of float64 with one float64 target per row, or a ValueError."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -40,7 +41,8 @@ class Problem:
     data: the examples of all agents.
     loss: a `Loss`; `gradient` alone will do.
     local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
-    batch_size: B_k, the examples of a step; likewise.
+    batch_size: B_k, the examples of a step; likewise. More than N_k can be drawn only with
+        replacement, as FedAvg does.
     name: the name in tables and figures.
     optimum: w^o if you know it, (M,); None if it is not known, and then runs have no msd. Unless
         given, it is computed when something needs it.
@@ -96,18 +98,21 @@ class Problem:
         num_agents = self.data.num_agents
         local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
         batch_size = _per_agent(self.batch_size, num_agents, name="batch_size")
-        too_large = np.flatnonzero(batch_size > self.data.num_examples)
-        if too_large.size:
-            agent = too_large[0]
-            raise ValueError(
-                f"batch_size={batch_size[agent]} of agent {agent} exceeds its "
-                f"num_examples={self.data.num_examples[agent]}"
-            )
         object.__setattr__(self, "local_steps", local_steps)
         object.__setattr__(self, "batch_size", batch_size)
 
     def _check_model(self, given: Any) -> np.ndarray:
         return check_vector(given, name="optimum", size=self.num_params)
+
+    def batched_for(self, algorithm: Any) -> Self:
+        """This problem with the batches of an algorithm: B_k = N_k if it has `full_batch`."""
+        sizes = self.data.num_examples
+        if not getattr(algorithm, "full_batch", False) or np.array_equal(self.batch_size, sizes):
+            return self
+        _ = self.no_optimum  # so that w^o is found once, for both
+        other = copy.copy(self)
+        object.__setattr__(other, "batch_size", _per_agent(sizes, sizes.size, name="batch_size"))
+        return other
 
     @property
     def num_agents(self) -> int:
@@ -132,6 +137,28 @@ class Problem:
             return known
         return optimum.minimise(
             self.loss, self.data.features, self.data.targets, self.data.row_weights()
+        )
+
+    @cached_property
+    def by_size(self) -> Problem:
+        """The same data where agents count by their numbers of examples: sum_k N_k / N P_k.
+
+        Its w^o is what methods with client_weights="size" aim at. An optimum that was given is that
+        of the weights of the data, so here it is computed.
+        """
+        data, known = self.data, self.__dict__.get("_known_optimum", "auto")
+        if data.weights is None and (data.num_examples == data.num_examples[0]).all():
+            return self
+        weighted = FederatedData(data.features, data.targets, data.offsets, data.num_examples)
+        return Problem(
+            weighted, self.loss, self.local_steps, self.batch_size, self.name,
+            optimum=None if known is None else "auto",
+        )  # fmt: skip
+
+    def with_optimum(self, optimum: np.ndarray) -> Problem:
+        """The same problem with another model in the place of w^o, (M,)."""
+        return Problem(
+            self.data, self.loss, self.local_steps, self.batch_size, self.name, optimum=optimum
         )
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.base.arguments import check_fields
+from isfed.base.arithmetic import exp, log, matvec
 from isfed.base.checks import check_seed, check_whole
 from isfed.base.streams import Purpose
 from isfed.problems.data import FederatedData
@@ -110,7 +111,7 @@ def make_regression(recipe: Regression, *, seed: int = 0) -> Problem:
     agents, examples, size = recipe.num_agents, recipe.num_examples, recipe.num_features
     true_params = rng.standard_normal(size)
     spread = np.sqrt(rng.uniform(*recipe.feature_variance, size=(agents, 1, size)))
-    noise = np.exp(rng.uniform(*np.log(recipe.noise_variance), size=(agents, 1)) / 2)
+    noise = exp(rng.uniform(*log(recipe.noise_variance), size=(agents, 1)) / 2)
     noisy = rng.permutation(agents)[: round(recipe.noisy_share * agents)]
     noise[noisy] *= recipe.noise_ratio
     features = rng.standard_normal((agents, examples, size))
@@ -119,7 +120,7 @@ def make_regression(recipe: Regression, *, seed: int = 0) -> Problem:
     targets = rng.standard_normal((agents, examples))
     targets *= noise
     targets = targets.reshape(-1)
-    targets += features @ true_params
+    targets += matvec(features, true_params)
     local_steps = rng.integers(*recipe.local_steps, size=agents, endpoint=True)
     batch_size = rng.integers(*recipe.batch_size, size=agents, endpoint=True)
     features.flags.writeable = False  # FederatedData then takes them as they are

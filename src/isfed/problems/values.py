@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from isfed.base.arithmetic import dot
 from isfed.base.compiled import compiled, inlined
-from isfed.problems.gradients import HUBER, LEAST_SQUARES, SOFTMAX, dot
+from isfed.problems.gradients import HUBER, LEAST_SQUARES, SOFTMAX
 
 
 @inlined

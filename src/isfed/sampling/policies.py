@@ -263,9 +263,8 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
     1/N^2 sum_n |grad_n|^2 / p_n, and `stored` the same from stored norms (negative if none are).
     memory[at] is a moving average, negative before the first turn.
     """
-    size = gradient.size
     square = 0.0
-    for j in range(size):
+    for j in range(gradient.size):
         square += gradient[j] * gradient[j]
     if rule == BOUND:
         return bound(steps, batch, spread, square)
@@ -280,7 +279,7 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
     else:
         memory[at] = spread if first else (1.0 - rate) * memory[at] + rate * spread
     square = 0.0
-    for j in range(size):
+    for j in range(gradient.size):
         average = memory[at + 1 + j]
         average = gradient[j] if first else (1.0 - rate) * average + rate * gradient[j]
         memory[at + 1 + j] = average
@@ -394,7 +393,8 @@ class Table:
         return out
 
     def inclusion(self, num: int) -> np.ndarray:
-        """The inclusion probability of every unit in a draw of `num`."""
-        out = np.empty(self.count)
-        tables.table_inclusion(self.nodes, 0, self.count, self.policy.floor, num, out)
+        """The inclusion probability of every unit in a draw of `num`, or its expected count."""
+        out = num * self.probabilities()
+        if not getattr(self.design, "repeats", False):
+            tables.table_inclusion(self.nodes, 0, self.count, self.policy.floor, num, out)
         return out

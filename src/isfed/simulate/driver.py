@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from isfed.base.compiling import working_clock
 from isfed.base.files import put
 from isfed.sampling.telemetry import COLUMNS
-from isfed.simulate.history import DivergenceError, History, Measure, Measured
+from isfed.simulate.history import DivergenceError, History, Kept, Measure, Measured
 from isfed.simulate.interrupts import hold_interrupt
 from isfed.simulate.running import Block, Run
 from isfed.theory.stability import explain_divergence, warn_if_growing
@@ -18,12 +19,15 @@ CHUNK_SECONDS = 0.2
 FIRST_CHUNK = 16
 LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
 MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
+NO_ROUNDS = np.empty(0, np.int64)
 
 
 class Recording:
     """What a run has shown so far, and the time it took."""
 
-    def __init__(self, run: Run, rounds: int, measure: Measure | None = None) -> None:
+    def __init__(
+        self, run: Run, rounds: int, measure: Measure | None = None, keep: np.ndarray = NO_ROUNDS
+    ) -> None:
         repetitions = len(run.params)
         self.rounds = rounds
         self.done = 0  # rounds of which everything is recorded
@@ -31,8 +35,20 @@ class Recording:
         self.msd = np.full((repetitions, rounds), np.nan)
         self.watched = np.zeros((repetitions, rounds, len(COLUMNS)), np.float32)
         self.measured = None if measure is None else Measured(measure, repetitions, rounds)
+        self.kept = Kept(keep, run.params) if keep.size else None
+        self._look_at(run)
+
+    def _look_at(self, run: Run) -> None:
+        """Measure and keep the models as they stand, if this is a round for it."""
         if self.measured is not None:
-            self.measured.measure_at(run, 0)
+            self.measured.measure_at(run, run.round_index)
+        if self.kept is not None:
+            self.kept.keep_at(run, run.round_index)
+
+    def stops(self) -> np.ndarray:
+        """The rounds at which a chunk must end, because something is measured or kept there."""
+        parts = [part.rounds for part in (self.measured, self.kept) if part is not None]
+        return np.unique(np.concatenate([NO_ROUNDS, *parts]))
 
     def add(self, block: Block, run: Run) -> None:
         """Record the rounds that a run has just done."""
@@ -41,8 +57,8 @@ class Recording:
         # A square beyond float32, or over a step size whose square is zero, says nothing.
         finite = np.isfinite(block.watched)
         self.watched[:, self.done : end] = np.where(finite, block.watched, np.nan)
-        if self.measured is not None:
-            self.measured.measure_at(run, run.round_index)
+        if end > self.done:  # else the model diverged at once, and the round before was looked at
+            self._look_at(run)
         self.done = end
 
     def block(self) -> Block:
@@ -62,6 +78,8 @@ class Recording:
         }
         if self.measured is not None:
             arrays["measured"] = self.measured.values
+        if self.kept is not None:
+            arrays |= self.kept.fields()
         return arrays
 
     def resume(self, run: Run, arrays: dict[str, np.ndarray]) -> None:
@@ -77,6 +95,10 @@ class Recording:
         put(self.watched[:, :done], "telemetry", arrays)
         if self.measured is not None:
             put(self.measured.values, "measured", arrays)
+        if self.kept is not None:
+            if not np.array_equal(arrays["kept_rounds"], self.kept.rounds):
+                raise ValueError(f"it keeps the models of rounds {arrays['kept_rounds'].tolist()}")
+            put(self.kept.models, "kept", arrays)
         start = "run."
         state = {k[len(start) :]: v for k, v in arrays.items() if k.startswith(start)}
         if not arrays["diverged"]:
@@ -96,17 +118,18 @@ def _check_finite(given: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) ->
 
 
 def chunks(
-    run: Run, rounds: int, *, seconds: float = CHUNK_SECONDS, every: int | None = None
+    run: Run, rounds: int, *, seconds: float = CHUNK_SECONDS, stops: np.ndarray = NO_ROUNDS
 ) -> Iterator[Block]:
-    """Run to `rounds` in chunks of about that much work; none goes past a multiple of `every`."""
+    """Run to `rounds` in chunks of about that much work; none goes past one of the `stops`."""
     run.compile()  # Ctrl-C is not held back here: it may take a minute, once
     size = FIRST_CHUNK
+    ends = np.append(stops, rounds)  # increasing: no stop is beyond the last round
     while run.round_index < rounds and not run.diverged:
         begin = run.round_index
         before = working_clock()
-        to_next = size if every is None else every - begin % every
+        place = np.searchsorted(ends, begin, side="right")
         with hold_interrupt() as held:
-            block = run.advance(min(size, rounds - begin, to_next))
+            block = run.advance(min(size, int(ends[place]) - begin))
         spent = working_clock() - before
         yield block
         if held.asked:  # only now: what was computed is with the caller
@@ -133,12 +156,12 @@ def drive(
     warning; `name` is what both call it.
     """
     complete = run.round_index == recording.rounds or run.diverged
-    every = None if recording.measured is None else recording.measured.measure.every
+    stops = recording.stops()
     run.compile()  # before the clock starts
     saved = started = working_clock()
     least = LEAST_BETWEEN
     try:
-        for block in chunks(run, recording.rounds, seconds=chunk_seconds, every=every):
+        for block in chunks(run, recording.rounds, seconds=chunk_seconds, stops=stops):
             now = working_clock()
             recording.seconds, started = recording.seconds + now - started, now
             recording.add(block, run)
@@ -159,6 +182,8 @@ def drive(
     if save is not None and not complete:
         save(recording.checkpoint(run))
     history = run.history(recording.block(), recording.measured)
+    if recording.kept is not None:
+        history = replace(history, **recording.kept.fields())
     if run.diverged:
         reason = explain_divergence(run.problem, run.algorithm)
         where = getattr(run, "trouble", "")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from isfed.base.arguments import shown
+from isfed.base.arguments import matches, shown
 from isfed.base.checks import check_share
 from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
@@ -107,11 +108,44 @@ class Measured:
         return {"measured_rounds": self.rounds, "measured": columns}
 
 
+def check_keep(keep: Any, rounds: int) -> np.ndarray:
+    """The rounds whose models a run keeps, in increasing order and each once."""
+    several = isinstance(keep, Sequence) or (isinstance(keep, np.ndarray) and keep.ndim == 1)
+    if isinstance(keep, str | bytes) or not several:
+        raise TypeError(f"keep={shown(keep)} must be a sequence of rounds, e.g. keep=[10, 100]")
+    for found in keep:
+        if not (matches(found, int) and 0 <= found <= rounds):
+            raise ValueError(
+                f"keep={shown(keep)} has {shown(found)}; expected whole numbers from 0, the start, "
+                f"to rounds={rounds}: leave it out, or run more rounds"
+            )
+    return np.unique(np.array(keep, np.int64))
+
+
+class Kept:
+    """The models of chosen rounds: models[rep, place] is that after rounds[place] rounds."""
+
+    def __init__(self, rounds: np.ndarray, like: np.ndarray) -> None:
+        self.rounds = rounds
+        self.models = np.full((len(like), rounds.size, like.shape[1]), np.nan, like.dtype)
+
+    def keep_at(self, run: Any, round_index: int) -> None:
+        """Keep the models of a run if this is one of the rounds."""
+        for place in np.flatnonzero(self.rounds == round_index):
+            self.models[:, place] = run.params
+
+    def fields(self) -> dict[str, Any]:
+        """What a history keeps of it."""
+        return {"kept_rounds": self.rounds, "kept": self.models}
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """The msd of every round and repetition, and the state at the end.
 
-    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56).
+    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56). Here w^o minimises sum_k c_k P_k with
+        the c_k of the method: under client_weights="size" that is not `problem.optimum`, where all
+        agents count the same, but `problem.by_size.optimum`.
     params: (R, M) the models at the end.
     agent_prob: (R, K) p_k at the end.
     example_prob: (R, rows) p_n at the end, agent by agent like the data; for a large problem the
@@ -124,6 +158,8 @@ class History:
     telemetry: (R, rounds, columns) what the sampling did; read it with `watched`.
     ledgers: (R, entries) what every repetition cost; read it with `ledger`.
     no_msd: why there is no msd; None if there is one.
+    kept_rounds: (kept,) the rounds whose models were kept, in increasing order.
+    kept: (R, kept, M) these models; nan for rounds that a run did not reach.
     """
 
     msd: np.ndarray
@@ -138,6 +174,8 @@ class History:
     telemetry: np.ndarray = field(default_factory=lambda: np.empty((0, 0, len(COLUMNS))))
     ledgers: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
     no_msd: str | None = None
+    kept_rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    kept: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 0)))
 
     def ledger(self, repetition: int = 0) -> Ledger:
         """What one repetition cost."""

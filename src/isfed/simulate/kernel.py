@@ -24,7 +24,6 @@ from isfed.federation.correction import (
 )
 from isfed.federation.turn import (
     ALL,
-    PLAIN,
     Sampler,
     StepRule,
     draw,
@@ -51,6 +50,7 @@ class Plan(NamedTuple):
     scored: bool  # whether anything needs the norms of the examples' gradients
     watched: bool  # whether the weights differ at all, so that there is something to watch
     on_change: bool  # whether 1 / (K p_k) multiplies the change instead of the step
+    full: bool  # all examples in every step, instead of a drawn batch
 
 
 class ControlPlan(NamedTuple):
@@ -141,7 +141,7 @@ def _refresh_agents(side, nodes, num_agents, distinct, scratch):
 def _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch):
     """The local steps of a turn; steered by scratch.correction where the rule says so."""
     nodes, at = tables
-    rule = StepRule(0.0, 0.0, False, plan.rule.kind == DRIFT, False)
+    rule = StepRule(0.0, 0.0, False, plan.rule.kind == DRIFT, plan.turn.full)
     return take_turn(
         task, plan.turn, rule, params, shift, agent, task.local_steps[agent], step, nodes,
         at[agent], memory, scratch,
@@ -189,8 +189,9 @@ def _turn(task, plan, control, params, shift, agent, prob, tables, memory, scrat
     else:
         step = plan.step_size / (divisor * (task.offsets.size - 1) * prob)  # eq. (8)
         step *= task.agent_weight[agent]
+    rule = StepRule(0.0, 0.0, False, False, plan.full)  # compiled code drops what is off
     return take_turn(
-        task, plan, PLAIN, params, shift, agent, num_steps, step, nodes, at[agent], memory, scratch
+        task, plan, rule, params, shift, agent, num_steps, step, nodes, at[agent], memory, scratch
     )
 
 
@@ -306,7 +307,7 @@ def run_rounds(
     once, each with repetitions of its own.
     """
     extra = control is not None
-    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, False, extra)
+    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, plan.full, extra)
     for rep in range(begin, end):
         tables = (state.agent_nodes[rep], state.example_nodes[rep], state.example_at)
         if references is None:

@@ -13,6 +13,7 @@ from isfed.base.checks import check_whole
 from isfed.base.files import put
 from isfed.base.streams import Purpose, stream_keys
 from isfed.federation.arrays import (
+    check_batches,
     example_tables,
     make_task,
     probabilities_of_examples,
@@ -113,6 +114,7 @@ class KernelRun:
         if not can_lower(algorithm):
             raise ValueError("the kernel cannot run this design; use engine='objects'")
         self.plan, self.control = plan, control = lowered(algorithm)
+        check_batches(problem, algorithm.example_design)
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
         self.arrays: State = make_state(problem, algorithm, plan, self.task, len(which), initial)

@@ -46,6 +46,7 @@ def lowered(algorithm: ISFedAvg) -> Lowered:
         scored=wants_norms(algorithm.agents, algorithm.examples),
         watched=not (agents.uniform and examples.uniform),
         on_change=algorithm.on_change,
+        full=algorithm.full_batch,
     )
     if algorithm.memory is None:
         return Lowered(plan, None)

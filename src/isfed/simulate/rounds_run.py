@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state
+from isfed.algorithms.around import objective_of
 from isfed.base.files import check_like
 from isfed.base.streams import Purpose
 from isfed.federation.agents import NO_SHIFT, Agents
@@ -39,6 +40,10 @@ class RoundsRun:
         self.problem = problem
         self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
         rules = self.algorithm.rules(problem.num_agents)
+        self._objective = objective_of(problem, self.algorithm)
+        known = self._objective.has_optimum
+        if known and self._objective is not problem:  # the oracle too starts from what is aimed at
+            problem = problem.with_optimum(self._objective.optimum)
         self.agents = [make_agents(problem, rules, seed=seed, repetition=r) for r in which]
         if clock is not None:
             for agents in self.agents:
@@ -47,12 +52,11 @@ class RoundsRun:
         self.round_index = 0
         self.diverged = False
         self.whole = True
-        known = problem.has_optimum
-        self._optimum = problem.optimum if known else np.zeros(problem.num_params)
+        self._optimum = self._objective.optimum if known else np.zeros(problem.num_params)
         self._drift = float(getattr(algorithm, "drift", 0.0))  # of the true model, per round
         self._response = np.empty((0, 0))
         if self._drift > 0.0:
-            self._response = problem.drift_response if known else self._response
+            self._response = self._objective.drift_response if known else self._response
             for agents in self.agents:
                 agents.shift = np.zeros(problem.num_params)
         # Where nothing but the model tells how far a run has come, the last good one is kept.
@@ -76,7 +80,7 @@ class RoundsRun:
         """Nothing to do: what is compiled is small."""
 
     def _distance(self, state: Any, agents: Agents) -> float:
-        """|w_i - w^o|^2, eq. (56)."""
+        """|w_i - w^o|^2, eq. (56), where w^o is the minimiser of the method's objective."""
         shift = agents.shift if self._response.size else NO_SHIFT
         return distance_from(self._optimum, self._response, self.algorithm.model(state), shift)
 
@@ -182,6 +186,6 @@ class RoundsRun:
             step_size=self.step_size,
             telemetry=block.watched,
             ledgers=self.ledgers(),
-            no_msd=self.problem.no_optimum,
+            no_msd=self._objective.no_optimum,
             **({} if measured is None else measured.fields()),
         )

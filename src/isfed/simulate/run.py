@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm
-from isfed.algorithms.around import Scheduled, layers
+from isfed.algorithms.around import Scheduled, layers, objective_of
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
-from isfed.federation.arrays import compiled_design
+from isfed.federation.arrays import check_batches, compiled_design
 from isfed.federation.clock import Clock
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.problems import Problem
 from isfed.sampling.policies import compiled_policy
 from isfed.simulate.driver import Recording, drive
-from isfed.simulate.history import History, Measure
+from isfed.simulate.history import History, Measure, check_keep
 from isfed.simulate.kernel_run import KernelRun
 from isfed.simulate.lowering import can_lower
 from isfed.simulate.rounds_run import RoundsRun
@@ -46,6 +46,9 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
     num_active = getattr(algorithm, "num_active", None)
     if num_active is not None:
         check_active(num_active, problem.num_agents)
+    design = getattr(algorithm, "example_design", None)
+    if design is not None:
+        check_batches(problem.batched_for(algorithm), design)
     check_whole(rounds, name="rounds", least=1)
     check_whole(repetitions, name="repetitions", least=1)
     for layer in layers(algorithm):
@@ -133,6 +136,7 @@ def make_run(
         check_whole(threads, name="threads", least=1)
     if clock is not None and not isinstance(clock, Clock):
         raise TypeError(f"clock={shown(clock)} must be a Clock")
+    problem = problem.batched_for(algorithm)
     params = check_initial(problem, initial)
     which = choose_engine(problem, algorithm, engine)
     if clock is not None and which == "kernel":  # it keeps no time
@@ -179,6 +183,7 @@ def simulate(
     threads: int | None = None,
     clock: Clock | None = None,
     measure: Measure | None = None,
+    keep: Sequence[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> History:
     """Run an algorithm on a problem and return what happened.
@@ -196,6 +201,8 @@ def simulate(
         unless given.
     clock: how fast the agents are; the ledger then counts virtual seconds.
     measure: evaluated every so many rounds, see `Measure`.
+    keep: the rounds whose models are kept, e.g. [0, 10, 100] or range(101); 0 is the start. They
+        are `History.kept`, (repetitions, kept, M).
     progress: called with the number of rounds (times repetitions) just done.
 
     >>> from isfed import PAPER, FedAvg
@@ -209,13 +216,15 @@ def simulate(
         raise TypeError(f"progress={shown(progress)} must be a function")
     if measure is not None:
         _check_measure(measure)
+    kept = check_keep(keep, rounds)
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
         threads=threads, clock=clock,
     )  # fmt: skip
-    if problem.no_optimum is not None and not problem.without_optimum:
-        warnings.warn(f"this run has no msd: {problem.no_optimum}", NoMsdWarning, stacklevel=2)
-    recording = Recording(run, rounds, measure)
+    aim = objective_of(problem, algorithm)
+    if aim.no_optimum is not None and not aim.without_optimum:
+        warnings.warn(f"this run has no msd: {aim.no_optimum}", NoMsdWarning, stacklevel=2)
+    recording = Recording(run, rounds, measure, kept)
 
     def advance(done: int) -> None:
         if progress is not None:

@@ -13,7 +13,8 @@ from isfed.simulate.history import History, Measured
 class Block(NamedTuple):
     """What some rounds of all repetitions showed.
 
-    msd: (R, rounds) squared distance to w^o; from zero where w^o is not known.
+    msd: (R, rounds) squared distance to the w^o of the method's objective; from zero where it is
+        not known.
     watched: (R, rounds, columns) telemetry.
     """
 

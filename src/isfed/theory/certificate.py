@@ -26,6 +26,7 @@ from isfed.federation.agent import Agent
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.problems import Problem
 from isfed.sampling import telemetry
+from isfed.sampling.designs import Design
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
 from isfed.theory.choices import check_model
@@ -107,8 +108,9 @@ class _Prescribed:
 
     fixed_size = True
 
-    def __init__(self) -> None:
+    def __init__(self, design: Design) -> None:
         self.units = np.empty(0, np.int64)
+        self.repeats = getattr(design, "repeats", False)
 
     def draw(self, inclusion, rng):
         return self.units
@@ -160,6 +162,7 @@ def certify(
             f"samples={samples} must be at least 2 and confidence={confidence} between 0 and 1"
         )
     start = np.zeros(problem.num_params) if params is None else check_model(problem, params)
+    problem = problem.batched_for(algorithm)
     algorithm = with_step_size(problem, algorithm, initial=start)
     made = Federation(problem, algorithm, seed=seed, repetition=0, initial=start)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -247,7 +250,7 @@ class _Round:
             [((), 1.0)] if full else outcomes(a.table.design, a.table.inclusion(a.batch_size))
             for a in self.made.agents
         ]
-        prescribed: Any = _Prescribed()
+        prescribed: Any = _Prescribed(table.design)
         method = replace(method, sampler=replace(method.sampler, design=prescribed))
         senders = _MeanAgents(self, batches)
         total = np.zeros(self.facts.num_trained)
@@ -259,7 +262,7 @@ class _Round:
     def mean_over(self, agent: int, batches: list, turn: Callable[[Agent], np.ndarray]) -> Any:
         """The mean of what an agent sends after a turn, over all its batches."""
         working = self._restore(agent)
-        table, prescribed = working.table, _Prescribed()
+        table, prescribed = working.table, _Prescribed(working.table.design)
         working.table = copy(table)
         working.table.design = prescribed  # type: ignore[assignment]
         working.table.policy = _frozen(table.policy)

@@ -11,6 +11,7 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.base.checks import check_active, check_vector
 from isfed.base.progress import say
+from isfed.federation.arrays import check_batches
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.sampling.designs import Design, WithReplacement, inclusion_probabilities
@@ -90,7 +91,7 @@ def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None 
     Those of `oracle` at w^o and of `current` at the current model; what `running` and `memory`
     learn comes near them as the model comes near w^o. Cap and floor are applied as in a draw.
     """
-    return all_choices_at(problem, [algorithm], params)[0]
+    return all_choices_at(problem.batched_for(algorithm), [algorithm], params)[0]
 
 
 def all_choices_at(
@@ -100,6 +101,7 @@ def all_choices_at(
     for algorithm in algorithms:
         check_active(algorithm.num_active, problem.num_agents)
         check_uniform(algorithm)
+        check_batches(problem, algorithm.example_design)
     model = check_model(problem, params)
     # Algorithms that draw examples alike share the scores and the probabilities of examples.
     sides = [(algorithm.examples, algorithm.example_design) for algorithm in algorithms]

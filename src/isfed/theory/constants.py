@@ -54,6 +54,7 @@ class Constants:
     rule: Rule = Rule.ANY_DESIGN
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "problem", self.problem.batched_for(self.algorithm))
         if not self.algorithm.divide_by_steps:
             raise TheoryError(
                 "without the 1/E_k of eq. (8) a run does not converge to w^o, so the lemmas and "
@@ -66,8 +67,7 @@ class Constants:
 
     @cached_property
     def _chosen(self) -> Choices:
-        given = self.choices
-        return choices_at(self.problem, self.algorithm) if given is None else given
+        return self.choices or choices_at(self.problem, self.algorithm)
 
     @cached_property
     def agent_prob(self) -> np.ndarray:

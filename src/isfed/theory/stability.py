@@ -84,6 +84,7 @@ def step_limits(
             f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
             "limits cannot be computed"
         )
+    problem = problem.batched_for(algorithm)
     chosen = choices_at(problem, algorithm) if choices is None else choices
     if params is None:
         curvature = LargestCurvature(problem)

@@ -14,7 +14,7 @@ import torch
 from isfed.base.streams import Purpose, Stream
 from isfed.federation.agent import Rules, score_of_examples, score_of_turn
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
-from isfed.federation.arrays import wants_norms
+from isfed.federation.arrays import check_batches, wants_norms
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
@@ -39,6 +39,7 @@ class TorchAgents(AddressedAgents):
     ) -> None:
         """`workers` processes share the turns of a round; 1 is this process."""
         super().__init__(problem, seed=seed, repetition=repetition)
+        check_batches(problem, rules.example_design)
         self.workers, self.pool = workers, None
         self.address = {"seed": seed, "repetition": repetition}
         self.network: Any = problem.loss

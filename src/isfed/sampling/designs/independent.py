@@ -42,6 +42,7 @@ class WithReplacement:
 
     code: ClassVar[int] = table.REPLACEMENT
     fixed_size: ClassVar[bool] = False
+    repeats: ClassVar[bool] = True
     guarantee: ClassVar[str] = (
         "n draws, exact expected counts; a unit can come several times, so more variance than "
         "any design without replacement of the same probabilities"

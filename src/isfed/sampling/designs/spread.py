@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.arithmetic import inner
 from isfed.base.checks import check_whole
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.pivotal import LocalPivotal
@@ -128,7 +129,7 @@ def _leaves(merges: np.ndarray, points: np.ndarray) -> np.ndarray:
     for one, two in merges:
         left, right = parts[one], parts[two]
         ends = points[[left[-1], left[0]]][:, None] - points[[right[0], right[-1]]][None]
-        turn_left, turn_right = divmod(int(np.argmin(np.einsum("abd,abd->ab", ends, ends))), 2)
+        turn_left, turn_right = divmod(int(np.argmin((ends * ends).sum(axis=2))), 2)
         parts.append((left[::-1] if turn_left else left) + (right[::-1] if turn_right else right))
     return np.array(parts[-1], np.int64)
 
@@ -168,6 +169,6 @@ def best_share(
     found = {}
     for share in dict.fromkeys((floor, *(max(share, floor) for share in SHARES))):
         inclusion = inclusion_probabilities(scores[seen], size, floor=share)
-        paid = 1.0 if costs is None else inclusion @ costs[seen]
+        paid = 1.0 if costs is None else inner(inclusion, costs[seen])
         found[share] = float(total_variance(spread.along, inclusion, sketches[seen]).sum() * paid)
     return min(found, key=lambda share: found[share])

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream, as_stream
 from isfed.sampling import score_table as table
@@ -175,7 +176,8 @@ def deville_pairs(
             chances[1] *= rest
             chances[0][0], chances[1][0] = again, 0.0
         here = values[units]
-        total = total + combine(free, chances[0] @ here) + combine(taken, chances[1] @ here)
+        total = total + combine(free, weighted_sum(chances[0], here))
+        total = total + combine(taken, weighted_sum(chances[1], here))
         last = units[-1]
         crosses = lengths[-1] < inclusion[last] * (1.0 - 1e-12) and last != border
         border, part = (int(last), lengths[-1]) if crosses else (-1, 0.0)

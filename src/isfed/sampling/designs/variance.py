@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.arithmetic import product, weighted_sum
 from isfed.base.compiled import compiled
 from isfed.sampling.designs.inclusion import check_inclusion, check_scores, check_total
 from isfed.sampling.designs.independent import Poisson, WithReplacement
@@ -69,17 +70,20 @@ def total_variance(design: Any, inclusion: ArrayLike, values: np.ndarray) -> np.
 def _second_moment(design: Any, chances: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:
     """E of the square of the sum of `weighted` over the units drawn."""
     if getattr(design, "fixed_size", False) and num == 1:
-        return chances @ weighted**2
+        return weighted_sum(chances, weighted**2)
     kind = type(design)  # not isinstance: what a subclass draws is not known
     if kind is Systematic:
         return _systematic_moment(chances, num, weighted)
     if kind is Deville:
         pairs = deville_pairs(chances, num, weighted, np.multiply)
-        return chances @ weighted**2 + 2.0 * pairs
+        return weighted_sum(chances, weighted**2) + 2.0 * pairs
     if kind is HartleyRao:
         return _hartley_rao_moment(chances, num, weighted)
     if kind is Poisson:
-        return (chances * (1.0 - chances)) @ weighted**2 + (chances @ weighted) ** 2
+        return (
+            weighted_sum(chances * (1.0 - chances), weighted**2)
+            + weighted_sum(chances, weighted) ** 2
+        )
     if hasattr(design, "joint"):
         if chances.size > MOST_JOINT:
             raise NoJointError(
@@ -87,7 +91,7 @@ def _second_moment(design: Any, chances: np.ndarray, num: int, weighted: np.ndar
                 f"long (at most {MOST_JOINT})"
             )
         joint = design.joint(chances)
-        return np.einsum("im,ij,jm->m", weighted, joint, weighted, optimize=True)
+        return (weighted * product(joint, weighted)).sum(axis=0)
     raise NoJointError(f"{kind.__name__} has no joint inclusion probabilities")
 
 
@@ -103,7 +107,7 @@ def _systematic_moment(chances: np.ndarray, num: int, weighted: np.ndarray) -> n
         np.vstack([np.zeros_like(weighted[:1]), changes]), axis=0
     )
     lengths = np.diff(np.concatenate([[0.0], breaks[order], [1.0]]))
-    return lengths @ sums**2
+    return weighted_sum(lengths, sums**2)
 
 
 def _hartley_rao_moment(chances: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:
@@ -128,7 +132,9 @@ def _hartley_rao_moment(chances: np.ndarray, num: int, weighted: np.ndarray) -> 
     nodes, node_weights = np.polynomial.legendre.leggauss(2 * ((count + 3) // 4))
     frequencies = min(MOST, max(FEWEST, WORK // count**2))
     pairs = _fourier_pairs(chances, weighted, (nodes + 1.0) / 2.0, node_weights / 2.0, frequencies)
-    independent = chances @ weighted**2 + (chances @ weighted) ** 2 - chances**2 @ weighted**2
+    independent = (
+        weighted_sum(chances - chances**2, weighted**2) + weighted_sum(chances, weighted) ** 2
+    )
     return independent + pairs
 
 
