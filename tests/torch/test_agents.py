@@ -249,7 +249,7 @@ def test_a_round_of_one_local_step_is_unbiased(score, examples):
     expected = np.zeros_like(params)
     for length in for_agents.cells(table.inclusion(2)):
         opened = method.open(deepcopy(state), agents, 0)
-        steps = opened.work.step(2)
+        steps = opened.work.step(opened.cohort.agents, facts)
         means = [mean_change(k, step) for k, step in zip(opened.cohort.agents, steps, strict=True)]
         none = np.zeros((2, 1))
         updates = Updates(EVERY, np.array(means), none[:, 0], none, none)

@@ -97,8 +97,7 @@ class ControlVariates:
         """Steps of equal reach, steered by c - c_k if the rule says so; c goes down."""
         _check_size(cohort)
         if self.on == "step":
-            step_size = work.step_size * (1.0 / (facts.num_agents * cohort.prob))
-            work = work._replace(step_size=step_size)
+            work = work._replace(scale=1.0 / (facts.num_agents * cohort.prob))
         local = work.local
         if self.rule.kind == DRIFT:
             local = replace(local, correction=corrections_of(self.rule, state, cohort.agents))
@@ -117,7 +116,7 @@ class ControlVariates:
         mean of the c_k.
         """
         cohort, work, place = opened.cohort, opened.work, updates.place
-        who, step_size = cohort.agents[place], float(work.reach)
+        who, step_size = cohort.agents[place], float(work.step_size)
         inverse = 1.0 / (facts.num_agents * cohort.prob[place])
         reach = step_size * (np.ones(who.size) if self.on == "change" else inverse)
         news, scores = trained_changes(updates, facts), updates.score

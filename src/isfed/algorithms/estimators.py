@@ -69,11 +69,9 @@ class HorvitzThompson:
         """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
         if self.on == "change":
             return work
-        step_size, reach, divisor, *rest = work
-        divisor = divisor * facts.num_agents * cohort.prob
-        if facts.weight is None:
-            return Work(step_size, reach, divisor, *rest)
-        return Work(facts.weighed(step_size / divisor, cohort.agents), reach, 1, *rest)
+        scale = None if facts.weight is None else facts.weight[cohort.agents]
+        step_size, divide, _, _, *rest = work
+        return Work(step_size, divide, cohort.prob, scale, *rest)
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) c_k / p_k in units of 1: what every agent stands for."""
@@ -96,7 +94,7 @@ class HorvitzThompson:
         weight = facts.num_agents * cohort.prob
         if self.on == "change":
             weight = facts.weighed(np.ones(cohort.agents.size), cohort.agents)
-        reach = (opened.work.reach / weight)[place]
+        reach = (opened.work.reach(cohort.agents, facts) / weight)[place]
         return step, state, Evidence(updates.score, trained_changes(updates, facts), reach)
 
 

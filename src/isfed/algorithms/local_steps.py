@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,22 +57,15 @@ class LocalSteps:
         """How agents step that take the problem's E_k steps; made once, which saves time."""
         return Local(prox=self.prox, full_batch=self.full_batch)
 
-    def steps_of(self, agents: np.ndarray, facts: Facts) -> Any:
-        """How many steps each of these agents is asked for, (n,) or one for all."""
-        return facts.local_steps[agents] if self.local_steps is None else self.local_steps
-
     def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
         """What is asked of each agent of a cohort."""
-        step_size, steps = self.at(round_index), self.steps_of(cohort.agents, facts)
         local = self.plain
         if self.local_steps is not None or cohort.has_model:
-            local = Local(
-                steps=np.full(cohort.agents.size, steps, np.int64), prox=self.prox,
-                full_batch=self.full_batch, sent=cohort.has_model,
-            )  # fmt: skip
-        if self.divide_by_steps:
-            return Work(step_size, step_size, steps, local)
-        return Work(step_size, step_size * steps, 1, local)
+            steps = None
+            if self.local_steps is not None:
+                steps = np.full(cohort.agents.size, self.local_steps, np.int64)
+            local = replace(local, steps=steps, sent=cohort.has_model)
+        return Work(self.at(round_index), self.divide_by_steps, local=local)
 
     def rules(self, num_agents: int, reports: Policy) -> Rules:
         """What every agent is told before the first round."""

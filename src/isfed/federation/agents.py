@@ -200,7 +200,8 @@ class AddressedAgents:
 
     def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
         """The turns of a cohort from the model that it is sent; of those that answer."""
-        who, step, local, place = cohort.agents, work.step(cohort.agents.size), work.local, EVERY
+        who, local, place = cohort.agents, work.local, EVERY
+        step = work.step(who, self.facts())
         if self.clock.drop > 0.0:
             here = self.answers(who, round_index)
             if not here.all():

@@ -149,28 +149,43 @@ class Work(NamedTuple):
     """What is asked of each agent of a cohort.
 
     step_size: mu, one for all, or (n,) one for each.
-    reach: the size of all local steps together before any weight, one for all or (n,).
-    divisor: what the step size is divided by for one local step, one for all or (n,).
+    divide: whether every agent divides its step by its number of local steps, as in eq. (8).
+    prob: (n,) p_k where every agent divides its step by K p_k too; None where the cloud weighs.
+    scale: (n,) what every step is multiplied by; None for 1.
     local: how the agents step.
     also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
     extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
     """
 
     step_size: Any
-    reach: Any
-    divisor: Any = 1
+    divide: bool = False
+    prob: np.ndarray | None = None
+    scale: np.ndarray | None = None
     local: Local = PLAIN_LOCAL
     also: frozenset[str] = NOTHING_MORE
     extra: Mapping[str, int] = NO_MESSAGES
 
-    def step(self, count: int) -> np.ndarray:
-        """(n,) the size of a local step of each agent."""
-        step = self.step_size / self.divisor
+    def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) how many local steps each agent takes."""
+        return facts.local_steps[agents] if self.local.steps is None else self.local.steps
+
+    def step(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) the size of a local step of each agent, eq. (8)."""
+        divisor: Any = self.steps(agents, facts) if self.divide else 1
+        if self.prob is not None:
+            divisor = divisor * facts.num_agents * self.prob
+        step = self.step_size / divisor
+        if self.scale is not None:
+            step = step * self.scale
         if isinstance(step, np.ndarray):
             return step
-        out = np.empty(count)
+        out = np.empty(agents.size)
         out.fill(step)
         return out
+
+    def reach(self, agents: np.ndarray, facts: Facts) -> Any:
+        """The size of all local steps together before any weight, one for all or (n,)."""
+        return self.step_size if self.divide else self.step_size * self.steps(agents, facts)
 
 
 class Updates(NamedTuple):

@@ -152,9 +152,9 @@ def _control_steps(task, plan, params, shift, agent, step, tables, memory, scrat
 def _control_turn(task, control, params, shift, agent, prob, tables, memory, scratch):
     """A turn whose innovation is left in scratch.local; returns what the agent reports."""
     plan, turn = control.plan, control.plan.turn
-    weight = 1.0 / ((task.offsets.size - 1) * prob)
-    reach = turn.step_size * (1.0 if turn.on_change else weight)
-    step = reach / (task.local_steps[agent] if turn.divide_by_steps else 1)
+    weight = 1.0 if turn.on_change else 1.0 / ((task.offsets.size - 1) * prob)
+    reach = turn.step_size * weight
+    step = turn.step_size / (task.local_steps[agent] if turn.divide_by_steps else 1) * weight
     if plan.rule.kind == DRIFT:
         write_correction(plan.rule, control.reference, agent, scratch.correction)
     report = _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch)
