@@ -1,12 +1,30 @@
-"""Theory that computes: constants, bounds, exact variances, predicted gain, a certificate."""
+"""Theory that computes: constants, bounds, exact variances, predicted gain, a certificate.
 
-from isfed.theory.bound import Bound, Rule, TheoryError
-from isfed.theory.certificate import Certificate, certify
-from isfed.theory.constants import Constants
-from isfed.theory.diagnosis import Diagnosis, diagnose
-from isfed.theory.prediction import Prediction, predict
-from isfed.theory.variance import Variance, gradient_variance
-from isfed.theory.ways import Ways, compare_ways
+A name is looked up where it lives when it is first used: a simulation needs step-size limits alone.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isfed.theory.bound import Bound, Rule, TheoryError
+    from isfed.theory.certificate import Certificate, certify
+    from isfed.theory.constants import Constants
+    from isfed.theory.diagnosis import Diagnosis, diagnose
+    from isfed.theory.prediction import Prediction, predict
+    from isfed.theory.variance import Variance, gradient_variance
+    from isfed.theory.ways import Ways, compare_ways
+
+_NAMES = {
+    "bound": ("Bound", "Rule", "TheoryError"),
+    "certificate": ("Certificate", "certify"),
+    "constants": ("Constants",),
+    "diagnosis": ("Diagnosis", "diagnose"),
+    "prediction": ("Prediction", "predict"),
+    "variance": ("Variance", "gradient_variance"),
+    "ways": ("Ways", "compare_ways"),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Bound",
@@ -24,3 +42,15 @@ __all__ = [
     "gradient_variance",
     "predict",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next use finds it without asking here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

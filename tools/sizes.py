@@ -1,0 +1,115 @@
+"""How large the house is: lines, modules, what one call enters, names defined twice.
+
+python tools/sizes.py [REVISION ...] prints one column for the working tree and one for each
+revision, which is checked out beside it for a moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SIMULATE = """
+import sys
+count = lambda: sum(name.startswith("isfed.") for name in sys.modules)
+from isfed import PAPER, ISFedAvg
+problem, method = PAPER.make(), ISFedAvg(step_size=0.01, num_active=6)
+before = count()
+import isfed
+isfed.simulate(problem, method, rounds=2, engine={engine!r})
+print(f"{{count() - before}} of {{count()}}")
+"""
+COMPARE = """
+import sys
+from isfed.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print(sum(name.startswith("isfed.") for name in sys.modules), file=sys.stderr)
+"""
+TABLE_ROWS = 120
+
+
+def sources(tree: Path) -> dict[Path, ast.Module]:
+    """The modules of the package, parsed."""
+    package = tree / "src" / "isfed"
+    return {path: ast.parse(path.read_bytes()) for path in sorted(package.rglob("*.py"))}
+
+
+def twice(modules: dict[Path, ast.Module]) -> list[str]:
+    """Public functions and classes that more than one module defines."""
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+    names = Counter(
+        node.name
+        for tree in modules.values()
+        for node in tree.body
+        if isinstance(node, kinds) and not node.name.startswith("_")
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def entered(tree: Path, code: str, *words: str) -> str:
+    """The last line that some code prints in a process of its own, with that tree's package."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return lines[-1] if lines else "?"
+
+
+def compared(tree: Path) -> str:
+    """How many modules `isfed compare` has loaded when it ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "table.csv"
+        rows = [f"{i % 6},{i % 7},{i % 11},{i % 7 + i % 11}" for i in range(TABLE_ROWS)]
+        table.write_text("\n".join(["who,a,b,y", *rows]), encoding="utf-8")
+        words = ["compare", str(table), "--agent", "who", "--target", "y", "--rounds", "20"]
+        return entered(tree, COMPARE, *words, "--out", f"{folder}/out")
+
+
+def sizes(tree: Path) -> dict[str, str]:
+    """All figures of one tree."""
+    modules = sources(tree)
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
+    method = [path for path in modules if path.name == "isfedavg.py"]
+    double = twice(modules)
+    return {
+        "lines of src": f"{sum(lines.values()):,}",
+        "modules": str(len(modules)),
+        "lines of isfedavg.py": str(sum(lines[path] for path in method)),
+        "longest module": f"{max(lines.values())}",
+        "modules entered by simulate, kernel": entered(tree, SIMULATE.format(engine="kernel")),
+        "modules entered by simulate, agents": entered(tree, SIMULATE.format(engine="agents")),
+        "modules entered by compare": compared(tree),
+        "public names defined twice": f"{len(double)} {' '.join(double[:3])}".strip(),
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("revisions", nargs="*", help="older states to compare with")
+    given = parser.parse_args().revisions
+    columns = {"working tree": sizes(ROOT)}
+    for revision in given:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = subprocess.run(
+                ["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True
+            )
+            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+            columns[revision] = sizes(Path(folder))
+    print(f"{'':38s}" + "".join(f"{name:>26s}" for name in columns))
+    for row in columns["working tree"]:
+        print(f"{row:38s}" + "".join(f"{column[row]:>26s}" for column in columns.values()))
+
+
+if __name__ == "__main__":
+    main()
