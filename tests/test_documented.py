@@ -15,7 +15,7 @@ import pytest
 
 import isfed
 
-ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): \S", re.M)
+ENTRY = re.compile(r"^(?: {4})?(\*{0,2}\w+(?:, \w+)*): \S", re.M)
 OPTIONAL = {"isfed.torch": "torch", "isfed.flower": "flwr"}
 ROOMS = ("isfed", "isfed.theory", "isfed.datasets", "isfed.experiments", *OPTIONAL)
 

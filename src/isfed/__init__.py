@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
     from isfed.algorithms.around import Scheduled
+    from isfed.algorithms.by_score import ByScore
     from isfed.algorithms.clustered import ClusteredSampling
+    from isfed.algorithms.control_variates import ControlVariates
     from isfed.algorithms.cooperative import (
         CooperativeSGD,
         DecentralisedSGD,
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
         FullySynchronousSGD,
         PeriodicAveraging,
     )
+    from isfed.algorithms.estimators import HorvitzThompson, InverseResponse, Mean
     from isfed.algorithms.fedasync import FedAsync
     from isfed.algorithms.fedavg_schemes import FedAvgScheme
     from isfed.algorithms.fedcs import FedCS
+    from isfed.algorithms.federated import Add, Estimator, Evidence, Federated, Sampler, Server
     from isfed.algorithms.fedprox import FedProx
     from isfed.algorithms.fedvarp import FedVARP
     from isfed.algorithms.folb import FOLB
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.importance import importance
     from isfed.algorithms.local_gd import LocalGD
     from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
+    from isfed.algorithms.local_steps import LocalSteps
     from isfed.algorithms.mocha import Mocha
     from isfed.algorithms.momentum import MomentumSGD
     from isfed.algorithms.power_of_choice import PowerOfChoice
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from isfed.federation.clock import Clock
     from isfed.federation.cloud import Cloud, Selection
     from isfed.federation.correction import Correction
+    from isfed.federation.messages import Cohort, Facts, Updates, Work
     from isfed.problems import (
         EQUAL,
         OUTLIERS,
@@ -87,6 +93,12 @@ if TYPE_CHECKING:
 
 # Where the public names live; a test holds this table, the imports above and __all__ together.
 _NAMES = {
+    "algorithms.by_score": ("ByScore",),
+    "algorithms.control_variates": ("ControlVariates",),
+    "algorithms.estimators": ("HorvitzThompson", "InverseResponse", "Mean",),
+    "algorithms.federated": ("Add", "Estimator", "Evidence", "Federated", "Sampler", "Server",),
+    "algorithms.local_steps": ("LocalSteps",),
+    "federation.messages": ("Cohort", "Facts", "Updates", "Work",),
     "algorithms.algorithm": ("Algorithm", "Method", "ModelState"),
     "federation.agents": ("Agents", "Local", "Turns", "Uploads"),
     "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
@@ -177,14 +189,18 @@ __all__ = [
     "PAPER",
     "SCAFFOLD",
     "AdaptiveTau",
+    "Add",
     "Agent",
     "Agents",
     "AgnosticFL",
     "Algorithm",
+    "ByScore",
     "Clock",
     "Cloud",
     "ClusteredSampling",
+    "Cohort",
     "Columns",
+    "ControlVariates",
     "CooperativeSGD",
     "Correction",
     "Current",
@@ -194,6 +210,9 @@ __all__ = [
     "DivergenceError",
     "DynamicFedAvg",
     "ElasticAveraging",
+    "Estimator",
+    "Evidence",
+    "Facts",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
@@ -203,6 +222,7 @@ __all__ = [
     "FedProx",
     "FedVARP",
     "FedYogi",
+    "Federated",
     "FederatedClassifier",
     "FederatedData",
     "FederatedRegressor",
@@ -210,16 +230,20 @@ __all__ = [
     "HartleyRao",
     "HierFAVG",
     "History",
+    "HorvitzThompson",
     "Huber",
     "HybridFL",
     "ISFedAvg",
+    "InverseResponse",
     "LeastSquares",
     "Local",
     "LocalGD",
     "LocalPivotal",
     "LocalSGD",
+    "LocalSteps",
     "Logistic",
     "Loss",
+    "Mean",
     "Measure",
     "Memory",
     "Method",
@@ -241,10 +265,12 @@ __all__ = [
     "Rules",
     "Running",
     "Sampford",
+    "Sampler",
     "Scheduled",
     "Score",
     "Selection",
     "Served",
+    "Server",
     "ServerMomentum",
     "Softmax",
     "Spread",
@@ -255,9 +281,11 @@ __all__ = [
     "Systematic",
     "Turns",
     "Uniform",
+    "Updates",
     "Upload",
     "Uploads",
     "WithReplacement",
+    "Work",
     "__version__",
     "certify",
     "diagnose",

@@ -9,6 +9,8 @@ from page_blocks import run_page
 from isfed import load_results
 from isfed.base.imports import import_named
 from isfed.experiments.registry import DESIGNS, METHODS, POLICIES
+from isfed.federation.compiled_agents import CompiledAgents
+from isfed.federation.messages import Facts, Updates
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +109,22 @@ def test_the_command_runs_a_policy_that_a_file_names(page):
     )
     history = page["simulate"](page["problem"], algorithm, rounds=200, repetitions=5)
     np.testing.assert_array_equal(results["smoothed"].msd, history.msd.mean(axis=0))
+
+
+def test_the_sampler_hears_everybody_once_a_pass(page):
+    problem, method = page["problem"], page["passes"]
+    agents = CompiledAgents(problem, method.rules(30), seed=0, repetition=0)
+    state, heard = method.start(agents, np.zeros(problem.num_params)), []
+    for i in range(12):
+        state, info = method.step(state, agents, i)
+        heard.append(info.cohort.agents)
+    for one_pass in (heard[:6], heard[6:]):
+        assert sorted(np.concatenate(one_pass)) == list(range(30))
+
+
+def test_the_estimator_cuts_what_is_longer_than_the_median(page):
+    change = np.array([[3.0, 4.0], [0.6, 0.8], [0.0, 100.0]])
+    updates = Updates(slice(None), change, np.zeros(3), np.zeros((3, 4)), np.zeros((3, 0)))
+    facts = Facts(3, 2, 2, None, np.ones(3), np.ones(3), np.ones(3))
+    step, _, _ = page["Clipped"]().combine((), None, updates, facts)
+    np.testing.assert_allclose(step, np.array([[3.0, 4.0], [0.6, 0.8], [0.0, 5.0]]).mean(axis=0))

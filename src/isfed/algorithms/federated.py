@@ -177,6 +177,27 @@ class Federated:
     def __post_init__(self) -> None:
         check_fit(self)
 
+    @property
+    def federated(self) -> Federated:
+        """Itself: a method that is made of parts has its parts here."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """The parts by their classes; the plain server goes without saying."""
+        parts = (self.sampler, self.estimator, self.server)
+        return ", ".join(type(part).__name__ for part in parts if not isinstance(part, Add))
+
+    @property
+    def num_active(self) -> int:
+        """L."""
+        return self.sampler.num_active
+
+    @property
+    def step_size(self) -> Any:
+        """mu, of the first round if it changes."""
+        return self.local.at(0)
+
     def facts(self, agents: Agents) -> Facts:
         """What the cloud knows of its agents."""
         return agents.facts(self.client_weights)
@@ -238,6 +259,10 @@ class Federated:
         opened = self.open(state, agents, round_index)
         updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
         return self.close(state, self.facts(agents), opened, updates, round_index)
+
+    def round(self, state: State, agents: Agents, round_index: int) -> State:
+        """The state after a round."""
+        return self.step(state, agents, round_index)[0]
 
     def model(self, state: State) -> np.ndarray:
         """The model that a state stands for."""
