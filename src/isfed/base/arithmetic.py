@@ -6,7 +6,7 @@ a step must not depend on that, so here every sum has one order, whatever the ma
 
 Products use fused multiply-adds, which IEEE 754 defines: without such an instruction the system's
 library computes the same number. Functions like `exp` are those of that library, one number at a
-time; a loop in Python over the functions of `math` gives the same bits in five times the time.
+time; a loop in Python over those of `math` takes eight times as long for 300 numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _fma_in_python(a, b, c):
     return float(Fraction(a) * Fraction(b) + Fraction(c)) if math.isfinite(plain) else plain
 
 
-_fused: Any = _fma_in_python if config.DISABLE_JIT else intrinsic(_fma)
+_COMPILES = not config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue]
+_fused: Any = intrinsic(_fma) if _COMPILES else _fma_in_python
 
 
 @inlined
