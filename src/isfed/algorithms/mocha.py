@@ -179,7 +179,7 @@ class Mocha(Method):
 
     def models(self, state: MochaState) -> np.ndarray:
         """(K, M) the agents' models: W = B Sigma / lambda."""
-        return product(state.relations, state.shared) / self.penalty
+        return product(state.shared.T, state.relations).T.copy() / self.penalty
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models."""
