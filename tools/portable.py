@@ -133,13 +133,13 @@ def hashes() -> dict[str, str]:
     found["clock"] = hashed(*speeds, *times)
     for title, problem in problems().items():
         found[f"data, {title}"] = hashed(problem.data.features, problem.data.targets)
+        costs: Any = Costs(problem.num_params, 1)
         for name, method in methods():
             run = simulate(
                 problem, method, rounds=ROUNDS, repetitions=2, seed=5, engine="agents",
-                clock=clock, measure=Costs(problem.num_params, 1),
+                clock=clock, measure=costs,
             )  # fmt: skip
-            costs = [run.measured[key] for key in sorted(run.measured)]
-            found[f"{name}, {title}"] = hashed(run.params, *costs)
+            found[f"{name}, {title}"] = hashed(run.params, *run.measured.values())
     return found
 
 

@@ -85,12 +85,17 @@ def test_any_layout_and_kind_of_number_will_do():
         arithmetic.product(rows, rows)
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "log1p", "acos"])
-def test_functions_are_those_of_the_systems_library(name):
+@pytest.mark.parametrize(
+    ("ours", "systems"),
+    [
+        (arithmetic.exp, math.exp), (arithmetic.log, math.log), (arithmetic.log1p, math.log1p),
+        (arithmetic.arccos, math.acos),
+    ],
+)  # fmt: skip
+def test_functions_are_those_of_the_systems_library(ours, systems):
     values = RNG.random((5, 40))
-    found = getattr(arithmetic, {"acos": "arccos"}.get(name, name))(values)
-    literal = [[getattr(math, name)(value) for value in row] for row in values.tolist()]
-    np.testing.assert_array_equal(found, literal)
+    literal = [[systems(value) for value in row] for row in values.tolist()]
+    np.testing.assert_array_equal(ours(values), literal)
 
 
 def test_powers_are_those_of_the_systems_library():
@@ -114,6 +119,22 @@ def test_singular_vectors_are_those_of_lapack(shape, dependent):
     np.testing.assert_allclose(np.sort(values)[::-1], expected, atol=1e-13 * largest)
     root, literal = (vectors.T * values) @ vectors, (left * expected) @ left.T
     np.testing.assert_allclose(root, literal, atol=1e-13 * largest)
+
+
+def test_the_same_bits_without_compiling():
+    code = (
+        "import numpy as np; from isfed.base.arithmetic import product, weighted_sum;"
+        "x = np.random.default_rng(3).standard_normal((9, 9));"
+        "print(product(x, x[:, :3]).tobytes().hex(), weighted_sum(x[0], x).tobytes().hex())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "NUMBA_DISABLE_JIT": flag},
+            capture_output=True, text=True, check=True,
+        )
+        for flag in "01"
+    ]  # fmt: skip
+    assert runs[0].stdout == runs[1].stdout
 
 
 def test_numba_is_told_to_leave_other_libraries_alone():

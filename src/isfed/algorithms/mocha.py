@@ -179,7 +179,9 @@ class Mocha(Method):
 
     def models(self, state: MochaState) -> np.ndarray:
         """(K, M) the agents' models: W = B Sigma / lambda."""
-        return product(state.relations, state.shared) / self.penalty
+        # Rows of Sigma are long, which is faster than to multiply by the short ones of B'.
+        columns = product(state.shared.T, state.relations)
+        return np.divide(columns.T, self.penalty, order="C")
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models."""

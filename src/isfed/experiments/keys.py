@@ -62,7 +62,7 @@ def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Ar
 
     >>> from isfed import FedAvg
     >>> list(arguments(FedAvg))
-    ['step_size', 'num_active', 'divide_by_steps', 'client_weights']
+    ['step_size', 'num_active', 'divide_by_steps', 'client_weights', 'full_batch']
     """
     hints = get_type_hints(factory)
     found = {}

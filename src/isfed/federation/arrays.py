@@ -189,7 +189,8 @@ def row_losses(problem: Problem, rows: np.ndarray, params: np.ndarray) -> np.nda
                 params, data.features[row : row + 1], data.targets[row : row + 1]
             )[0]
         return found
-    borders = np.stack([rows, rows + 1], axis=1).reshape(-1)  # as if each were an agent's only one
-    places = 2 * np.arange(rows.size)
+    borders = rows.repeat(2)  # as if each example were the only one of an agent
+    borders[1::2] += 1
+    places = np.arange(0, borders.size, 2)
     risks(loss.compiled, data.features, data.targets, borders, places, params[None], found)
     return found
