@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.local_steps import LocalSteps
     from isfed.algorithms.mocha import Mocha
     from isfed.algorithms.momentum import MomentumSGD
+    from isfed.algorithms.passes import Passes
     from isfed.algorithms.power_of_choice import PowerOfChoice
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
@@ -98,6 +99,7 @@ _NAMES = {
     "algorithms.estimators": ("HorvitzThompson", "InverseResponse", "Mean",),
     "algorithms.federated": ("Add", "Estimator", "Evidence", "Federated", "Sampler", "Server",),
     "algorithms.local_steps": ("LocalSteps",),
+    "algorithms.passes": ("Passes",),
     "federation.messages": ("Cohort", "Facts", "Updates", "Work",),
     "algorithms.algorithm": ("Algorithm", "Method", "ModelState"),
     "federation.agents": ("Agents", "Local", "Turns", "Uploads"),
@@ -252,6 +254,7 @@ __all__ = [
     "MomentumSGD",
     "NoOptimumError",
     "Oracle",
+    "Passes",
     "PeriodicAveraging",
     "Poisson",
     "Policy",

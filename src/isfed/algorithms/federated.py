@@ -337,11 +337,3 @@ class Composed:
     def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
         """(K,) p_k of the next round, before any cap; empty for a sampler without."""
         return self.federated.agent_prob(state, num_agents)
-
-
-def run_round(method: Any, state: Any, agents: Agents, round_index: int) -> tuple[Any, Info | None]:
-    """One round of any method; `Info` for those that are compositions."""
-    federated = getattr(method, "federated", None)
-    if federated is None:
-        return method.round(state, agents, round_index), None
-    return federated.step(state, agents, round_index)
