@@ -162,11 +162,11 @@ def test_a_hessian_that_cannot_be_used_leaves_it_to_gradients(monkeypatch):
         newton_module, "_descend",
         lambda risk, start: made.append((risk, descend(risk, start))) or made[-1][1],
     )  # fmt: skip
-    try:
-        found = HARD["logistic plain"]().optimum
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-    except NoOptimumError as error:
-        assert "the gradient is still" in str(error)
+    again = HARD["logistic plain"]()
+    if again.has_optimum:
+        np.testing.assert_allclose(again.optimum, expected, rtol=1e-6)
+    else:
+        assert "the gradient is still" in str(again.no_optimum)
     risk, place = made[0]
     np.testing.assert_allclose(risk.params(place).ravel(), expected, rtol=1e-5)
     first = np.linalg.norm(risk.raw_gradient(risk.zero()))
