@@ -244,8 +244,8 @@ CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.
 # Protocols, records that methods and agents hand to each other, errors, and what takes nothing.
 NOT_CALLED = {
     "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History", "Local",
-    "ModelState", "Results", "Selection", "Turns", "Upload", "Uploads", "Score", "DivergenceError",
-    "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
+    "ModelState", "Results", "Selection", "Server", "Turns", "Upload", "Uploads", "Score",
+    "DivergenceError", "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
 }  # fmt: skip
 
 for public in sorted(set(isfed.__all__) - {name.split(".")[0] for name in CALLS} - NOT_CALLED):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.adaptive_tau import AdaptiveTau
     from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
-    from isfed.algorithms.around import Scheduled
+    from isfed.algorithms.around import Scheduled, Served
     from isfed.algorithms.clustered import ClusteredSampling
     from isfed.algorithms.cooperative import (
         CooperativeSGD,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.fedasync import FedAsync
     from isfed.algorithms.fedavg_schemes import FedAvgScheme
     from isfed.algorithms.fedcs import FedCS
+    from isfed.algorithms.federated import Add, Server
     from isfed.algorithms.fedprox import FedProx
     from isfed.algorithms.fedvarp import FedVARP
     from isfed.algorithms.folb import FOLB
@@ -40,7 +41,14 @@ if TYPE_CHECKING:
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
     from isfed.algorithms.scaffold import SCAFFOLD
-    from isfed.algorithms.server import FedAdagrad, FedAdam, FedYogi, Served, ServerMomentum
+    from isfed.algorithms.server import (
+        Average,
+        FedAdagrad,
+        FedAdam,
+        FedYogi,
+        LookAhead,
+        ServerMomentum,
+    )
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
@@ -93,7 +101,7 @@ _NAMES = {
     "algorithms.adaptive_tau": ("AdaptiveTau",),
     "algorithms.agnostic": ("AgnosticFL",),
     "algorithms.clustered": ("ClusteredSampling",),
-    "algorithms.around": ("Scheduled",),
+    "algorithms.around": ("Scheduled", "Served"),
     "algorithms.cooperative": (
         "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
         "PeriodicAveraging",
@@ -102,6 +110,7 @@ _NAMES = {
     "algorithms.fedavg_schemes": ("FedAvgScheme",),
     "algorithms.fedcs": ("FedCS",),
     "algorithms.fedprox": ("FedProx",),
+    "algorithms.federated": ("Add", "Server"),
     "algorithms.fedvarp": ("FedVARP",),
     "algorithms.folb": ("FOLB",),
     "algorithms.hierfavg": ("HierFAVG",),
@@ -119,7 +128,9 @@ _NAMES = {
     ),
     "algorithms.restarted": ("RestartedSGD",),
     "algorithms.scaffold": ("SCAFFOLD",),
-    "algorithms.server": ("FedAdagrad", "FedAdam", "FedYogi", "Served", "ServerMomentum"),
+    "algorithms.server": (
+        "Average", "FedAdagrad", "FedAdam", "FedYogi", "LookAhead", "ServerMomentum",
+    ),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),
@@ -177,10 +188,12 @@ __all__ = [
     "PAPER",
     "SCAFFOLD",
     "AdaptiveTau",
+    "Add",
     "Agent",
     "Agents",
     "AgnosticFL",
     "Algorithm",
+    "Average",
     "Clock",
     "Cloud",
     "ClusteredSampling",
@@ -219,6 +232,7 @@ __all__ = [
     "LocalPivotal",
     "LocalSGD",
     "Logistic",
+    "LookAhead",
     "Loss",
     "Measure",
     "Memory",
@@ -245,6 +259,7 @@ __all__ = [
     "Score",
     "Selection",
     "Served",
+    "Server",
     "ServerMomentum",
     "Softmax",
     "Spread",

@@ -247,9 +247,9 @@ def test_an_optimizer_of_pytorch_in_the_cloud_is_that_optimizer():
     updates = RNG.standard_normal((4, 6))
     model = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
     optimizer = torch.optim.Adam([model], lr=0.05)
-    params, memory = np.zeros(6), algorithm.server.start(6)
+    params, memory = np.zeros(6), algorithm.server.init(np.zeros(6))
     for update in updates:
-        params, memory = algorithm.server.step(memory, params, update)
+        params, memory = algorithm.server.move(memory, params, update)
         model.grad = torch.tensor(-update)
         optimizer.step()
         np.testing.assert_array_equal(params, model.detach().numpy())

@@ -118,8 +118,8 @@ class Estimator(Protocol):
 class Server(Protocol):
     """What the cloud sends, how its model moves, and which model it shows."""
 
-    def init(self, params: np.ndarray) -> Any:
-        """The state before the first round, from the trained part of the model."""
+    def init(self, params: np.ndarray, rounds_per_pass: float) -> Any:
+        """The state before the first round, from the trained part of the model and from K / L."""
         ...
 
     def send(self, state: Any, params: np.ndarray) -> np.ndarray:
@@ -127,7 +127,10 @@ class Server(Protocol):
         ...
 
     def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        """(M',) the trained part of the model after a step, and the new state."""
+        """(M',) the trained part of the model after a step, and the new state.
+
+        The step is relative to the model that was sent.
+        """
         ...
 
     def show(self, state: Any, params: np.ndarray) -> np.ndarray:
@@ -139,7 +142,7 @@ class Server(Protocol):
 class Add:
     """The plain server: it sends and shows its model, and adds the step to it."""
 
-    def init(self, params: np.ndarray) -> tuple[()]:
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
         """Nothing is kept."""
         return ()
 
@@ -196,22 +199,24 @@ class Federated:
         """The state before the first round."""
         facts = self.facts(agents)
         trained = params[: facts.num_trained]
+        num_active = getattr(self.sampler, "num_active", facts.num_agents)
         return State(
             params.copy(),
             self.sampler.init(facts, agents, params),
             self.estimator.init(facts, trained),
-            self.server.init(trained),
+            self.server.init(trained, facts.num_agents / num_active),
         )
 
     def open(self, state: State, agents: Agents, round_index: int) -> Opened:
         """Draw a cohort and say what is asked of it; may ask agents and wait for them."""
         facts = self.facts(agents)
+        sent = self.server.send(state.server, state.params)
         cohort, sampler = self.sampler.draw(
-            state.sampler, facts, agents, state.params, round_index
+            state.sampler, facts, agents, sent, round_index
         )  # eq. (4)
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
-        return Opened(cohort, self.server.send(state.server, state.params), work, sampler)
+        return Opened(cohort, sent, work, sampler)
 
     def close(
         self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int
@@ -238,6 +243,10 @@ class Federated:
         opened = self.open(state, agents, round_index)
         updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
         return self.close(state, self.facts(agents), opened, updates, round_index)
+
+    def round(self, state: State, agents: Agents, round_index: int) -> State:
+        """One round, without what can be looked at."""
+        return self.step(state, agents, round_index)[0]
 
     def model(self, state: State) -> np.ndarray:
         """The model that a state stands for."""
@@ -303,7 +312,7 @@ class Composed:
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """One round."""
-        return self.federated.step(state, agents, round_index)[0]
+        return self.federated.round(state, agents, round_index)
 
     def model(self, state: Any) -> np.ndarray:
         """The model that a state stands for."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.checks import is_number
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Local
 from isfed.federation.messages import Cohort, Facts, Work
@@ -49,8 +50,7 @@ class LocalSteps:
 
     def at(self, round_index: int) -> float:
         """The step size of a round."""
-        step: Any = self.step_size
-        return step(round_index) if callable(step) else step
+        return step_at(self.step_size, round_index)
 
     @cached_property
     def plain(self) -> Local:
@@ -83,6 +83,19 @@ class LocalSteps:
             agents=reports,
             divide_by_steps=self.divide_by_steps,
         )
+
+
+def step_at(step_size: Any, round_index: int) -> Any:
+    """The step size of a round, from a number or from a schedule."""
+    if not callable(step_size):
+        return step_size
+    step: Any = step_size(round_index)
+    if not (is_number(step) and step > 0.0):
+        raise ValueError(
+            f"the schedule gives step_size={step!r} for round {round_index}; it must be a "
+            "positive number in every round"
+        )
+    return float(step)
 
 
 def has_fixed_size(design: Design) -> bool:
