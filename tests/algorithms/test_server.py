@@ -14,6 +14,7 @@ from isfed import (
     FedAdam,
     FedAvg,
     FedYogi,
+    HartleyRao,
     ISFedAvg,
     LookAhead,
     Memory,
@@ -23,9 +24,11 @@ from isfed import (
     Served,
     ServerMomentum,
     Turns,
+    Uniform,
     certify,
     simulate,
 )
+from isfed.algorithms.by_score import ByScore
 from isfed.algorithms.server import BLOCKS, as_server
 from isfed.experiments.registry import METHODS, method_keys
 from isfed.federation.compiled_agents import CompiledAgents
@@ -382,3 +385,22 @@ def test_what_cannot_be_is_said():
         FedAdagrad(tau=0)
     with pytest.raises(ValueError, match="momentum=1 must be"):
         ServerMomentum(momentum=1)
+
+
+def test_a_sampler_asks_at_the_model_that_is_sent():
+    """Agents that were asked for their losses have that model already, and it is not sent again."""
+    asked = []
+
+    class Asking(ByScore):
+        def draw(self, state, facts, agents, params, round_index):
+            asked.append(params)
+            return super().draw(state, facts, agents, params, round_index)
+
+    method = Served(FEDAVG, LookAhead(ServerMomentum())).federated
+    method = replace(method, sampler=Asking(6, Uniform(), HartleyRao()))
+    agents = make_run(FEDAVG).agents[0]
+    state = method.start(agents, np.zeros(PROBLEM.num_params))
+    for i in range(3):
+        assert method.open(state, agents, i).sent is asked[-1]
+        state = method.round(state, agents, i)
+    assert not np.array_equal(asked[-1], state.params)
