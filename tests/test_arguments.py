@@ -124,6 +124,15 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "Oracle": (isfed.Oracle, {}, {"floor": "share"}),
     "Correction": (isfed.Correction, {"kind": "drift"}, {"kind": "word", "gain": "share",
                                                          "unseen": "word"}),
+    "Federated": (isfed.Federated, {"sampler": isfed.ByScore(2), "local": isfed.LocalSteps(0.1),
+                                    "estimator": isfed.Mean()}, {
+        "sampler": "object", "local": "object", "estimator": "object", "server": "object",
+        "client_weights": "word"}),
+    "ControlVariates": (isfed.ControlVariates, {
+        "correction": isfed.Correction("drift"), "agents": Memory(),
+        "example_design": isfed.Deville()}, {
+        "correction": "object", "agents": "object", "example_design": "object", "on": "word"}),
+    "InverseResponse": (isfed.InverseResponse, {"inner": isfed.Mean()}, {"inner": "object"}),
     "Clock": (isfed.Clock, {}, {"rate": "range", "upload": "range", "download": "range",
                                 "latency": "amount", "jitter": "amount", "drop": "share"}),
     "Columns": (Columns, {"agent": "a", "target": "t"}, {
@@ -244,8 +253,9 @@ CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.
 # Protocols, records that methods and agents hand to each other, errors, and what takes nothing.
 NOT_CALLED = {
     "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History", "Local",
-    "ModelState", "Results", "Selection", "Turns", "Upload", "Uploads", "Score", "DivergenceError",
-    "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
+    "ModelState", "Results", "Selection", "Server", "Turns", "Upload", "Uploads", "Score",
+    "DivergenceError", "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
+    "Cohort", "Estimator", "Evidence", "Facts", "Sampler", "Updates", "Work",
 }  # fmt: skip
 
 for public in sorted(set(isfed.__all__) - {name.split(".")[0] for name in CALLS} - NOT_CALLED):

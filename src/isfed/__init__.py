@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isfed.algorithms.adaptive_tau import AdaptiveTau
     from isfed.algorithms.agnostic import AgnosticFL
     from isfed.algorithms.algorithm import Algorithm, Method, ModelState
-    from isfed.algorithms.around import Scheduled
+    from isfed.algorithms.around import Scheduled, Served
     from isfed.algorithms.by_score import ByScore
     from isfed.algorithms.clustered import ClusteredSampling
     from isfed.algorithms.control_variates import ControlVariates
@@ -46,7 +46,14 @@ if TYPE_CHECKING:
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
     from isfed.algorithms.scaffold import SCAFFOLD
-    from isfed.algorithms.server import FedAdagrad, FedAdam, FedYogi, Served, ServerMomentum
+    from isfed.algorithms.server import (
+        Average,
+        FedAdagrad,
+        FedAdam,
+        FedYogi,
+        LookAhead,
+        ServerMomentum,
+    )
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
@@ -107,7 +114,7 @@ _NAMES = {
     "algorithms.adaptive_tau": ("AdaptiveTau",),
     "algorithms.agnostic": ("AgnosticFL",),
     "algorithms.clustered": ("ClusteredSampling",),
-    "algorithms.around": ("Scheduled",),
+    "algorithms.around": ("Scheduled", "Served"),
     "algorithms.cooperative": (
         "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
         "PeriodicAveraging",
@@ -133,7 +140,9 @@ _NAMES = {
     ),
     "algorithms.restarted": ("RestartedSGD",),
     "algorithms.scaffold": ("SCAFFOLD",),
-    "algorithms.server": ("FedAdagrad", "FedAdam", "FedYogi", "Served", "ServerMomentum"),
+    "algorithms.server": (
+        "Average", "FedAdagrad", "FedAdam", "FedYogi", "LookAhead", "ServerMomentum",
+    ),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),
@@ -196,6 +205,7 @@ __all__ = [
     "Agents",
     "AgnosticFL",
     "Algorithm",
+    "Average",
     "ByScore",
     "Clock",
     "Cloud",
@@ -244,6 +254,7 @@ __all__ = [
     "LocalSGD",
     "LocalSteps",
     "Logistic",
+    "LookAhead",
     "Loss",
     "Mean",
     "Measure",

@@ -73,6 +73,20 @@ def test_a_policy_that_returns_nonsense_is_named(page):
         table.refresh(np.array([1]), np.array([4.0]))
 
 
+def test_the_server_cuts_long_steps(page):
+    server = page["Calm"](most=1.5)
+    state, params = server.init(np.zeros(2), 4.0), np.zeros(2)
+    for step, cut in [((3.0, 4.0), 1.0), ((30.0, 40.0), 7.5 / 50.0), ((0.0, 0.0), 1.0)]:
+        moved, state = server.move(state, params, np.array(step))
+        np.testing.assert_allclose(moved - params, cut * np.array(step), rtol=1e-12)
+        params = moved
+    assert state.total[0] == 55.0
+    plain = page["simulate"](page["problem"], page["method"], rounds=2000, repetitions=2)
+    assert not np.array_equal(page["calm"].params, plain.params)
+    np.testing.assert_array_equal(page["calm"].uploads, plain.uploads)
+    assert page["both"].msd[:, -1].mean() < page["calm"].msd[:, -1].mean()
+
+
 def test_the_algorithm_counts_the_losses_it_asks_for(page):
     algorithm = page["WorstCandidates"](step_size=0.01, num_active=5, candidates=12)
     agents, objects = (

@@ -241,7 +241,7 @@ def test_a_lie_about_the_agreement_moves_the_gain_no_further_than_the_truth_coul
             "privacy",
         ),
         ({"agent_design": Spread()}, {}, "use e.g. Deville"),
-        ({"costs": [1.0] * 5}, {}, "costs are supported in simulations only"),
+        ({"costs": [1.0] * 5}, {}, "costs= works in simulations only"),
         ({"absences": "adjusted"}, {}, "Safety"),
     ],
 )

@@ -204,6 +204,7 @@ def test_a_checkpoint_of_another_job_is_refused():
         (ISFedAvg(step_size=0.1, num_active=1, agents=Oracle()), "oracle needs the solution"),
         (ISFedAvg(step_size=0.1, num_active=1, agents=Current()), "agents=current asks every"),
         (ISFedAvg(step_size=0.1, num_active=1, drift=0.1), r"drift=0\.1 moves the true model"),
+        (ISFedAvg(step_size=0.1, num_active=1, average=True), "average= works in simulations"),
     ],
 )
 def test_what_cannot_run_apart_is_refused(algorithm, message):

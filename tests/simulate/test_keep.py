@@ -64,6 +64,14 @@ def test_engines_keep_the_same_bits(problem):
     np.testing.assert_allclose(distance, kernel.msd, rtol=1e-12)  # every round, as the msd says
 
 
+def test_all_models_of_many_rounds_can_be_kept(problem):
+    """Every round ends a chunk, and chunks must not grow without end on that account."""
+    found = simulate(problem, ISFedAvg(**SOME), rounds=1500, keep=range(1501))
+    alone = simulate(problem, ISFedAvg(**SOME), rounds=1500)
+    np.testing.assert_array_equal(found.kept[:, -1], alone.params)
+    np.testing.assert_array_equal(found.msd, alone.msd)
+
+
 def test_nothing_is_kept_unless_asked_for(problem):
     found = simulate(problem, ISFedAvg(**SOME), rounds=3)
     assert found.kept_rounds.size == found.kept.size == 0

@@ -15,10 +15,12 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from isfed import (
+    Average,
     DivergenceError,
     FedAdam,
     FedAvg,
     FederatedData,
+    LookAhead,
     Problem,
     Scheduled,
     Served,
@@ -65,6 +67,7 @@ ALGORITHMS = {
         FedAdam(step_size=0.05),
     ),
     "Adam of PyTorch": Served(FEDAVG, TorchServer(partial(torch.optim.Adam, lr=0.05))),
+    "look-ahead Adam, averaged": Served(FEDAVG, Average(LookAhead(FedAdam(step_size=0.05)))),
 }
 
 
@@ -242,14 +245,38 @@ def test_a_server_optimizer_leaves_running_means_to_the_average():
     assert not np.array_equal(served[trained:], problem.loss.initial()[trained:])
 
 
+@pytest.mark.parametrize("window", ["half", "pass"])
+def test_an_average_is_of_what_is_trained_and_has_the_current_running_means(window, tmp_path):
+    make = lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
+    problem, options = make_problem(make), {"rounds": 6, "test": TEST, "every": 3}
+    kept = simulate(problem, FEDAVG, rounds=6, keep=range(7)).kept[0]
+    averaged = Served(FEDAVG, Average(window=window))
+    found = train(problem, averaged, folder=tmp_path, **options)
+    trained = problem.loss.worker.flat.trained
+    # Four agents, two of them in every round: K / L = 2.
+    weights = [0, 0, 0, 1 / 3, 1 / 3, 1 / 3]
+    if window == "pass":
+        weights = np.zeros(6)
+        for i in range(6):
+            weights *= 1 - 1 / min(2, 1 + i / 4)
+            weights[i] = 1 / min(2, 1 + i / 4)
+    np.testing.assert_allclose(found.params[:trained], weights @ kept[1:, :trained], rtol=1e-12)
+    np.testing.assert_array_equal(found.params[trained:], kept[-1, trained:])
+    assert not np.array_equal(kept[-1, trained:], kept[-2, trained:])
+    loaded = load_model(problem.loss, tmp_path / "last.safetensors")
+    np.testing.assert_allclose(loaded, found.params, rtol=1e-6)
+    measure = Evaluate(problem.loss, *TEST, every=3)
+    np.testing.assert_array_equal(found.loss[-1], measure(found.params[None])[0, 0])
+
+
 def test_an_optimizer_of_pytorch_in_the_cloud_is_that_optimizer():
     algorithm = ALGORITHMS["Adam of PyTorch"]
     updates = RNG.standard_normal((4, 6))
     model = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
     optimizer = torch.optim.Adam([model], lr=0.05)
-    params, memory = np.zeros(6), algorithm.server.start(6)
+    params, memory = np.zeros(6), algorithm.server.init(np.zeros(6))
     for update in updates:
-        params, memory = algorithm.server.step(memory, params, update)
+        params, memory = algorithm.server.move(memory, params, update)
         model.grad = torch.tensor(-update)
         optimizer.step()
         np.testing.assert_array_equal(params, model.detach().numpy())
@@ -388,8 +415,8 @@ def times(factor):
     return lambda outputs, y: factor * nn.functional.cross_entropy(outputs, y, reduction="none")
 
 
-def served(lr):
-    return Served(FEDAVG, TorchServer(lambda params: torch.optim.SGD(params, lr=lr)))
+def served(lr, around):
+    return Served(FEDAVG, around(TorchServer(lambda params: torch.optim.SGD(params, lr=lr))))
 
 
 SWAPPED = {
@@ -415,12 +442,13 @@ def test_a_resume_notices_another_network_that_looks_alike(one, other, tmp_path)
         train(make_problem(**other), FEDAVG, **common)
 
 
-def test_a_resume_notices_another_optimizer_of_the_cloud(tmp_path):
+@pytest.mark.parametrize("around", [lambda s: s, Average], ids=["alone", "averaged"])
+def test_a_resume_notices_another_optimizer_of_the_cloud(around, tmp_path):
     common = {"rounds": 3, "folder": tmp_path / "run", "resume": True}
-    train(make_problem(), served(1.0), **common)
-    train(make_problem(), served(1.0), **common)
+    train(make_problem(), served(1.0, around), **common)
+    train(make_problem(), served(1.0, around), **common)
     with pytest.raises(ResumeError, match="another network, algorithm"):
-        train(make_problem(), served(1e-3), **common)
+        train(make_problem(), served(1e-3, around), **common)
 
 
 @pytest.mark.parametrize("said", [True, np.True_])

@@ -11,6 +11,7 @@ import numpy as np
 from isfed.base.arguments import check_fields
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
+from isfed.problems import Problem
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Uniform
 
@@ -66,6 +67,12 @@ def filled_state(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") ->
         else:
             fields[name] = arrays[prefix + name]
     return state._replace(**fields)
+
+
+def objective_of(problem: Problem, algorithm: Any) -> Problem:
+    """The problem whose w^o a method aims at: by size if its `client_weights` say so."""
+    by_size = getattr(algorithm, "client_weights", "uniform") == "size"
+    return problem.by_size if by_size and not problem.without_optimum else problem
 
 
 class ModelState(NamedTuple):

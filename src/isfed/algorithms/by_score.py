@@ -15,9 +15,9 @@ import numpy as np
 
 from isfed.algorithms.federated import Evidence
 from isfed.algorithms.local_steps import has_fixed_size
-from isfed.base.arguments import matches, shown
+from isfed.base.arguments import check_argument, matches, shown
 from isfed.base.arithmetic import product
-from isfed.base.checks import check_active, is_number
+from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose, Stream
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates
@@ -99,6 +99,9 @@ class ByScore:
     costs: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        check_whole(self.num_active, name="num_active", least=1)
+        check_argument("policy", self.policy, Policy)
+        check_argument("design", self.design, Design)
         object.__setattr__(self, "costs", check_costs(self.costs))
         if self.costs and self.policy.equal:
             raise ValueError(

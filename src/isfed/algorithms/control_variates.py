@@ -15,6 +15,7 @@ import numpy as np
 
 from isfed.algorithms.estimators import trained_changes
 from isfed.algorithms.federated import Evidence, Opened
+from isfed.base.arguments import check_fields
 from isfed.federation.correction import (
     DRIFT,
     Correction,
@@ -48,6 +49,9 @@ class ControlVariates:
     agents: Policy
     example_design: Design
     on: Literal["step", "change"] = "change"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def needs(self) -> dict[str, str]:

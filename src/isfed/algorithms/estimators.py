@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from isfed.algorithms.federated import Evidence, Opened
+from isfed.base.arguments import check_fields, shown
 from isfed.base.compiled import compiled
 from isfed.federation.absences import WINDOW, Responses
 from isfed.federation.messages import Cohort, Facts, Updates, Work
@@ -55,6 +56,9 @@ class HorvitzThompson:
     needs: ClassVar[dict[str, str]] = {
         "inclusion probabilities": "draw agents with ByScore(...), which knows them"
     }
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def gives(self) -> set[str]:
@@ -148,6 +152,10 @@ class InverseResponse:
     """
 
     inner: Any
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.inner, "combine", None)) or isinstance(self.inner, type):
+            raise TypeError(f"inner={shown(self.inner)} must be an estimator, e.g. Mean()")
 
     @property
     def needs(self) -> dict[str, str]:

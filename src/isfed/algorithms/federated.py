@@ -17,12 +17,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from isfed.algorithms.algorithm import ClientWeights
+from isfed.base.arguments import check_argument, shown
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents
 from isfed.federation.cloud import mean_buffers
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.sampling.policies import Policy
 from isfed.sampling.telemetry import uniform_rows, watch_round
+
+PARTS = {  # what each part can do
+    "sampler": ("init", "draw", "learn"),
+    "local": ("work", "rules", "at"),
+    "estimator": ("init", "ask", "combine", "counts"),
+    "server": ("init", "send", "move", "show"),
+}
 
 
 class Evidence(NamedTuple):
@@ -118,8 +127,8 @@ class Estimator(Protocol):
 class Server(Protocol):
     """What the cloud sends, how its model moves, and which model it shows."""
 
-    def init(self, params: np.ndarray) -> Any:
-        """The state before the first round, from the trained part of the model."""
+    def init(self, params: np.ndarray, rounds_per_pass: float) -> Any:
+        """The state before the first round, from the trained part of the model and from K / L."""
         ...
 
     def send(self, state: Any, params: np.ndarray) -> np.ndarray:
@@ -127,7 +136,10 @@ class Server(Protocol):
         ...
 
     def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        """(M',) the trained part of the model after a step, and the new state."""
+        """(M',) the trained part of the model after a step, and the new state.
+
+        The step is relative to the model that was sent.
+        """
         ...
 
     def show(self, state: Any, params: np.ndarray) -> np.ndarray:
@@ -139,7 +151,7 @@ class Server(Protocol):
 class Add:
     """The plain server: it sends and shows its model, and adds the step to it."""
 
-    def init(self, params: np.ndarray) -> tuple[()]:
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
         """Nothing is kept."""
         return ()
 
@@ -172,9 +184,15 @@ class Federated:
     local: Any
     estimator: Any
     server: Any = field(default_factory=Add)
-    client_weights: str = "uniform"
+    client_weights: ClientWeights = "uniform"
 
     def __post_init__(self) -> None:
+        for name, methods in PARTS.items():
+            part = getattr(self, name)
+            lacks = [m for m in methods if not callable(getattr(part, m, None))]
+            if lacks or isinstance(part, type):
+                raise TypeError(f"{name}={shown(part)} must be a {name} with {', '.join(methods)}")
+        check_argument("client_weights", self.client_weights, ClientWeights)
         check_fit(self)
 
     @property
@@ -217,22 +235,24 @@ class Federated:
         """The state before the first round."""
         facts = self.facts(agents)
         trained = params[: facts.num_trained]
+        num_active = getattr(self.sampler, "num_active", facts.num_agents)
         return State(
             params.copy(),
             self.sampler.init(facts, agents, params),
             self.estimator.init(facts, trained),
-            self.server.init(trained),
+            self.server.init(trained, facts.num_agents / num_active),
         )
 
     def open(self, state: State, agents: Agents, round_index: int) -> Opened:
         """Draw a cohort and say what is asked of it; may ask agents and wait for them."""
         facts = self.facts(agents)
+        sent = self.server.send(state.server, state.params)
         cohort, sampler = self.sampler.draw(
-            state.sampler, facts, agents, state.params, round_index
+            state.sampler, facts, agents, sent, round_index
         )  # eq. (4)
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
-        return Opened(cohort, self.server.send(state.server, state.params), work, sampler)
+        return Opened(cohort, sent, work, sampler)
 
     def close(
         self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int
@@ -328,7 +348,7 @@ class Composed:
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """One round."""
-        return self.federated.step(state, agents, round_index)[0]
+        return self.federated.round(state, agents, round_index)
 
     def model(self, state: Any) -> np.ndarray:
         """The model that a state stands for."""

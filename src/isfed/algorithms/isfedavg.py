@@ -14,8 +14,9 @@ from isfed.algorithms.algorithm import ClientWeights
 from isfed.algorithms.by_score import ByScore
 from isfed.algorithms.control_variates import ControlVariates
 from isfed.algorithms.estimators import HorvitzThompson, InverseResponse
-from isfed.algorithms.federated import Composed, Federated
+from isfed.algorithms.federated import Add, Composed, Federated
 from isfed.algorithms.local_steps import LocalSteps
+from isfed.algorithms.server import Average
 from isfed.base.arguments import check_argument, shown
 from isfed.base.checks import check_whole, is_number
 from isfed.federation.correction import Correction
@@ -51,6 +52,8 @@ class ISFedAvg(Composed):
         "size", N_k / sum N. The weight of a change is then c_k / p_k instead of 1 / (K p_k).
     full_batch: whether every local step uses all examples instead of B_k drawn ones, which is
         B_k = N_k without replacement; `examples` and `example_design` then say nothing.
+    average: whether the model that is shown is the mean of those of the last half of the rounds,
+        see `Average`; what the theory predicts is the error of the current model.
     label: the name in tables and figures; made from the choices unless given.
 
     >>> from isfed import Memory, Uniform
@@ -72,6 +75,7 @@ class ISFedAvg(Composed):
     costs: Sequence[float] = ()
     client_weights: ClientWeights = "uniform"
     full_batch: bool = False
+    average: bool = False
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -83,6 +87,7 @@ class ISFedAvg(Composed):
             raise ValueError(f"drift={shown(self.drift)} must be a number >= 0")
         check_argument("divide_by_steps", self.divide_by_steps, bool)
         check_argument("full_batch", self.full_batch, bool)
+        check_argument("average", self.average, bool)
         check_argument("label", self.label, str)
         check_argument("weighting", self.weighting, Literal["step", "change"] | None)
         check_argument("absences", self.absences, Absent)
@@ -129,6 +134,7 @@ class ISFedAvg(Composed):
                 example_design=self.example_design,
             ),
             InverseResponse(estimator) if self.absences == "adjusted" else estimator,
+            Average() if self.average else Add(),
             client_weights=self.client_weights,
         )
 
@@ -150,8 +156,9 @@ class ISFedAvg(Composed):
         if self.label:
             return self.label
         name = "ISFedAvg" if self.memory is None else f"ISFedAvg, {self.memory.kind}"
+        last = ", averaged" if self.average else ""
         if self.full_batch:
-            return f"{name}, {self.agents.name} agents, full batches"
+            return f"{name}, {self.agents.name} agents, full batches{last}"
         if self.agents.name == self.examples.name:
-            return f"{name}, {self.agents.name}"
-        return f"{name}, {self.agents.name} agents, {self.examples.name} examples"
+            return f"{name}, {self.agents.name}{last}"
+        return f"{name}, {self.agents.name} agents, {self.examples.name} examples{last}"

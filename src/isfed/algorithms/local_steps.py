@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.arguments import check_fields, shown
+from isfed.base.checks import check_whole, is_number
 from isfed.federation.agent import Rules
 from isfed.federation.agents import Local
 from isfed.federation.messages import Cohort, Facts, Work
@@ -37,6 +39,17 @@ class LocalSteps:
     examples: Policy = field(default_factory=Uniform)
     example_design: Design = field(default_factory=WithReplacement)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        step = self.step_size
+        if not (callable(step) or is_number(step) or step == "auto" or step != step):
+            raise ValueError(
+                f"step_size={shown(step)} must be a positive number, or a function from the round "
+                "to its step size"
+            )
+        if self.local_steps is not None:
+            check_whole(self.local_steps, name="local_steps", least=1)
+
     @property
     def gives(self) -> set[str]:
         """What other parts can rely on."""
@@ -49,8 +62,7 @@ class LocalSteps:
 
     def at(self, round_index: int) -> float:
         """The step size of a round."""
-        step: Any = self.step_size
-        return step(round_index) if callable(step) else step
+        return step_at(self.step_size, round_index)
 
     @cached_property
     def plain(self) -> Local:
@@ -83,6 +95,19 @@ class LocalSteps:
             agents=reports,
             divide_by_steps=self.divide_by_steps,
         )
+
+
+def step_at(step_size: Any, round_index: int) -> Any:
+    """The step size of a round, from a number or from a schedule."""
+    if not callable(step_size):
+        return step_size
+    step: Any = step_size(round_index)
+    if not (is_number(step) and step > 0.0):
+        raise ValueError(
+            f"the schedule gives step_size={step!r} for round {round_index}; it must be a "
+            "positive number in every round"
+        )
+    return float(step)
 
 
 def has_fixed_size(design: Design) -> bool:

@@ -1,39 +1,35 @@
-"""Optimisers of the cloud: what it does with the round's update instead of adding it.
+"""Servers: what the cloud sends, what it does with the round's step, and which model it shows.
 
-Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, "Adaptive Federated
-Optimization" (ICLR 2021), arXiv 2003.00295: FedAdagrad, FedAdam and FedYogi of its algorithm 2.
-Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution" (2019), arXiv
-1909.06335: FedAvgM, the cloud's momentum.
+FedAdagrad, FedAdam, FedYogi   Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and
+                               McMahan, "Adaptive Federated Optimization" (ICLR 2021), arXiv
+                               2003.00295, algorithm 2
+ServerMomentum                 FedAvgM of Hsu, Qi and Brown, "Measuring the Effects of
+                               Non-Identical Data Distribution" (2019), arXiv 1909.06335
+LookAhead                      around momentum, FedACG of Kim, Kim and Han, "Communication-
+                               Efficient Federated Learning with Accelerated Client Gradient"
+                               (CVPR 2024), arXiv 2201.03172
+Average                        the last half: Rakhlin, Shamir and Sridharan, "Making Gradient
+                               Descent Optimal for Strongly Convex Stochastic Optimization"
+                               (ICML 2012); a pass begins as Shamir and Zhang, "Stochastic
+                               Gradient Descent for Non-smooth Optimization" (ICML 2013)
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from isfed.algorithms.around import Around
+from isfed.algorithms.federated import Add
+from isfed.base.arguments import check_argument
 from isfed.base.checks import is_number
-from isfed.federation.agents import Agents, num_trained
 
-Memory = dict[str, np.ndarray]
-
-
-class ServerOptimizer(Protocol):
-    """What the cloud does with the update of a round."""
-
-    def start(self, size: int) -> Memory:
-        """What it remembers before the first round, of a model of that size."""
-        ...
-
-    def step(
-        self, memory: Memory, params: np.ndarray, update: np.ndarray
-    ) -> tuple[np.ndarray, Memory]:
-        """The next model and memory, from the model and the update that was to be added to it."""
-        ...
+NEEDED = ("init", "send", "move", "show")  # what a server can do
+BLOCKS = 8  # how many sums of models the average of the last half is made of
 
 
 def _check(value: Any, *, name: str, below: float | None = None, least: float = 0.0) -> None:
@@ -42,11 +38,17 @@ def _check(value: Any, *, name: str, below: float | None = None, least: float = 
         raise ValueError(f"{name}={value!r} must be a number, {limit}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerMomentum:
-    """FedAvgM, momentum at the cloud: v <- momentum v + update, w <- w + step_size v.
+class MomentumState(NamedTuple):
+    """What momentum keeps."""
 
-    step_size: the step size of the cloud; 1 takes the update as it is.
+    velocity: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerMomentum(Add):
+    """FedAvgM, momentum at the cloud: v <- momentum v + step, w <- w + step_size v.
+
+    step_size: the step size of the cloud; 1 takes the round's step as it is.
     momentum: at least 0 and below 1.
     """
 
@@ -57,24 +59,31 @@ class ServerMomentum:
         _check(self.step_size, name="step_size")
         _check(self.momentum, name="momentum", below=1.0)
 
-    def start(self, size: int) -> Memory:
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentumState:
         """No velocity."""
-        return {"velocity": np.zeros(size)}
+        return MomentumState(np.zeros(params.size))
 
-    def step(
-        self, memory: Memory, params: np.ndarray, update: np.ndarray
-    ) -> tuple[np.ndarray, Memory]:
-        """The heavy ball on the updates."""
-        velocity = self.momentum * memory["velocity"] + update
-        return params + self.step_size * velocity, {"velocity": velocity}
+    def move(
+        self, state: MomentumState, params: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, MomentumState]:
+        """The heavy ball on the steps of the rounds."""
+        velocity = self.momentum * state.velocity + step
+        return params + self.step_size * velocity, MomentumState(velocity)
+
+
+class AdaptiveState(NamedTuple):
+    """The averages of the steps and of their squares."""
+
+    first: np.ndarray
+    second: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Adaptive:
-    """m <- beta_1 m + (1 - beta_1) update, w <- w + step_size m / (sqrt(v) + tau).
+class _Adaptive(Add):
+    """m <- beta_1 m + (1 - beta_1) step, w <- w + step_size m / (sqrt(v) + tau).
 
     step_size: eta of the paper.
-    beta_1: the decay rate of the average of the updates.
+    beta_1: the decay rate of the average of the steps.
     tau: how adaptive it is; v starts at tau^2.
     """
 
@@ -88,26 +97,26 @@ class _Adaptive:
         if not (is_number(self.tau) and self.tau > 0.0):
             raise ValueError(f"tau={self.tau!r} must be a positive number")
 
-    def start(self, size: int) -> Memory:
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> AdaptiveState:
         """No average yet, and the smallest second moment allowed."""
-        return {"first": np.zeros(size), "second": np.full(size, self.tau**2)}
+        return AdaptiveState(np.zeros(params.size), np.full(params.size, self.tau**2))
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def step(
-        self, memory: Memory, params: np.ndarray, update: np.ndarray
-    ) -> tuple[np.ndarray, Memory]:
+    def move(
+        self, state: AdaptiveState, params: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, AdaptiveState]:
         """Algorithm 2 of the paper."""
-        first = self.beta_1 * memory["first"] + (1.0 - self.beta_1) * update
-        second = self._second(memory["second"], update * update)
+        first = self.beta_1 * state.first + (1.0 - self.beta_1) * step
+        second = self._second(state.second, step * step)
         move = self.step_size * first / (np.sqrt(second) + self.tau)
-        return params + move, {"first": first, "second": second}
+        return params + move, AdaptiveState(first, second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdagrad(_Adaptive):
-    """FedAdagrad, the cloud's Adagrad: v <- v + update^2; the paper uses beta_1 = 0."""
+    """FedAdagrad, the cloud's Adagrad: v <- v + step^2; the paper uses beta_1 = 0."""
 
     beta_1: float = 0.0
 
@@ -117,9 +126,9 @@ class FedAdagrad(_Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(_Adaptive):
-    """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) update^2.
+    """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) step^2.
 
-    beta_2: the decay rate of the average of the squared updates.
+    beta_2: the decay rate of the average of the squared steps.
     """
 
     beta_2: float = 0.99
@@ -134,82 +143,242 @@ class FedAdam(_Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class FedYogi(FedAdam):
-    """FedYogi, the cloud's Yogi: v <- v - (1 - beta_2) update^2 sign(v - update^2)."""
+    """FedYogi, the cloud's Yogi: v <- v - (1 - beta_2) step^2 sign(v - step^2)."""
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         return second - (1.0 - self.beta_2) * square * np.sign(second - square)
 
 
-@lru_cache
-def _state_type(inner: type, remembered: tuple[str, ...]) -> type:
-    """The fields of the method inside, and what the cloud remembers."""
-    own = [f"server_{name}" for name in remembered]
-    names: Any = [*getattr(inner, "_fields"), *own]  # noqa: B009  (of a NamedTuple)
-    made: Any = namedtuple(f"Served{inner.__name__}", names)
-    made.inside = inner
-    return made
+class LookAheadState(NamedTuple):
+    """What the server inside keeps, and how it last moved the model."""
+
+    server: Any
+    last: np.ndarray
 
 
 @dataclass(frozen=True)
-class Served(Around):
-    """A method whose update goes through an optimiser of the cloud before it changes the model.
+class LookAhead:
+    """A server whose agents start ahead of its model: at w + reach x (its last move).
 
-    algorithm: the method; its model must be a field `params` of its state.
-    server: a `ServerOptimizer`, e.g. FedAdam().
+    That is about where its momentum will carry the model anyway, as Nesterov's gradients are taken.
+    Nothing more is sent. Around `ServerMomentum` it is FedACG without its proximal term.
 
-    Entries of the model that are not trained, such as the running means of batch norm, are averaged
-    as before.
+    server: any server with momentum, e.g. FedAdam().
+    reach: above 0 and below 1; the server's own `momentum` or `beta_1` unless given.
 
-    >>> from isfed import FedAvg
-    >>> Served(FedAvg(step_size=0.1, num_active=6), FedAdam(step_size=0.01)).name
-    'FedAvg, FedAdam'
+    >>> LookAhead(FedAdam()).ahead
+    0.9
+    """
+
+    server: Any
+    reach: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "server", as_server(self.server))
+        if self.reach is not None:
+            _check(self.reach, name="reach", below=1.0)
+        if not self.ahead:
+            raise ValueError(
+                f"LookAhead around {name_of(self.server)} has no momentum to look ahead by; give "
+                "reach, or a server with momentum, e.g. FedAdam()"
+            )
+
+    @property
+    def ahead(self) -> float:
+        """The share of the last move by which agents start ahead; 0 without any momentum."""
+        if self.reach is not None:
+            return self.reach
+        return getattr(self.server, "momentum", getattr(self.server, "beta_1", 0.0))
+
+    @property
+    def name(self) -> str:
+        """The name in tables and figures."""
+        return f"look-ahead {name_of(self.server)}".rstrip()
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> LookAheadState:
+        """The model has not moved yet."""
+        return LookAheadState(self.server.init(params, rounds_per_pass), np.zeros(params.size))
+
+    def send(self, state: LookAheadState, params: np.ndarray) -> np.ndarray:
+        """The model ahead; its buffers are those of the model."""
+        sent = np.array(self.server.send(state.server, params))
+        sent[: state.last.size] += self.ahead * state.last
+        return sent
+
+    def move(
+        self, state: LookAheadState, params: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, LookAheadState]:
+        """As the server inside, by the step that was found ahead."""
+        moved, server = self.server.move(state.server, params, step)
+        return moved, LookAheadState(server, moved - params)
+
+    def show(self, state: LookAheadState, params: np.ndarray) -> np.ndarray:
+        """As the server inside."""
+        return self.server.show(state.server, params)
+
+
+class AverageState(NamedTuple):
+    """What the server inside keeps, and what the mean is made of."""
+
+    server: Any
+    sums: np.ndarray  # (BLOCKS, M') sums over successive rounds; or (1, M') the mean over a pass
+    rounds: np.ndarray  # (1,) how many rounds were done
+    longest: np.ndarray  # (1,) K / L, the rounds of a pass
+
+
+@dataclass(frozen=True)
+class Average:
+    """A server that shows an average of its models; agents still start from the current one.
+
+    Only the trained part is averaged: buffers, such as running means, are those of the current
+    model.
+
+    server: any server; one that adds the step unless given.
+    window: over which rounds: "half", the last half of those done so far, or "pass", an
+        exponential mean over about K / L rounds, and over 1 + t / 4 rounds as long as that is less.
+
+    The last half is kept as 8 sums over blocks of rounds and begins where a block does: it is
+    between a half and two thirds of all rounds. A pass is kept as one mean.
+
+    >>> Average(LookAhead(FedAdam()), window="pass").name
+    'look-ahead FedAdam, averaged'
+    """
+
+    server: Any = field(default_factory=Add)
+    window: Literal["half", "pass"] = "half"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "server", as_server(self.server))
+        check_argument("window", self.window, Literal["half", "pass"])
+
+    @property
+    def name(self) -> str:
+        """The name in tables and figures."""
+        return f"{name_of(self.server)}, averaged".removeprefix(", ")
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> AverageState:
+        """No model was seen yet: the start does not count."""
+        rows = BLOCKS if self.window == "half" else 1
+        return AverageState(
+            self.server.init(params, rounds_per_pass),
+            np.zeros((rows, params.size)),
+            np.zeros(1, np.int64),
+            np.array([max(rounds_per_pass, 1.0)]),
+        )
+
+    def send(self, state: AverageState, params: np.ndarray) -> np.ndarray:
+        """As the server inside."""
+        return self.server.send(state.server, params)
+
+    def move(
+        self, state: AverageState, params: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, AverageState]:
+        """As the server inside; the model then counts in the average, in place."""
+        moved, server = self.server.move(state.server, params, step)
+        sums, done = state.sums, int(state.rounds[0])
+        if self.window == "pass":
+            horizon = min(float(state.longest[0]), 1.0 + done / 4.0)
+            sums[0] += (moved - sums[0]) / horizon
+        else:
+            length = block_length(done + 1)
+            if done and length > block_length(done):  # all blocks are full: two become one
+                sums[: BLOCKS // 2] = sums[0::2] + sums[1::2]
+                sums[BLOCKS // 2 :] = 0.0
+            sums[done // length] += moved
+        return moved, AverageState(server, sums, state.rounds + 1, state.longest)
+
+    def show(self, state: AverageState, params: np.ndarray) -> np.ndarray:
+        """The average, as an array of its own; before the first round, the model."""
+        done = int(state.rounds[0])
+        if done == 0:
+            return params.copy()
+        mean = state.sums[0]
+        if self.window == "half":
+            length = block_length(done)
+            first = done // (2 * length)  # the block in which the last half begins
+            mean = state.sums[first:].sum(axis=0) / (done - first * length)
+        return np.concatenate([mean, params[mean.size :]])
+
+
+def block_length(rounds: int) -> int:
+    """The rounds of a block: the least power of two with which `BLOCKS` blocks hold so many."""
+    return 1 << (-(-rounds // BLOCKS) - 1).bit_length()
+
+
+def name_of(server: Any) -> str:
+    """The name of a server in tables and figures; that which adds the step needs none."""
+    return "" if adds_steps(server) else getattr(server, "name", type(server).__name__)
+
+
+def adds_steps(server: Any) -> bool:
+    """Whether a server only adds the step of a round to its model, whatever it shows."""
+    if isinstance(server, Average):
+        return adds_steps(server.server)
+    return type(server) is Add
+
+
+class ServerOptimizer(Protocol):
+    """What servers looked like in version 0.1; they are taken until version 0.3."""
+
+    def start(self, size: int) -> dict[str, np.ndarray]:
+        """What it remembers before the first round, of a model of that size."""
+        ...
+
+    def step(
+        self, memory: dict[str, np.ndarray], params: np.ndarray, update: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The next model and memory, from the model and the update that was to be added to it."""
+        ...
+
+
+@lru_cache
+def _memory_type(names: tuple[str, ...]) -> Any:
+    """A state with the names of what an optimiser of version 0.1 remembers."""
+    return namedtuple("Memory", names)
+
+
+@dataclass(frozen=True)
+class AdaptedServer(Add):
+    """An optimiser of version 0.1, with `start` and `step`, as a server.
+
+    server: the optimiser.
     """
 
     server: ServerOptimizer
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.server, type) or not callable(getattr(self.server, "step", None)):
-            raise TypeError(f"server={self.server!r} must be an optimiser, e.g. FedAdam()")
-
     @property
     def name(self) -> str:
-        """Both names."""
-        return f"{self.algorithm.name}, {getattr(self.server, 'name', type(self.server).__name__)}"
+        """That of the optimiser."""
+        return getattr(self.server, "name", type(self.server).__name__)
 
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state of the method, and the cloud's memory."""
-        inner = self.algorithm.start(agents, params)
-        if getattr(inner, "params", None) is not self.algorithm.model(inner):
-            raise TypeError(
-                f"{self.algorithm.name} keeps more than one model; an optimiser of the cloud needs "
-                "a method with one"
+    def _state(self, memory: dict[str, np.ndarray]) -> Any:
+        return _memory_type(tuple(memory))(**memory)
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
+        """What the optimiser remembers before the first round."""
+        return self._state(self.server.start(params.size))
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """As the optimiser steps."""
+        moved, memory = self.server.step(state._asdict(), params, step)
+        return moved, self._state(memory)
+
+
+def as_server(server: Any) -> Any:
+    """A server, also of an optimiser of version 0.1; a TypeError for anything else."""
+    can = {name for name in (*NEEDED, "start", "step") if callable(getattr(server, name, None))}
+    if not isinstance(server, type):
+        if can >= set(NEEDED):
+            return server
+        if can >= {"start", "step"}:
+            warnings.warn(
+                f"{type(server).__name__} has start and step; from isfed 0.3 on a server has init, "
+                "send, move and show, see docs/extend.md",
+                DeprecationWarning,
+                stacklevel=4,  # where the record is made that holds it
             )
-        return self._join(inner, self.server.start(num_trained(agents)))
-
-    def _join(self, inner: Any, memory: Memory) -> Any:
-        return _state_type(type(inner), tuple(memory))(*inner, *memory.values())
-
-    def _parts(self, state: Any) -> tuple[Any, Memory]:
-        count = len(state.inside._fields)
-        names = [name.removeprefix("server_") for name in state._fields[count:]]
-        return state.inside(*state[:count]), dict(zip(names, state[count:], strict=True))
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """The round of the method, then the cloud's step by its update."""
-        before = np.array(state.params)  # a round may write into the state that it is given
-        inner, memory = self._parts(state)
-        found = self.algorithm.round(inner, agents, round_index)
-        trained = slice(0, num_trained(agents))
-        params = np.array(found.params)
-        update = params[trained] - before[trained]
-        params[trained], memory = self.server.step(memory, before[trained], update)
-        return self._join(found._replace(params=params), memory)
-
-    def model(self, state: Any) -> np.ndarray:
-        """The cloud's model."""
-        return state.params
-
-    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round; empty for a method without."""
-        return super().agent_prob(self._parts(state)[0], num_agents)
+            return AdaptedServer(server)
+        if "move" in can:
+            lacks = ", ".join(name for name in NEEDED if name not in can)
+            raise TypeError(f"server={server!r} lacks {lacks}; derive it from isfed.Add")
+    raise TypeError(f"server={server!r} must be an optimiser of the cloud, e.g. FedAdam()")

@@ -17,8 +17,7 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.around import objective_of
+from isfed.algorithms.algorithm import ModelState, objective_of
 from isfed.algorithms.fedasync import FedAsync
 from isfed.algorithms.fedavg import WeightedFedAvg
 from isfed.algorithms.fedavg_schemes import FedAvgScheme

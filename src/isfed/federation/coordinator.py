@@ -378,8 +378,9 @@ def check_for_network(algorithm: SampledMethod, num_agents: int) -> None:
         raise ValueError("agents=current asks every agent in every round; use memory or running")
     if isinstance(algorithm.agent_design, Spread):
         raise ValueError("agent_design=Spread() works in simulations only; use e.g. Deville()")
-    if len(getattr(algorithm, "costs", ())):
-        raise ValueError("costs are supported in simulations only; leave them out")
+    for option in ("costs", "average"):
+        if getattr(algorithm, option, False):
+            raise ValueError(f"{option}= works in simulations only; leave it out")
     if getattr(algorithm, "absences", "drop") != "drop":
         raise ValueError(
             "absences='adjusted' is for a simulation; here: Safety(absences=Absences.ADJUSTED)"

@@ -135,6 +135,7 @@ def chunks(
         if held.asked:  # only now: what was computed is with the caller
             raise KeyboardInterrupt
         size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
+        size = min(size, rounds)  # with many stops it would grow without end
 
 
 def drive(

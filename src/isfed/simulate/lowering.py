@@ -29,7 +29,7 @@ def can_lower(algorithm: Any) -> bool:
         and compiled_policy(algorithm.examples)
     )
     plain = algorithm.absences == "drop" and algorithm.client_weights == "uniform"
-    return known and plain and not algorithm.costs
+    return known and plain and not algorithm.costs and not algorithm.average
 
 
 def lowered(algorithm: ISFedAvg) -> Lowered:

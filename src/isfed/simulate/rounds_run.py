@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state
-from isfed.algorithms.around import objective_of
+from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state, objective_of
 from isfed.base.files import check_like
 from isfed.base.streams import Purpose
 from isfed.federation.agents import NO_SHIFT, Agents

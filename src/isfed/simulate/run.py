@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm
-from isfed.algorithms.around import Scheduled, layers, objective_of
+from isfed.algorithms.algorithm import Algorithm, objective_of
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.arrays import check_batches, compiled_design
@@ -51,9 +50,9 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
         check_batches(problem.batched_for(algorithm), design)
     check_whole(rounds, name="rounds", least=1)
     check_whole(repetitions, name="repetitions", least=1)
-    for layer in layers(algorithm):
-        if isinstance(layer, Scheduled):
-            layer.check_rounds(rounds)
+    check_rounds = getattr(algorithm, "check_rounds", None)  # of a schedule
+    if check_rounds is not None:
+        check_rounds(rounds)
 
 
 def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:

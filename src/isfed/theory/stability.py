@@ -24,6 +24,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from isfed.algorithms import ISFedAvg
+from isfed.algorithms.server import adds_steps
 from isfed.base.arguments import checked
 from isfed.base.checks import check_vector
 from isfed.problems import NoOptimumError, Problem
@@ -206,6 +207,9 @@ def with_step_size(problem: Problem, algorithm: Any, *, initial: np.ndarray | No
     """The algorithm with a number for a step size: `stable_step_size` where it says "auto"."""
     if getattr(algorithm, "step_size", None) != AUTO:
         return algorithm
+    inside = getattr(algorithm, "algorithm", None)
+    if inside is not None and adds_steps(getattr(algorithm, "server", None)):
+        return replace(algorithm, algorithm=with_step_size(problem, inside, initial=initial))
     if not isinstance(algorithm, ISFedAvg):
         raise ValueError(
             f"step_size='auto' is not available for {type(algorithm).__name__}; give a number"

@@ -8,10 +8,12 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+from isfed.algorithms.federated import Add
 
 
 @contextmanager
@@ -23,15 +25,21 @@ def _tried(wanted: str) -> Iterator[None]:
         raise TypeError(f"{wanted}: {type(error).__name__}: {error}") from error
 
 
+class OptimizerState(NamedTuple):
+    """What an optimiser of PyTorch remembers, as the bytes of a file."""
+
+    optimizer: np.ndarray
+
+
 @dataclass(frozen=True)
-class TorchServer:
-    """An optimiser of PyTorch as the cloud's, for `Served`: the round's update is -gradient.
+class TorchServer(Add):
+    """An optimiser of PyTorch as the cloud's, for `Served`: the round's step is -gradient.
 
     optimizer: from the parameters to a torch.optim.Optimizer, e.g. partial(torch.optim.Adam,
         lr=0.01).
 
     >>> server = TorchServer(lambda params: torch.optim.SGD(params, lr=1.0))
-    >>> server.step(server.start(2), np.zeros(2), np.array([1.0, -2.0]))[0]
+    >>> server.move(server.init(np.zeros(2)), np.zeros(2), np.array([1.0, -2.0]))[0]
     array([ 1., -2.])
     """
 
@@ -42,32 +50,32 @@ class TorchServer:
             "optimizer must be a function from parameters to a torch.optim.Optimizer that steps by "
             "gradients alone, e.g. partial(torch.optim.Adam, lr=0.01)"
         ):
-            self.step(self.start(1), np.zeros(1), np.zeros(1))
+            self.move(self.init(np.zeros(1)), np.zeros(1), np.zeros(1))
 
     @property
     def name(self) -> str:
         """That of the optimiser's class."""
         return type(self.optimizer([torch.zeros(1)])).__name__
 
-    def start(self, size: int) -> dict[str, np.ndarray]:
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> OptimizerState:
         """Nothing is remembered yet."""
-        return {"optimizer": np.empty(0, np.uint8)}
+        return OptimizerState(np.empty(0, np.uint8))
 
-    def step(
-        self, memory: dict[str, np.ndarray], params: np.ndarray, update: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def move(
+        self, state: OptimizerState, params: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, OptimizerState]:
         """One step of the optimiser, in float64."""
         model = torch.tensor(params, requires_grad=True)
         made = self.optimizer([model])
-        if memory["optimizer"].size:
-            stored = io.BytesIO(memory["optimizer"].tobytes())
+        if state.optimizer.size:
+            stored = io.BytesIO(state.optimizer.tobytes())
             made.load_state_dict(torch.load(stored, weights_only=True))
-        model.grad = torch.tensor(-update)
+        model.grad = torch.tensor(-step)
         made.step()
         file = io.BytesIO()  # whatever an optimiser remembers, torch.save can write
         torch.save(made.state_dict(), file)
         kept = np.frombuffer(file.getvalue(), np.uint8)
-        return model.detach().numpy(), {"optimizer": kept}
+        return model.detach().numpy(), OptimizerState(kept)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any)
     for layer in layers(algorithm):  # two functions may look alike
         if isinstance(layer, Scheduled):
             record += repr([layer.schedule(i) for i in range(rounds)])
-        record += shown(getattr(getattr(layer, "server", None), "optimizer", None))
+        for server in layers(getattr(layer, "server", None), "server"):
+            record += shown(getattr(server, "optimizer", None))
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
     choices = (problem.loss, record, rounds, seed, work, measure.every)
     digest = hashlib.blake2b(repr(choices).encode())
