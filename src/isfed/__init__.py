@@ -46,14 +46,8 @@ if TYPE_CHECKING:
     from isfed.algorithms.qffl import QFedAvg, QFedSGD
     from isfed.algorithms.restarted import RestartedSGD
     from isfed.algorithms.scaffold import SCAFFOLD
-    from isfed.algorithms.server import (
-        Average,
-        FedAdagrad,
-        FedAdam,
-        FedYogi,
-        LookAhead,
-        ServerMomentum,
-    )
+    from isfed.algorithms.server import Average, LookAhead
+    from isfed.algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi, ServerMomentum
     from isfed.base.streams import Stream
     from isfed.datasets import Columns, read_table
     from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
@@ -140,9 +134,8 @@ _NAMES = {
     ),
     "algorithms.restarted": ("RestartedSGD",),
     "algorithms.scaffold": ("SCAFFOLD",),
-    "algorithms.server": (
-        "Average", "FedAdagrad", "FedAdam", "FedYogi", "LookAhead", "ServerMomentum",
-    ),
+    "algorithms.server": ("Average", "LookAhead"),
+    "algorithms.server_optimizers": ("FedAdagrad", "FedAdam", "FedYogi", "ServerMomentum"),
     "base.streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
     "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),

@@ -5,8 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isfed import DivergenceError, FedAvg, FedProx, ISFedAvg, Regression, Served, simulate
-from isfed.algorithms.server import ServerMomentum
+from isfed import (
+    DivergenceError,
+    FedAvg,
+    FedProx,
+    ISFedAvg,
+    Regression,
+    Served,
+    ServerMomentum,
+    simulate,
+)
 from isfed.experiments.cells import Finished, merged
 from isfed.simulate import make_run
 from isfed.simulate.driver import Recording, drive

@@ -1,17 +1,11 @@
-"""Servers: what the cloud sends, what it does with the round's step, and which model it shows.
+"""Servers around any server: agents start ahead of its model, or an average of its models is shown.
 
-FedAdagrad, FedAdam, FedYogi   Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and
-                               McMahan, "Adaptive Federated Optimization" (ICLR 2021), arXiv
-                               2003.00295, algorithm 2
-ServerMomentum                 FedAvgM of Hsu, Qi and Brown, "Measuring the Effects of
-                               Non-Identical Data Distribution" (2019), arXiv 1909.06335
-LookAhead                      around momentum, FedACG of Kim, Kim and Han, "Communication-
-                               Efficient Federated Learning with Accelerated Client Gradient"
-                               (CVPR 2024), arXiv 2201.03172
-Average                        the last half: Rakhlin, Shamir and Sridharan, "Making Gradient
-                               Descent Optimal for Strongly Convex Stochastic Optimization"
-                               (ICML 2012); a pass begins as Shamir and Zhang, "Stochastic
-                               Gradient Descent for Non-smooth Optimization" (ICML 2013)
+Kim, Kim and Han, "Communication-Efficient Federated Learning with Accelerated Client Gradient"
+(CVPR 2024), arXiv 2201.03172: FedACG, which is `LookAhead` around momentum.
+Rakhlin, Shamir and Sridharan, "Making Gradient Descent Optimal for Strongly Convex Stochastic
+Optimization" (ICML 2012): the average over the last half of the rounds.
+Shamir and Zhang, "Stochastic Gradient Descent for Non-smooth Optimization" (ICML 2013): the weights
+with which the average over a pass begins.
 """
 
 from __future__ import annotations
@@ -32,121 +26,11 @@ NEEDED = ("init", "send", "move", "show")  # what a server can do
 BLOCKS = 8  # how many sums of models the average of the last half is made of
 
 
-def _check(value: Any, *, name: str, below: float | None = None, least: float = 0.0) -> None:
+def check_range(value: Any, *, name: str, below: float | None = None, least: float = 0.0) -> None:
+    """Raise a ValueError for what is no number of a range."""
     if not (is_number(value) and value >= least and (below is None or value < below)):
         limit = f"at least {least:g}" + ("" if below is None else f" and below {below:g}")
         raise ValueError(f"{name}={value!r} must be a number, {limit}")
-
-
-class MomentumState(NamedTuple):
-    """What momentum keeps."""
-
-    velocity: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerMomentum(Add):
-    """FedAvgM, momentum at the cloud: v <- momentum v + step, w <- w + step_size v.
-
-    step_size: the step size of the cloud; 1 takes the round's step as it is.
-    momentum: at least 0 and below 1.
-    """
-
-    step_size: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        _check(self.step_size, name="step_size")
-        _check(self.momentum, name="momentum", below=1.0)
-
-    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentumState:
-        """No velocity."""
-        return MomentumState(np.zeros(params.size))
-
-    def move(
-        self, state: MomentumState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, MomentumState]:
-        """The heavy ball on the steps of the rounds."""
-        velocity = self.momentum * state.velocity + step
-        return params + self.step_size * velocity, MomentumState(velocity)
-
-
-class AdaptiveState(NamedTuple):
-    """The averages of the steps and of their squares."""
-
-    first: np.ndarray
-    second: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Adaptive(Add):
-    """m <- beta_1 m + (1 - beta_1) step, w <- w + step_size m / (sqrt(v) + tau).
-
-    step_size: eta of the paper.
-    beta_1: the decay rate of the average of the steps.
-    tau: how adaptive it is; v starts at tau^2.
-    """
-
-    step_size: float = 0.1
-    beta_1: float = 0.9
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check(self.step_size, name="step_size")
-        _check(self.beta_1, name="beta_1", below=1.0)
-        if not (is_number(self.tau) and self.tau > 0.0):
-            raise ValueError(f"tau={self.tau!r} must be a positive number")
-
-    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> AdaptiveState:
-        """No average yet, and the smallest second moment allowed."""
-        return AdaptiveState(np.zeros(params.size), np.full(params.size, self.tau**2))
-
-    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-    def move(
-        self, state: AdaptiveState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, AdaptiveState]:
-        """Algorithm 2 of the paper."""
-        first = self.beta_1 * state.first + (1.0 - self.beta_1) * step
-        second = self._second(state.second, step * step)
-        move = self.step_size * first / (np.sqrt(second) + self.tau)
-        return params + move, AdaptiveState(first, second)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAdagrad(_Adaptive):
-    """FedAdagrad, the cloud's Adagrad: v <- v + step^2; the paper uses beta_1 = 0."""
-
-    beta_1: float = 0.0
-
-    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
-        return second + square
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAdam(_Adaptive):
-    """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) step^2.
-
-    beta_2: the decay rate of the average of the squared steps.
-    """
-
-    beta_2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check(self.beta_2, name="beta_2", below=1.0)
-
-    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
-        return self.beta_2 * second + (1.0 - self.beta_2) * square
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedYogi(FedAdam):
-    """FedYogi, the cloud's Yogi: v <- v - (1 - beta_2) step^2 sign(v - step^2)."""
-
-    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
-        return second - (1.0 - self.beta_2) * square * np.sign(second - square)
 
 
 class LookAheadState(NamedTuple):
@@ -166,6 +50,7 @@ class LookAhead:
     server: any server with momentum, e.g. FedAdam().
     reach: above 0 and below 1; the server's own `momentum` or `beta_1` unless given.
 
+    >>> from isfed import FedAdam
     >>> LookAhead(FedAdam()).ahead
     0.9
     """
@@ -176,7 +61,7 @@ class LookAhead:
     def __post_init__(self) -> None:
         object.__setattr__(self, "server", as_server(self.server))
         if self.reach is not None:
-            _check(self.reach, name="reach", below=1.0)
+            check_range(self.reach, name="reach", below=1.0)
         if not self.ahead:
             raise ValueError(
                 f"LookAhead around {name_of(self.server)} has no momentum to look ahead by; give "
@@ -240,6 +125,7 @@ class Average:
     The last half is kept as 8 sums over blocks of rounds and begins where a block does: it is
     between a half and two thirds of all rounds. A pass is kept as one mean.
 
+    >>> from isfed import FedAdam
     >>> Average(LookAhead(FedAdam()), window="pass").name
     'look-ahead FedAdam, averaged'
     """
