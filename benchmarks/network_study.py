@@ -14,9 +14,13 @@ from functools import cache
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, FedAvg, ISFedAvg, Problem
-from isfed.algorithms.in_process import Federation
+from isfed.algorithms.job import Job
+from isfed.algorithms.over_network import over_network
 from isfed.federation.absences import Absences
-from isfed.federation.coordinator import Coordinator
+from isfed.federation.agent import Rules
+from isfed.federation.guarded import Guarded
+from isfed.federation.messages import Cohort, Updates, Work
+from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
 from isfed.federation.trust import ScoreRange, revealed_score
 from isfed.simulate.kernel_run import num_cores
@@ -74,27 +78,38 @@ def is_absent(setting: Setting, agent: int, change: np.ndarray, rng: np.random.G
     raise ValueError(setting.absent)
 
 
+class Lossy(ObjectAgents):
+    """Agents that tell noisy scores, and some of whose answers are lost."""
+
+    def __init__(self, setting: Setting, rules: Rules) -> None:
+        super().__init__(make_problem(setting.problem), rules, seed=setting.seed, repetition=0)
+        self.setting, self.rng = setting, np.random.default_rng((setting.seed, 99))
+
+    def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
+        """What arrives of the turns of a cohort."""
+        found, noise, kept = super().train(cohort, sent, work, round_index), self.setting.noise, []
+        for place, agent in enumerate(cohort.agents):
+            score = float(found.score[place])
+            found.score[place] = revealed_score(score, SCORES, noise=noise, rng=self.rng)
+            if not is_absent(self.setting, agent, found.change[place], self.rng):
+                kept.append(place)
+        rows = {name: getattr(found, name)[kept] for name in ("change", "score", "watch")}
+        velocity = found.velocity[kept]
+        return found._replace(place=np.array(kept, np.int64), velocity=velocity, **rows)
+
+
 def run_repetition(setting: Setting) -> tuple[float, np.ndarray]:
     """The msd and the mean model over the last half of the rounds."""
     problem = make_problem(setting.problem)
     algorithm = setting.algorithm or ISFedAvg(step_size=STEP_SIZE, num_active=ACTIVE)
     start = np.zeros(problem.num_params)
-    agents = Federation(problem, algorithm, seed=setting.seed, repetition=0, initial=start).agents
     safety = Safety(absences=setting.absences, scores=SCORES)
-    cloud = Coordinator(
-        algorithm, start, num_agents=problem.num_agents, seed=setting.seed, safety=safety
-    )
-    rng = np.random.default_rng((setting.seed, 99))
+    method = over_network(algorithm, num_agents=problem.num_agents, safety=safety, weighting="step")
+    agents = Guarded(Lossy(setting, method.rules(problem.num_agents)), safety)
+    cloud = Job(method, agents, start)
     msd, mean, half = 0.0, np.zeros_like(start), setting.rounds // 2
     for i in range(setting.rounds):
-        selection = cloud.select()
-        uploads = []
-        for k, prob in zip(selection.active, selection.agent_prob, strict=True):
-            upload = agents[k].work(cloud.params, prob, i)
-            told = revealed_score(upload.score, SCORES, noise=setting.noise, rng=rng)
-            absent = is_absent(setting, k, upload.change, rng)
-            uploads.append(None if absent else replace(upload, score=told))
-        cloud.close(selection, uploads)
+        cloud.step()
         if i >= half:
             error = cloud.params - problem.optimum
             msd += float(error @ error) / half

@@ -159,7 +159,7 @@ def _reference(problem: Any, method: Any, rounds: int) -> float:
     federation = Federation(problem, method, seed=0, repetition=0, initial=initial)
     for number in range(rounds):
         federation.step(number)
-    return float(np.sum((federation.cloud.params - problem.optimum) ** 2))
+    return float(np.sum((federation.params - problem.optimum) ** 2))
 
 
 def main() -> None:

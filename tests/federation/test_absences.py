@@ -9,9 +9,8 @@ from small_federations import regression
 
 from isfed import ISFedAvg
 from isfed.algorithms.estimators import AdjustedState, InverseResponse
+from isfed.algorithms.over_network import over_network
 from isfed.federation.absences import WINDOW, Absences, Responses
-from isfed.federation.cloud import Selection
-from isfed.federation.coordinator import Coordinator
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
 
@@ -98,8 +97,7 @@ def test_simulations_and_federations_have_one_limit():
     assert responses.inverse_rates(agents)[0] > 20.0
     np.testing.assert_allclose(responses.adjustments(agents), [5.0, 2.0])
     np.testing.assert_allclose(responses.adjustments(agents, most=1.5), [1.5, 1.5])
-    kept = np.column_stack([responses.turns, responses.answers, responses.answered_at])
-    everybody = Selection(agents, np.full(2, 0.5), np.ones(2))
+    kept = responses.kept()
     algorithm = ISFedAvg(step_size=0.1, num_active=2)
     method = replace(algorithm, absences="adjusted").federated
     problem = regression(sizes=(3, 4), batch_size=1)
@@ -114,12 +112,10 @@ def test_simulations_and_federations_have_one_limit():
     )
     opened = method.open(method.start(simulated, np.zeros(3)), simulated, 0)
     updates = simulated.train(opened.cohort, opened.sent, opened.work, 0)
-    opened = opened._replace(cohort=opened.cohort._replace(agents=everybody.active))
+    opened = opened._replace(cohort=opened.cohort._replace(agents=agents))
     estimator.combine(AdjustedState((), kept), opened, updates, method.facts(simulated))
     (weight,) = seen
-    coordinator = Coordinator(
-        algorithm, np.zeros(3), num_agents=2, safety=Safety(absences=Absences.ADJUSTED)
-    )
-    coordinator.responses = responses
-    _, adjusted = coordinator._weights(everybody, np.zeros(2, bool))
-    np.testing.assert_array_equal(adjusted, weight)
+    safety = Safety(absences=Absences.ADJUSTED)
+    federation = over_network(algorithm, num_agents=2, safety=safety, weighting="step").estimator
+    assert federation == method.estimator
+    np.testing.assert_array_equal(weight, [5.0, 2.0])

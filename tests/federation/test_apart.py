@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from corrected_cases import CORRECTIONS, POLICIES, make, small_problem
+from stepped import SteppedObjects
 
-from isfed import ISFedAvg, Memory, Spread, Upload
+from isfed import ISFedAvg, Memory, Upload
+from isfed.algorithms.federated import Opened
 from isfed.algorithms.in_process import Federation
+from isfed.algorithms.over_network import over_network
 from isfed.federation.absences import Absences
-from isfed.federation.apart import MeanMemory, OwnMemory, Terms, corrected_turn, noise_share
-from isfed.federation.coordinator import Coordinator
+from isfed.federation.apart import OwnMemory, Terms, corrected_turn, noise_share
 from isfed.federation.correction import make_rule
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.federation.privacy import Privacy
 from isfed.federation.safety import Safety
 
@@ -24,51 +27,48 @@ REMEMBERING = {
 ANYONE = Safety(most_inclusion=1.0, largest_ratio=np.inf)  # as in a simulation
 
 
-class Apart:
-    """A coordinator and agents that each keep their own memory, stepped by hand."""
+class Apart(SteppedObjects):
+    """A job and agents that each keep their own memory, stepped by hand."""
 
-    def __init__(self, problem, algorithm, seed=5, safety=ANYONE):
-        start = np.zeros(problem.num_params)
-        self.agents = Federation(problem, algorithm, seed=seed, repetition=0, initial=start).agents
-        self.make = lambda: Coordinator(
-            algorithm, start, num_agents=problem.num_agents, seed=seed, safety=safety,
-            weighting="change",
-        )  # fmt: skip
-        self.coordinator = self.make()
-        rule = make_rule(algorithm.memory, algorithm.agents)
-        self.own = [OwnMemory(rule, problem.num_params) for _ in self.agents]
+    def __init__(self, problem, algorithm, safety=ANYONE):
+        super().__init__(problem, algorithm, safety=safety, weighting="change")
+        rule, size = make_rule(algorithm.memory, algorithm.agents), problem.num_params
+        self.own = [OwnMemory(rule, size) for _ in self.agents]
 
-    def turn(self, agent):
-        """What the agent sends."""
-        coordinator, own = self.coordinator, self.own[agent]
-        terms = coordinator.terms(agent)
-        assert terms is not None
-        worker = self.agents[agent]
-        i = coordinator.round_index
-        upload = corrected_turn(worker, own, terms, coordinator.params, i)
-        return own.take(upload, worker.rules.step_size, noise_share(worker), i)
+    def answer(self, place, agent, sent, work, round_index):
+        """What the agent sends, if it is there and nothing is lost."""
+        return self.spoil(agent, lambda: self.turn(place, agent, sent, work, round_index))
+
+    def turn(self, place, agent, sent, work, round_index):
+        own, worker = self.own[agent], self.agents[agent]
+        terms = work.control.terms(place, work.control.centre)
+        upload = corrected_turn(worker, own, terms, sent, round_index)
+        return own.take(upload, worker.rules.step_size, noise_share(worker), round_index)
 
     def step(self, spoil=lambda agent, work: work()):
         """One round; `spoil` may leave out a turn, or lose what it gave."""
-        selection = self.coordinator.select()
-        uploads = [spoil(int(k), lambda k=k: self.turn(int(k))) for k in selection.active]
-        return self.coordinator.close(selection, uploads)
+        return super().step(spoil)
 
-    def memories(self):
-        """(K, M) every c_k once all agents know what was accepted."""
-        found = []
-        for agent, own in enumerate(self.own):
-            known = copy.deepcopy(own)
-            terms = self.coordinator.terms(agent)
-            assert terms is not None
-            known.settle(terms)
-            found.append(known.base.copy())
-        return np.array(found)
+    @property
+    def kept(self):
+        """What the cloud keeps of the control variates."""
+        return getattr(self.job.state.estimator, "inner", self.job.state.estimator)
 
     @property
     def centre(self):
-        assert self.coordinator.memory is not None
-        return self.coordinator.memory.reference.centre
+        return self.kept.centre
+
+    def memories(self):
+        """(K, M) every c_k once all agents know what was accepted."""
+        found, estimator = [], getattr(self.method.estimator, "inner", self.method.estimator)
+        everybody = np.arange(len(self.own))
+        cohort = Cohort(everybody, everybody.size, np.ones(everybody.size))
+        told = estimator.ask(self.kept, cohort, self.border.facts(), Work(0.1)).control
+        for agent, own in enumerate(self.own):
+            known = copy.deepcopy(own)
+            known.settle(told.terms(agent, told.centre))
+            found.append(known.base.copy())
+        return np.array(found)
 
 
 @pytest.mark.parametrize("policies", ["uniform", "memory", "second moment", "running"])
@@ -81,8 +81,8 @@ def test_agrees_with_the_run_in_one_process(choices, policies):
     for i in range(40):
         apart.step()
         whole.step(i)
-    np.testing.assert_allclose(apart.coordinator.params, whole.params, rtol=1e-10)
-    nodes = apart.coordinator.cloud.table.nodes
+    np.testing.assert_allclose(apart.params, whole.params, rtol=1e-10)
+    nodes = apart.table.nodes
     np.testing.assert_allclose(nodes, whole.table.nodes, rtol=1e-9)
     np.testing.assert_allclose(apart.memories(), whole.state.estimator.own, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(apart.centre, whole.state.estimator.centre, rtol=1e-9)
@@ -115,11 +115,10 @@ def test_c_stays_the_mean_of_the_c_k_whatever_is_lost(choices):
 
     for i in range(300):
         if i % 50 == 7:  # the cloud is killed before it has written the round, and repeats it
-            saved = {name: np.array(v) for name, v in apart.coordinator.state().items()}
+            saved = {name: np.array(v) for name, v in apart.job.checkpoint().items()}
             asleep = copy.deepcopy(apart.own)
             apart.step(spoil)
-            apart.coordinator = apart.make()
-            apart.coordinator.restore(saved)
+            apart.job.restore(saved)
             apart.own = asleep  # an agent asked for a turn again begins before that turn
         apart.step(spoil)
         if i % 20 == 0 or i == 299:
@@ -136,16 +135,21 @@ def test_c_stays_the_mean_of_the_c_k_whatever_is_lost(choices):
 def test_c_stays_the_mean_for_ten_thousand_rounds(choices, rounds):
     """Both sides alone, on quadratics: 30% of the turns are not taken, 20% of the uploads lost."""
     algorithm = ISFedAvg(step_size=0.05, num_active=3, **REMEMBERING[choices])
-    rule = make_rule(algorithm.memory, algorithm.agents)
     rng, num_agents = np.random.default_rng(1), 6
-    cloud, own = MeanMemory(rule, num_agents, 3), [OwnMemory(rule, 3) for _ in range(num_agents)]
+    estimator = over_network(algorithm, num_agents=num_agents).estimator
+    facts = Facts(num_agents, 3, 3, None, None, None, None)
+    cloud = estimator.init(facts, np.zeros(3))
+    own = [OwnMemory(estimator.rule, 3) for _ in range(num_agents)]
     targets, w, lost = rng.standard_normal((num_agents, 3)), np.zeros(3), 0
     for i in range(rounds):
+        drawn = rng.choice(num_agents, 3, replace=False)
+        cohort = Cohort(drawn, 3, np.ones(3), np.full(3, 1 / 2))  # of weights 1/3
+        work = estimator.ask(cloud, cohort, facts, Work(0.05, divide=True))
         heard, uploads = [], []
-        for k in rng.choice(num_agents, 3, replace=False):
+        for place, k in enumerate(drawn):
             if rng.random() < 0.3:
                 continue
-            own[k].settle(cloud.terms(k))
+            own[k].settle(work.control.terms(place, work.control.centre))
             steering = own[k].correction()
             gradient = w - targets[k] + 0.3 * rng.standard_normal(3)
             change = -0.05 * (gradient if steering is None else gradient + steering)
@@ -153,16 +157,23 @@ def test_c_stays_the_mean_for_ten_thousand_rounds(choices, rounds):
             if rng.random() < 0.2:
                 lost += 1
                 continue
-            heard.append(k)
+            heard.append(place)
             uploads.append(upload)
-        weights = np.full(len(heard), 1.0 / 3.0)
-        w, _ = cloud.absorb(w, 0.05, 3, i, np.array(heard, np.int64), weights, uploads)
+        updates = Updates(
+            np.array(heard, np.int64), np.array([u.change for u in uploads]).reshape(-1, 3),
+            np.array([u.score for u in uploads]), np.empty(0), np.empty(0), complete=True,
+            agreement=np.array([u.agreement for u in uploads]),
+        )  # fmt: skip
+        step, cloud, _ = estimator.combine(cloud, Opened(cohort, w, work, (), i), updates, facts)
+        w = w + step
+    everybody = Cohort(np.arange(num_agents), num_agents, np.ones(num_agents))
+    told = estimator.ask(cloud, everybody, facts, work).control
     for k in range(num_agents):
-        own[k].settle(cloud.terms(k))
+        own[k].settle(told.terms(k, told.centre))
     found = np.array([memory.base for memory in own])
     assert lost > rounds / 4
     assert np.abs(found).max() > 0.1
-    np.testing.assert_allclose(found.mean(axis=0), cloud.reference.centre, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.mean(axis=0), cloud.centre, rtol=0, atol=1e-12)
 
 
 def test_an_agent_asked_in_a_round_that_was_lost_and_not_again_forgets_that_turn():
@@ -170,10 +181,9 @@ def test_an_agent_asked_in_a_round_that_was_lost_and_not_again_forgets_that_turn
     apart = Apart(problem, make(problem, {"correction": "drift"}))
     for _ in range(6):
         apart.step()
-    saved = {name: np.array(v) for name, v in apart.coordinator.state().items()}
+    saved = {name: np.array(v) for name, v in apart.job.checkpoint().items()}
     apart.step()
-    apart.coordinator = apart.make()
-    apart.coordinator.restore(saved)
+    apart.job.restore(saved)
     apart.step(lambda agent, work: None)  # now everybody is away
     np.testing.assert_allclose(apart.memories().mean(axis=0), apart.centre, rtol=0, atol=1e-13)
 
@@ -185,10 +195,10 @@ def test_a_round_without_answers_follows_c_only_if_absences_are_adjusted(absence
     apart = Apart(problem, make(problem, {"correction": "drift"}), safety=safety)
     for _ in range(5):
         apart.step()
-    before, centre = apart.coordinator.params, apart.centre.copy()
+    before, centre = apart.params, apart.centre.copy()
     apart.step(lambda agent, work: None)
     part = 1.0 if absences is Absences.ADJUSTED else 0.0
-    np.testing.assert_allclose(apart.coordinator.params, before - part * 0.02 * centre)
+    np.testing.assert_allclose(apart.params, before - part * 0.02 * centre)
     np.testing.assert_array_equal(apart.centre, centre)
 
 
@@ -205,10 +215,10 @@ def test_a_step_size_that_changes_without_notice_is_refused():
     problem = small_problem()
     apart = Apart(problem, make(problem, {"correction": "drift"}, num_active=5))
     apart.step()
-    saved = apart.coordinator.state()
+    saved = apart.job.checkpoint()
     other = Apart(problem, make(problem, {"correction": "drift"}, num_active=5, step_size=0.04))
     with pytest.raises(ValueError, match="give the same ones to continue"):
-        other.coordinator.restore(saved)
+        other.job.restore(saved)
     apart.agents = other.agents  # an order with another step size
     with pytest.raises(ValueError, match=r"changed from 0.02 to 0.04 without notice.*new job"):
         apart.step()
@@ -220,9 +230,8 @@ def test_a_lie_about_the_agreement_moves_the_gain_no_further_than_the_truth_coul
     for lie in (np.nan, np.inf, -1e300):
         for _ in range(10):
             apart.step(lambda agent, work: replace(work(), agreement=lie))  # noqa: B023
-        assert apart.coordinator.memory is not None
-        assert np.isfinite(apart.coordinator.memory.reference.pool).all()
-        assert np.isfinite(apart.coordinator.params).all()
+        assert np.isfinite(apart.kept.pool).all()
+        assert np.isfinite(apart.params).all()
     np.testing.assert_allclose(apart.memories().mean(axis=0), apart.centre, rtol=0, atol=1e-12)
 
 
@@ -240,12 +249,9 @@ def test_a_lie_about_the_agreement_moves_the_gain_no_further_than_the_truth_coul
             {"weighting": "change", "safety": Safety(privacy=Privacy(clip=1.0, noise=1.0))},
             "privacy",
         ),
-        ({"agent_design": Spread()}, {}, "use e.g. Deville"),
-        ({"costs": [1.0] * 5}, {}, "costs= works in simulations only"),
-        ({"absences": "adjusted"}, {}, "Safety"),
     ],
 )
 def test_what_does_not_fit_a_network_is_refused(choices, options, message):
     algorithm = ISFedAvg(step_size=0.1, num_active=2, **choices)
     with pytest.raises(ValueError, match=message):
-        Coordinator(algorithm, np.zeros(3), num_agents=5, **options)
+        over_network(algorithm, num_agents=5, **options)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from stepped import Stepped
 
 from isfed import Upload
 from isfed.algorithms import ISFedAvg
-from isfed.federation.coordinator import Coordinator
 from isfed.federation.privacy import Privacy
 from isfed.federation.safety import Safety
 
@@ -37,11 +37,11 @@ def test_no_agent_moves_the_model_further_than_stated(weighting, agent):
 
     def step(changes):
         safety = Safety(privacy=Privacy(clip=0.5), largest_ratio=math.inf)
-        cloud = Coordinator(
-            algorithm, np.zeros(3), num_agents=4, safety=safety, weighting=weighting
-        )
-        selection = cloud.select()
-        cloud.close(selection, [Upload(changes[k], 1.0, 0) for k in selection.active])
+        cloud = Stepped(
+            algorithm, np.zeros(3), 4, lambda _, k, *rest: Upload(changes[k], 1.0, 0),
+            safety=safety, weighting=weighting,
+        )  # fmt: skip
+        cloud.step()
         return cloud.params
 
     base = step(changes)
@@ -61,12 +61,11 @@ def test_the_noise_has_the_stated_deviation_and_no_two_rounds_share_it():
 
 def test_clipped_changes_are_counted():
     safety = Safety(privacy=Privacy(clip=1.0))
-    cloud = Coordinator(
-        ISFedAvg(step_size=0.1, num_active=3), np.zeros(2), num_agents=3, safety=safety
-    )
-    selection = cloud.select()
-    uploads = [Upload(np.full(2, x), 1.0, 0) for x in (0.1, 5.0, 50.0)]
-    assert cloud.close(selection, uploads).clipped == 2
+    cloud = Stepped(
+        ISFedAvg(step_size=0.1, num_active=3), np.zeros(2), 3,
+        lambda place, *_: Upload(np.full(2, (0.1, 5.0, 50.0)[place]), 1.0, 0), safety=safety,
+    )  # fmt: skip
+    assert cloud.step().clipped == 2
 
 
 def test_no_epsilon_is_stated():

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from stepped import SteppedObjects
 
 from isfed import OUTLIERS, PAPER, ISFedAvg
-from isfed.algorithms.in_process import Federation
-from isfed.federation.coordinator import Coordinator, take_turn
 from isfed.federation.standing import Standing
 
 
@@ -40,17 +39,9 @@ def test_no_honest_agent_is_refused(recipe, weighting):
     """With the default ratio, on problems whose agents differ as importance sampling wants."""
     problem = recipe.replace(num_agents=20).make(seed=1)
     algorithm = ISFedAvg(step_size=0.02, num_active=4)
-    start = np.zeros(problem.num_params)
-    agents = Federation(problem, algorithm, seed=1, repetition=0, initial=start).agents
-    cloud = Coordinator(algorithm, start, num_agents=20, seed=1, weighting=weighting)
-    for i in range(150):
-        selection = cloud.select()
-        told = cloud.told_prob(selection)
-        uploads = [
-            take_turn(agents[k], cloud.params, prob, i)
-            for k, prob in zip(selection.active, told, strict=True)
-        ]
-        assert cloud.close(selection, uploads).refused_changes == 0
+    cloud = SteppedObjects(problem, algorithm, seed=1, weighting=weighting)
+    for _ in range(150):
+        assert cloud.step().refused_changes == 0
 
 
 def test_refusals_count_in_a_row():

@@ -18,7 +18,7 @@ CALLS = {
     "own_turn": (own_turn, {}, {"fit": "function"}),
     "Strategy": (Strategy, {"algorithm": ISFedAvg(step_size=0.1, num_active=2), "num_agents": 4}, {
         "algorithm": "object", "num_agents": "whole", "seed": "whole", "safety": "object?",
-        "weighting": "word", "agent_weights": "array", "buffers": "columns", "time_limit": "limit",
+        "weighting": "word?", "agent_weights": "array", "buffers": "columns", "time_limit": "limit",
         "join_limit": "limit", "names": "columns", "readmit": "columns", "on_round": "function?"}),
 }  # fmt: skip
 

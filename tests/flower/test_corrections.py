@@ -15,6 +15,7 @@ from isfed import ISFedAvg, Memory, Score, Uniform, WithReplacement
 from isfed.base import files
 from isfed.federation.apart import OwnMemory
 from isfed.federation.correction import Correction
+from isfed.federation.messages import Cohort, Work
 from isfed.federation.privacy import Privacy
 from isfed.federation.safety import Safety
 from isfed.flower import own_turn
@@ -52,10 +53,12 @@ def corrected(algorithm=DRIFT, small=small_flower, **options):
 
 def mean_gap(strategy, folder):
     """The largest difference between c and the mean of the c_k, read from the agents' files."""
-    memory = strategy.coordinator.memory
-    found = []
+    job, found, estimator = strategy.job, [], strategy.method.estimator
+    centre, everybody = job.agents.outward(job.state.estimator.centre), np.arange(AGENTS)
+    cohort = Cohort(everybody, AGENTS, np.ones(AGENTS))
+    told = estimator.ask(job.state.estimator, cohort, job.agents.facts(), Work(0.1)).control
     for agent in range(AGENTS):
-        own, kept = OwnMemory(memory.rule, memory.reference.centre.size), memory.terms(agent)
+        own, kept = OwnMemory(estimator.rule, centre.size), told.terms(agent, centre)
         for path in sorted(folder.glob(f"agent-{agent}-*.npz"), key=lambda p: p.stat().st_mtime):
             stored = files.load_arrays(path)
             start = "own_after_"
@@ -63,7 +66,7 @@ def mean_gap(strategy, folder):
         own.settle(kept)
         found.append(own.base.copy())
     assert np.abs(found).max() > 1e-3
-    return np.abs(np.mean(found, axis=0) - memory.reference.centre).max()
+    return np.abs(np.mean(found, axis=0) - centre).max()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: f"{a.name} {a.agent_design}")

@@ -88,8 +88,8 @@ def test_a_wrapper_of_flowers_is_refused_with_a_sentence(tmp_path, kind):
 
     with pytest.raises(ValueError, match=r"takes a change for a model.*Safety\(privacy=Privacy"):
         two_rounds(initial())
-    assert inner.coordinator is not None
-    assert np.linalg.norm(inner.coordinator.params - 1.0) < 1.0
+    assert inner.job is not None
+    assert np.linalg.norm(inner.job.params - 1.0) < 1.0
 
 
 def test_the_clouds_noise_reaches_the_model(tmp_path):
@@ -113,8 +113,8 @@ def test_an_agents_own_noise_is_the_same_when_asked_again(tmp_path):
         grid = make_grid(tmp_path, privacy=privacy)
         grid.spoil = lambda _, reply: changes.append(reply.content["change"]["params"]) or reply
         strategy._prepared(initial())
-        assert strategy.coordinator is not None
-        strategy.coordinator.job = "one"
+        assert strategy.job is not None
+        strategy.job.name = "one"
         strategy.start(grid, initial(), num_rounds=1)
     first, again = changes[:AGENTS], changes[AGENTS:]
     assert all((a.numpy() == b.numpy()).all() for a, b in zip(first, again, strict=True))

@@ -17,7 +17,17 @@ from small_flower import (
     params_of,
 )
 
-from isfed import FedAdam, ISFedAvg, Memory, Running, Scheduled, Served, Uniform, WithReplacement
+from isfed import (
+    FedAdam,
+    HierFAVG,
+    ISFedAvg,
+    Memory,
+    Running,
+    Scheduled,
+    Served,
+    Uniform,
+    WithReplacement,
+)
 from isfed.federation.absences import Absences
 from isfed.federation.safety import Safety
 from isfed.flower import wire
@@ -180,8 +190,8 @@ def test_absent_agents_do_not_hold_up_a_round(tmp_path, absences):
     result = strategy.start(grid, initial(), num_rounds=2)
     for metrics in result.train_metrics_clientapp.values():
         assert (metrics["drawn"], metrics["answered"]) == (5, 3)
-    assert strategy.coordinator is not None
-    assert strategy.coordinator.responses.rates().tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert strategy.job is not None
+    assert strategy.job.agents.responses.rates().tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
 def test_a_client_that_raises_is_absent_and_the_reason_is_logged(tmp_path, caplog):
@@ -268,8 +278,9 @@ def test_mistakes_are_named(options, message):
 
 
 @pytest.mark.parametrize(
-    "around", [Scheduled(ALGORITHM, lambda i: 0.1), Served(ALGORITHM, FedAdam())]
+    "around",
+    [Scheduled(HierFAVG(step_size=0.1), lambda i: 0.1), Served(HierFAVG(step_size=0.1), FedAdam())],
 )
-def test_a_method_around_another_is_refused_with_what_to_do(around):
-    with pytest.raises(ValueError, match=r"in simulations only: .* give ISFedAvg\(\)"):
+def test_a_wrapper_around_rounds_of_their_own_is_refused_with_what_to_do(around):
+    with pytest.raises(ValueError, match=r"in simulations only: .* give the parts to Fed"):
         make_strategy(around)

@@ -202,8 +202,8 @@ def add(message, context):
     return reply_with(message, moved, **{"num-examples": SIZES[agent], "train_loss": 1.0 + agent})
 
 
-def run_own(tmp_path, fit=add, rounds=1, num_active=4, step_size=1.0, **options):
-    algorithm = importance(step_size=step_size, num_active=num_active)
+def run_own(tmp_path, fit=add, rounds=1, num_active=4, step_size=1.0, on="change", **options):
+    algorithm = importance(step_size=step_size, num_active=num_active, weighting=on)
     strategy = Strategy(algorithm, seed=1, **{**QUICK, **options})
     replies = []
     grid = grid_of(own_turn(fit), tmp_path, lambda _, r: replies.append(r) or r)
@@ -240,7 +240,7 @@ def test_agents_count_by_their_weights(tmp_path):
     for bad in ([1, 2], [1, -1, 1, 1], [0, 0, 0, 0]):
         with pytest.raises(ValueError, match="agent_weights must be 4 numbers"):
             run_own(tmp_path, agent_weights=bad)
-    with pytest.raises(ValueError, match="in the cloud's hands"):
+    with pytest.raises(ValueError, match=r"weighting='step'\) contradicts the method"):
         run_own(tmp_path, agent_weights=SIZES, weighting="step")
 
 
@@ -312,7 +312,7 @@ def test_buffers_of_another_name_are_asked_for(tmp_path):
 
 def test_scores_are_remembered_and_steer_the_draw(tmp_path):
     strategy, _, _ = run_own(tmp_path, rounds=30, num_active=2)
-    scores = strategy.coordinator.cloud.table.scores
+    scores = strategy.method.sampler.table(strategy.job.state.sampler, 4).scores
     assert (np.diff(scores) > 0).all()  # the length of the change, by agent
 
 
@@ -325,7 +325,7 @@ def test_scores_are_remembered_and_steer_the_draw(tmp_path):
          m.content["arrays"].to_torch_state_dict().items()}), {}, "not finite"),
         (lambda m, c: reply_with(m, m.content["arrays"].to_torch_state_dict(), score=-1.0), {},
          "score=-1.0 must be a number >= 0"),
-        (add, {"weighting": "step"}, "weighting='change'"),
+        (add, {"on": "step"}, "weighting='change'"),
         (lambda m, c: None, {}, "returned NoneType; expected the reply, a Message"),
     ],
     ids=["another model", "no model", "nan", "score", "step", "nothing"],

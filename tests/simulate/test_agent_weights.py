@@ -31,8 +31,8 @@ from isfed import (
     simulate,
     step_limits,
 )
+from isfed.algorithms.over_network import check_for_network
 from isfed.experiments.registry import METHODS, method_keys
-from isfed.federation.coordinator import check_for_network
 from isfed.simulate.run import make_run
 
 SIZES = np.array([3, 8, 5, 12, 4, 9])
@@ -176,7 +176,7 @@ def test_weights_by_size_are_refused_by_name_where_they_are_not_known():
     assert certify(longer, algorithm, rounds=3).unbiased
     with pytest.raises(ValueError, match="client_weights='size' must be 'uniform' here"):
         step_limits(longer, algorithm)
-    with pytest.raises(ValueError, match=r"over a network: Strategy\(agent_weights="):
+    with pytest.raises(ValueError, match=r"network: Strategy\(agent_weights="):
         check_for_network(algorithm, 6)
     with pytest.raises(ValueError, match="data with agent weights"):
         simulate(weighted, algorithm, rounds=1)

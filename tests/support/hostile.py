@@ -192,7 +192,7 @@ ELSEWHERE = {
     ),
     "a huge score in every round": (
         "more turns, up to the cap; no more weight",
-        "tests/federation/test_coordinator.py",
+        "tests/federation/test_guarded.py",
     ),
     "an evaluation of 1e300 examples": (
         "counts as ten times the median agent",

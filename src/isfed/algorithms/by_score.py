@@ -21,6 +21,7 @@ from isfed.base.checks import check_active, check_whole, is_number
 from isfed.base.streams import Purpose, Stream
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates
+from isfed.federation.trust import check_most_inclusion, limit_inclusion
 from isfed.sampling.designs import Design, Deville, LocalPivotal, WithReplacement
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
@@ -91,12 +92,15 @@ class ByScore:
         policy: how scores become probabilities, and when they are renewed.
         design: how agents are drawn with these probabilities.
         costs: what a turn of each agent costs; agents are then drawn by score / sqrt(cost).
+        most_inclusion: the largest inclusion probability of any agent, whatever it scores; scores
+            above are lowered before the draw.
     """
 
     num_active: int
     policy: Policy = field(default_factory=Memory)
     design: Design = field(default_factory=Deville)
     costs: Sequence[float] = ()
+    most_inclusion: float = 1.0
 
     def __post_init__(self) -> None:
         check_whole(self.num_active, name="num_active", least=1)
@@ -139,6 +143,7 @@ class ByScore:
         """The state before the first round."""
         count = facts.num_agents
         check_active(self.num_active, count)
+        check_most_inclusion(self.most_inclusion, num_agents=count, num_active=self.num_active)
         if self.costs and len(self.costs) != count:
             raise ValueError(
                 f"costs has {len(self.costs)} numbers for num_agents={count}; give one "
@@ -180,6 +185,17 @@ class ByScore:
         """(K,) p_k of the next round, before any cap."""
         return self.table(state, num_agents).probabilities()
 
+    def above_cap(self, state: ScoreState, num_agents: int) -> int:
+        """How many scores the next draw lowers."""
+        table = self.table(state._replace(nodes=state.nodes.copy()), num_agents)
+        return self._limited(table)[1]
+
+    def _limited(self, table: Table) -> tuple[Table, int]:
+        """The table that is drawn from, with nobody above the cap, and how many were."""
+        if isinstance(table, PricedTable):
+            table = table.priced()  # the cap is on what is drawn, after the costs
+        return table, limit_inclusion(table, self.num_active, self.most_inclusion)
+
     def draw(
         self, state: ScoreState, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
     ) -> tuple[Cohort, ScoreState]:
@@ -187,6 +203,8 @@ class ByScore:
         table = self.table(state, facts.num_agents)
         if self.policy.refresh == Refresh.ALL:
             table.replace(facts.weighed(agents.scores_at(params)))  # eq. (50)
+        if self.most_inclusion < 1.0:
+            table, _ = self._limited(table)
         drawn, prob = table.draw(self.num_active, agents.stream(Purpose.AGENTS, round_index))
         if self._always_once:
             times = np.empty(drawn.size)
@@ -212,7 +230,10 @@ class ByScore:
             return state
         who = cohort.agents[updates.place]
         table = self.table(state, facts.num_agents)
-        table.refresh(who, facts.weighed(evidence.score, who))
+        scored = updates.scored
+        table.refresh(who[scored], facts.weighed(evidence.score[scored], who[scored]))
+        if updates.excluded is not None:  # a score of 0 keeps it from taking others' turns
+            table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
         if state.order.size:
             self._remember(state, table, who, evidence, round_index)
         return state

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from isfed.algorithms.estimators import trained_changes
 from isfed.algorithms.federated import Evidence, Opened
 from isfed.base.arguments import check_fields
+from isfed.federation.apart import NEVER, Control, absorb_reports, told_news
 from isfed.federation.correction import (
     DRIFT,
+    GAIN,
     Correction,
     CorrectionRule,
     Reference,
@@ -147,3 +149,58 @@ def _check_size(cohort: Cohort) -> None:
             f"the design drew {drawn} agents where num_active={cohort.num}; control variates need "
             "a design of fixed size, e.g. Deville()"
         )
+
+
+class MeanState(NamedTuple):
+    """What the cloud keeps of control variates that are with the agents."""
+
+    centre: np.ndarray  # (M',) c
+    book: np.ndarray  # (K, BOOK) what is known of every agent
+    pool: np.ndarray  # (POOL,) and of all together
+    accepted: np.ndarray  # (K,) the round of the last turn that was accepted; -1 for none
+
+
+@dataclass(frozen=True)
+class ControlVariatesApart(ControlVariates):
+    """The same where every c_k stays with its agent, on a machine of its own.
+
+    Args:
+        varies: whether the step size changes from round to round.
+    """
+
+    varies: bool = False
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """Nothing is remembered, and nothing was accepted yet."""
+        whole = make_reference(self.rule, facts.num_agents, 0)
+        never = np.full(facts.num_agents, NEVER)
+        return MeanState(np.zeros(params.size), whole.book, whole.pool, never)
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Down goes c, with the round and the gain of the agent's last turn that was accepted."""
+        _check_size(cohort)
+        who = cohort.agents
+        told = state.accepted[who], state.book[who, GAIN]
+        control = Control(self.rule, state.centre, *told, self.varies)
+        return work._replace(control=control, extra=extra_messages(self.rule, 1))
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """The step by c and the innovations; c moves, and each c_k when its agent hears of it."""
+        cohort, place, step_size = opened.cohort, updates.place, float(opened.work.step_size)
+        who, times = cohort.agents[place], cohort.times[place] * updates.factor
+        news = told_news(self.rule, trained_changes(updates, facts), step_size, state.centre)
+        scores = np.nan_to_num(updates.score, posinf=0.0)
+        agreements = np.zeros(who.size)
+        if updates.agreement is not None:
+            agreements = np.nan_to_num(updates.agreement)
+        heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
+        step, nobody = np.zeros(facts.num_trained), np.zeros((0, facts.num_trained))
+        absorb_reports(
+            self.rule, Reference(state.centre, nobody, nobody, state.book, state.pool), step_size,
+            cohort.num, heard, step, who, times * (1.0 / (facts.num_agents * cohort.prob[place])),
+            np.ascontiguousarray(news), (scores, agreements),
+        )  # fmt: skip
+        state.accepted[who] = opened.round_index
+        return step, state, Evidence(scores, -news, np.ones(who.size))

@@ -10,8 +10,9 @@ import numpy as np
 from isfed.algorithms.federated import Evidence, Opened
 from isfed.base.arguments import check_fields, shown
 from isfed.base.compiled import compiled
-from isfed.federation.absences import WINDOW, Responses
+from isfed.federation.absences import LARGEST_ADJUSTMENT, WINDOW, Responses
 from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.federation.privacy import Privacy
 from isfed.sampling.policies import Policy
 
 
@@ -95,10 +96,12 @@ class HorvitzThompson:
             weights = weights * updates.factor
         # Divided by L, never by the sum of the weights: that would bias the mean.
         step = weighted_step(weights, updates.change, cohort.num, facts.num_trained)
-        weight = facts.num_agents * cohort.prob
-        if self.on == "change":
-            weight = facts.weighed(np.ones(cohort.agents.size), cohort.agents)
-        reach = (opened.work.reach(cohort.agents, facts) / weight)[place]
+        reach = opened.work.reach(cohort.agents, facts)
+        if reach is not None:
+            weight = facts.num_agents * cohort.prob
+            if self.on == "change":
+                weight = facts.weighed(np.ones(cohort.agents.size), cohort.agents)
+            reach = (reach / weight)[place]
         return step, state, Evidence(updates.score, trained_changes(updates, facts), reach)
 
 
@@ -133,22 +136,12 @@ class Mean:
         return weighted_step(counts, change, counts.sum(), change.shape[1]), state, evidence
 
 
-class AdjustedState(NamedTuple):
-    """What the estimator inside keeps, and how often every agent answered."""
-
-    inner: Any
-    responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
-
-
 @dataclass(frozen=True)
-class InverseResponse:
-    """An estimator whose changes are divided by how often their agents answer.
-
-    Unbiased if an absence does not depend on what the agent would have sent; without it an absence
-    counts as no change.
+class Over:
+    """What estimators around another share: they are like it unless they say otherwise.
 
     Args:
-        inner: the estimator.
+        inner: the estimator inside.
     """
 
     inner: Any
@@ -172,6 +165,44 @@ class InverseResponse:
         refine = getattr(self.inner, "reports", None)
         return wanted if refine is None else refine(wanted)
 
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """As the estimator inside."""
+        return self.inner.init(facts, params)
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """As the estimator inside."""
+        return self.inner.ask(state, cohort, facts, work)
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """As the estimator inside."""
+        return self.inner.counts(cohort, facts)
+
+    def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """As the estimator inside."""
+        return self.inner.weights(cohort, facts)
+
+
+class AdjustedState(NamedTuple):
+    """What the estimator inside keeps, and how often every agent answered."""
+
+    inner: Any
+    responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
+
+
+@dataclass(frozen=True)
+class InverseResponse(Over):
+    """An estimator whose changes are divided by how often their agents answer.
+
+    Unbiased if an absence does not depend on what the agent would have sent; without it an absence
+    counts as no change. Rounds that did not wait for everybody say nothing about who answers.
+
+    Args:
+        inner: the estimator.
+        most: the most that a change is multiplied by.
+    """
+
+    most: float = LARGEST_ADJUSTMENT
+
     def init(self, facts: Facts, params: np.ndarray) -> AdjustedState:
         """Nobody was asked yet."""
         responses = np.zeros((facts.num_agents, 2 + WINDOW), np.int64)
@@ -181,20 +212,51 @@ class InverseResponse:
         """As the estimator inside."""
         return self.inner.ask(state.inner, cohort, facts, work)
 
-    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """As the estimator inside."""
-        return self.inner.counts(cohort, facts)
-
     def combine(
         self, state: AdjustedState, opened: Opened, updates: Updates, facts: Facts
     ) -> tuple[np.ndarray, AdjustedState, Evidence]:
         """The changes times an estimate of 1 / r_k from the turns before this one."""
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
-        factor = updates.factor * responses.adjustments(drawn[updates.place])
-        answered = np.zeros(drawn.size, bool)
-        answered[updates.place] = True
-        responses.record(drawn, answered)
+        factor = updates.factor * responses.adjustments(drawn[updates.place], most=self.most)
+        responses.record_round(drawn, updates)
         step, inner, evidence = self.inner.combine(
             state.inner, opened, updates._replace(factor=factor, complete=True), facts
         )
         return step, AdjustedState(inner, state.responses), evidence
+
+
+@dataclass(frozen=True)
+class Private(Over):
+    """An estimator whose weighted changes are clipped, with noise on the step.
+
+    An adjustment for absences goes around it, not into it: `InverseResponse(Private(...))`, so that
+    what is clipped has all its weight.
+
+    Args:
+        inner: an estimator whose weights are known before the work, such as `HorvitzThompson`.
+        privacy: the clip and the noise.
+    """
+
+    privacy: Privacy
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.inner, "weights"):
+            raise ValueError(
+                f"privacy needs weights that are known before the work, which "
+                f"{type(self.inner).__name__} has not; use HorvitzThompson()"
+            )
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """No change moves the model by more than clip / L; noise unless nobody answered."""
+        cohort, privacy = opened.cohort, self.privacy
+        change = trained_changes(updates, facts)
+        weights = self.weights(cohort, facts)[updates.place] * updates.factor
+        factor = np.array([privacy.factor(w * row) for w, row in zip(weights, change, strict=True)])
+        step, state, evidence = self.inner.combine(
+            state, opened, updates._replace(factor=updates.factor * factor), facts
+        )
+        if privacy.noise > 0.0 and factor.size:
+            step = step + privacy.disturbance(step.size, num_active=cohort.num)
+        return step, state, evidence._replace(clipped=int((factor < 1.0).sum()))

@@ -40,11 +40,13 @@ class Evidence(NamedTuple):
     score: (m,) how large its gradients are, for the sampler.
     change: (m, M) what it changed; -change / reach estimates its gradient.
     reach: (m,) the size of its whole step; None where an estimator does not know it.
+    clipped: how many changes were shortened for privacy.
     """
 
     score: np.ndarray
     change: np.ndarray
     reach: np.ndarray | None = None
+    clipped: int = 0
 
 
 class Opened(NamedTuple):
@@ -54,6 +56,7 @@ class Opened(NamedTuple):
     sent: np.ndarray  # (M,) the model that the agents start from
     work: Work
     sampler: Any  # the sampler's state after the draw
+    round_index: int = 0
 
 
 class Info(NamedTuple):
@@ -252,7 +255,7 @@ class Federated:
         )  # eq. (4)
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
-        return Opened(cohort, sent, work, sampler)
+        return Opened(cohort, sent, work, sampler, round_index)
 
     def close(
         self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int

@@ -1,1 +1,1 @@
-"""Who works: the agent, the cloud, and the coordinator among agents that may be absent."""
+"""Who works: the agents, what they are asked, and the border before those that may be absent."""

@@ -18,6 +18,7 @@ have come as often as those of all agents together.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,10 @@ class Responses:
         responses.answered_at = kept[:, 2:]
         return responses
 
+    def kept(self) -> np.ndarray:
+        """(K, 2 + WINDOW) all of it, as `over` takes it."""
+        return np.column_stack([self.turns, self.answers, self.answered_at])
+
     def inverse_rates(self, agents: np.ndarray) -> np.ndarray:
         """The estimates of 1 / r_k from the turns before this one."""
         turns, answers = self.turns[agents], self.answers[agents]
@@ -89,6 +94,16 @@ class Responses:
         self.answered_at[here, self.answers[here] % WINDOW] = self.turns[here]
         self.turns[agents] += 1
         self.answers[here] += 1
+
+    def record_round(self, drawn: np.ndarray, updates: Any) -> None:
+        """One round from what came back, if it waited for everybody that was asked."""
+        if updates.timing is not None and not updates.timing.patient:
+            return  # a missing one might have answered
+        answered = np.zeros(drawn.size, bool)
+        answered[updates.place] = True
+        if updates.asked is not None:
+            drawn, answered = drawn[updates.asked], answered[updates.asked]
+        self.record(drawn, answered)
 
     def rates(self) -> np.ndarray:
         """The share of turns answered; an agent never drawn counts as the mean of the others."""

@@ -11,8 +11,9 @@ from isfed.base.arguments import check_fields, shown
 from isfed.base.checks import as_numbers, check_whole
 from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
-from isfed.federation.arrays import check_batch
+from isfed.federation.arrays import agent_risks, check_batch, row_losses
 from isfed.federation.messages import PLAIN_LOCAL, Local
+from isfed.problems import FederatedData, Problem
 from isfed.problems.gradients import moved_target
 from isfed.problems.losses import num_params_of
 from isfed.sampling import policies
@@ -30,12 +31,18 @@ class Upload:
     gradients: how many example gradients it computed.
     agreement: with a correction whose gain adapts, the inner product of the news of this turn and
         of the last one that was accepted.
+    loss: its risk at the model that it was sent, if it was asked for.
+    gradient: (M,) the gradient of that risk, likewise.
+    velocity: (M,) its momentum at the end of the turn, if it has one.
     """
 
     change: np.ndarray
     score: float
     gradients: int
     agreement: float = 0.0
+    loss: float | None = None
+    gradient: np.ndarray | None = None
+    velocity: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +117,14 @@ class SampledMethod(Protocol):
         ...
 
 
-def local_step(rules: Rules, local_steps: int, agent_prob: float | None) -> float:
+def local_step(
+    rules: Rules, local_steps: int, agent_prob: float | None, *, scale: float | None = None
+) -> float:
     """The size of a local step, eq. (8); without a chance, the cloud divides by K p_k itself."""
     steps = local_steps if rules.divide_by_steps else 1
     divisor = steps if agent_prob is None else steps * rules.num_agents * agent_prob
-    return rules.step_size / divisor
+    step = rules.step_size / divisor
+    return step if scale is None else step * scale
 
 
 @compiled
@@ -264,6 +274,25 @@ class Agent:
         x, y = self._examples(slice(None), shift)
         gradient, norms = self.loss.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
+
+    def gradient_at(self, params: np.ndarray) -> np.ndarray:
+        """(M,) the gradient of the agent's risk."""
+        return self.norms_at(params)[1]
+
+    def loss_at(self, params: np.ndarray) -> float:
+        """The agent's risk."""
+        return float(agent_risks(self._alone(), np.zeros(1, np.int64), params)[0])
+
+    def sampled_loss_at(self, params: np.ndarray, round_index: int) -> float:
+        """The loss of one example, drawn uniformly; `key` is that of the risks."""
+        point = Stream.at(self.key, round_index=round_index, agent=self.index).uniforms(1)[0]
+        row = np.array([int(point * len(self.targets))])
+        return float(row_losses(self._alone(), row, params)[0])
+
+    def _alone(self) -> Problem:
+        """A problem of this agent's data."""
+        data = FederatedData(self.features, self.targets, np.array([0, len(self.targets)]))
+        return Problem(data, self.loss, self.local_steps, self.batch_size)
 
     def score_at(self, params: np.ndarray, *, shift: Any = None) -> float:
         """The score of eq. (48) from all the examples, at any model."""

@@ -9,8 +9,8 @@ are killed, and a cloud that is killed and repeats a round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from isfed.federation.agent import Agent, Upload
 from isfed.federation.correction import (
     DIFFERENCE,
     DRIFT,
-    GAIN,
     MEAN_NOISE,
     SQUARE,
     TURNS,
@@ -47,12 +46,33 @@ class Terms:
     centre: (M,) c.
     accepted: the round of the agent's last turn that the cloud accepted, -1 for none.
     gain: with which c_k moves by the news of that turn.
+    varies: whether the step size is another one in every round.
     """
 
     rule: CorrectionRule
     centre: np.ndarray
     accepted: int
     gain: float
+    varies: bool = False
+
+
+class Control(NamedTuple):
+    """What the cloud tells the agents of a cohort: `Terms` of each of them."""
+
+    rule: CorrectionRule
+    centre: np.ndarray  # (M',) c, of the trained part of the model
+    accepted: np.ndarray  # (n,)
+    gain: np.ndarray  # (n,)
+    varies: bool = False
+
+    def rows(self, places: Any) -> Control:
+        """The same for some of the agents."""
+        return self._replace(accepted=self.accepted[places], gain=self.gain[places])
+
+    def terms(self, place: int, centre: np.ndarray) -> Terms:
+        """For one agent, with c in the order of the model that it is sent."""
+        accepted, gain = int(self.accepted[place]), float(self.gain[place])
+        return Terms(self.rule, centre, accepted, gain, self.varies)
 
 
 def told_news(rule: CorrectionRule, sent: np.ndarray, reach: float, centre: np.ndarray):
@@ -73,6 +93,7 @@ class OwnMemory:
         self.noise = np.zeros(1)
         self.reach = np.zeros(1)  # the step size of all turns of a job; 0 before the first
         self.buffers = np.zeros(num_params, bool)  # what has no gradient, and no memory of one
+        self.varies = False  # whether the cloud has said that the step size changes
 
     def settle(self, terms: Terms) -> None:
         """Move c_k if the cloud has accepted the last turn, and forget its news if it has not."""
@@ -92,6 +113,7 @@ class OwnMemory:
             reference.book[0, MEAN_NOISE] = self.noise[0]
             self.turns[0] = waiting
         self.turns[1] = NEVER
+        self.varies = terms.varies
         reference.centre[:] = terms.centre
 
     def correction(self) -> np.ndarray | None:
@@ -120,7 +142,7 @@ class OwnMemory:
         """
         rule, reference = self.rule, self.reference
         book = reference.book[0]
-        if self.reach[0] not in (0.0, reach):
+        if self.reach[0] not in (0.0, reach) and not self.varies:
             raise ValueError(
                 f"the step size of this job changed from {self.reach[0]:g} to {reach:g} without "
                 "notice; a correction divides changes by it, so begin a new job"
@@ -161,13 +183,16 @@ class OwnMemory:
 
 
 def corrected_turn(
-    agent: Agent, own: OwnMemory, terms: Terms, params: np.ndarray, round_index: int
+    agent: Agent, own: OwnMemory, terms: Terms, params: np.ndarray, round_index: int, **how: Any
 ) -> Upload:
-    """A turn under a correction, before its news is kept: `own.take` does that."""
+    """A turn under a correction, before its news is kept: `own.take` does that.
+
+    `how` are the other arguments of `Agent.take_turn`.
+    """
     own.settle(terms)
-    rules = agent.rules
-    step = rules.step_size / agent.local_steps
-    upload = agent.take_turn(params, step, round_index, correction=own.correction())
+    rules, steps = agent.rules, how.get("steps")
+    step = rules.step_size / (agent.local_steps if steps is None else steps)
+    upload = agent.take_turn(params, step, round_index, correction=own.correction(), **how)
     return replace(upload, change=own.shown(upload.change, rules.step_size))
 
 
@@ -179,7 +204,9 @@ def noise_share(agent: Agent) -> float:
 
 
 @compiled
-def _absorb(rule, reference, step_size, num_active, heard, params, agents, weight, news, reports):
+def absorb_reports(
+    rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
+):
     """As `correction.absorb`, with the c_k out of reach; `reports` are (scores, agreements)."""
     scores, agreements = reports
     total, move = np.zeros(params.size), np.zeros(params.size)
@@ -198,54 +225,3 @@ def _absorb(rule, reference, step_size, num_active, heard, params, agents, weigh
             move[j] += gain * news[i, j]
         scores[i] = score_of_news(rule, reference.book, agents[i], scores[i] * scores[i])
     step_and_move(rule, reference, step_size, num_active, heard, params, total, move)
-
-
-class MeanMemory:
-    """What the cloud keeps: c, a few numbers of every agent, and which turn it last accepted."""
-
-    def __init__(self, rule: CorrectionRule, num_agents: int, num_params: int) -> None:
-        self.rule = rule
-        whole = make_reference(rule, num_agents, 0)
-        nobody = np.zeros((0, num_params))
-        self.reference = Reference(np.zeros(num_params), nobody, nobody, whole.book, whole.pool)
-        self.accepted = np.full(num_agents, NEVER)
-        self.buffers = np.zeros(num_params, bool)  # as in `OwnMemory`
-
-    def terms(self, agent: int) -> Terms:
-        """What to tell an agent that is to work."""
-        reference = self.reference
-        gain = float(reference.book[agent, GAIN])
-        return Terms(self.rule, reference.centre, int(self.accepted[agent]), gain)
-
-    def absorb(
-        self, params: np.ndarray, step_size: float, num_active: int, round_index: int,
-        agents: np.ndarray, weights: np.ndarray, uploads: Sequence[Upload], heard: float = 1.0,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """The model after a round, and the scores of the agents heard; `heard` of c counts."""
-        centre = self.reference.centre
-        news = [told_news(self.rule, upload.change, step_size, centre) for upload in uploads]
-        for row in news:
-            row[self.buffers] = 0.0
-        scores = np.array([np.nan_to_num(u.score, posinf=0.0) for u in uploads])
-        agreements = np.nan_to_num(np.array([u.agreement for u in uploads]))
-        moved = params.copy()
-        _absorb(
-            self.rule, self.reference, step_size, num_active, heard, moved, agents, weights,
-            np.array(news).reshape(-1, params.size), (scores, agreements),
-        )  # fmt: skip
-        self.accepted[agents] = round_index
-        return moved, scores
-
-    def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs."""
-        reference = self.reference
-        return {
-            "centre": reference.centre, "book": reference.book, "pool": reference.pool,
-            "accepted": self.accepted,
-        }  # fmt: skip
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
-        own = {name: state[name].copy() for name in ("centre", "book", "pool")}
-        self.reference = self.reference._replace(**own)
-        self.accepted = state["accepted"].copy()

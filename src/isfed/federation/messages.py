@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isfed.federation.reports import Timing
 from isfed.federation.turn import StepRule
 
 EVERY = slice(None)  # the places of a cohort in which everybody answered
@@ -102,7 +103,7 @@ class Facts(NamedTuple):
     num_params: M.
     num_trained: how many of the first entries of the model are trained; the rest are buffers.
     weight: (K,) K c_k, what an agent counts in the objective; None where all count the same.
-    sizes: (K,) N_k.
+    sizes: (K,) N_k. This and what follows is None where only the agents know it.
     local_steps: (K,) E_k.
     batch_size: (K,) B_k.
     """
@@ -111,9 +112,9 @@ class Facts(NamedTuple):
     num_params: int
     num_trained: int
     weight: np.ndarray | None
-    sizes: np.ndarray
-    local_steps: np.ndarray
-    batch_size: np.ndarray
+    sizes: Any
+    local_steps: Any
+    batch_size: Any
 
     def weighed(self, values: Any, agents: Any = EVERY) -> Any:
         """Values of agents times K c_k."""
@@ -144,6 +145,11 @@ class Cohort(NamedTuple):
     floor: float = 0.0
     has_model: bool = False
 
+    def rows(self, places: Any) -> Cohort:
+        """Some agents of the cohort."""
+        prob = None if self.prob is None else self.prob[places]
+        return self._replace(agents=self.agents[places], times=self.times[places], prob=prob)
+
 
 class Work(NamedTuple):
     """What is asked of each agent of a cohort.
@@ -155,6 +161,7 @@ class Work(NamedTuple):
     local: how the agents step.
     also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
     extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
+    control: what agents with control variates of their own are told, see `isfed.federation.apart`.
     """
 
     step_size: Any
@@ -164,6 +171,7 @@ class Work(NamedTuple):
     local: Local = PLAIN_LOCAL
     also: frozenset[str] = NOTHING_MORE
     extra: Mapping[str, int] = NO_MESSAGES
+    control: Any = None
 
     def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
         """(n,) how many local steps each agent takes."""
@@ -184,8 +192,25 @@ class Work(NamedTuple):
         return out
 
     def reach(self, agents: np.ndarray, facts: Facts) -> Any:
-        """The size of all local steps together before any weight, one for all or (n,)."""
-        return self.step_size if self.divide else self.step_size * self.steps(agents, facts)
+        """The size of all local steps together before any weight, one for all or (n,).
+
+        None where only the agents know how many steps they take.
+        """
+        if self.divide:
+            return self.step_size
+        if self.local.steps is None and facts.local_steps is None:
+            return None
+        return self.step_size * self.steps(agents, facts)
+
+    def rows(self, places: Any) -> Work:
+        """What is asked of some agents of the cohort; `places` is a slice, a mask or places."""
+        own: dict[str, Any] = {"local": self.local.rows(places)}
+        for name in ("step_size", "prob", "scale"):
+            values = getattr(self, name)
+            own[name] = values[places] if isinstance(values, np.ndarray) else values
+        if self.control is not None:
+            own["control"] = self.control.rows(places)
+        return self._replace(**own)
 
 
 class Updates(NamedTuple):
@@ -200,6 +225,13 @@ class Updates(NamedTuple):
     gradient: (m, M) the gradients of these risks, likewise.
     factor: what absences make a change weigh, 1 or (m,).
     complete: whether these factors make up for all absences.
+    agreement: (m,) with control variates at the agents, the inner products of what was new in this
+        turn and in the last one that was accepted.
+    scored: which of these scores can be believed.
+    asked: (n,) who of the cohort was asked at all; None for everybody.
+    excluded: places in the cohort of agents that nobody will ask again.
+    timing: when the answers came, one entry per agent of the cohort; None where everybody that is
+        there answers at once.
     """
 
     place: Any
@@ -211,3 +243,8 @@ class Updates(NamedTuple):
     gradient: np.ndarray | None = None
     factor: Any = 1.0
     complete: bool = False
+    agreement: np.ndarray | None = None
+    scored: Any = EVERY
+    asked: np.ndarray | None = None
+    excluded: np.ndarray | None = None
+    timing: Timing | None = None

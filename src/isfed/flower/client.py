@@ -15,9 +15,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from isfed.base.arguments import checked, shown
 from isfed.base.checks import check_whole
-from isfed.federation.agent import Agent, Upload
+from isfed.federation.agent import Agent, Upload, local_step
 from isfed.federation.apart import OwnMemory, corrected_turn, noise_share
-from isfed.federation.coordinator import take_turn
 from isfed.federation.privacy import Privacy
 from isfed.federation.trust import check_noise, revealed_score
 from isfed.flower import wire
@@ -64,6 +63,8 @@ def agent_turn(
         work = (local_steps, batch_size)
         agent = Agent(order.agent, (features, targets), loss, work, order.rules)
         agent.key = np.uint64(order.key)
+        if order.ask:
+            return tell(agent, order, message)
         upload, layout = answer(agent, order, message, context, secrecy)
         return Message(wire.pack_upload(upload, layout), reply_to=message)
 
@@ -82,12 +83,47 @@ def answer(
     told = memory.recall()
     if memory.own is not None:
         memory.own.buffers = layout.places(order.buffers)
-    if memory.own is None:
-        upload = take_turn(agent, params, order.agent_prob, order.round_index)
-    else:
         upload = _corrected(agent, memory.own, order, params, layout)
+    else:
+        upload = _plain(agent, order, params)
+    if wire.LOSS in order.also:
+        upload = replace(upload, loss=agent.loss_at(params))
+    if wire.GRADIENT in order.also:
+        upload = replace(upload, gradient=agent.gradient_at(params))
     hidden = Hidden(folder, context, secrecy.limit)
     return secrecy.hide(upload, order, hidden, memory, told), layout
+
+
+def _how(order: wire.Order, size: int) -> dict[str, Any]:
+    """What an order says about the steps of a turn, for `take_turn`."""
+    local, velocity = order.local, None
+    if local.momentum != 0.0:
+        velocity = np.zeros(size) if local.velocity is None else local.velocity[0].copy()
+    return {"local": local, "steps": order.steps, "velocity": velocity}
+
+
+def _plain(agent: Agent, order: wire.Order, params: np.ndarray) -> Upload:
+    """A turn without a memory of gradients; the cloud may steer its steps."""
+    steps = agent.local_steps if order.steps is None else order.steps
+    step = local_step(order.rules, steps, order.agent_prob, scale=order.scale)
+    steer, how = order.local.correction, _how(order, params.size)
+    correction = None if steer is None else steer[0]
+    upload = agent.take_turn(params, step, order.round_index, correction=correction, **how)
+    return replace(upload, velocity=how["velocity"])  # take_turn leaves it as it is at the end
+
+
+def tell(agent: Any, order: wire.Order, message: Message) -> Message:
+    """The answer to a question about a model; asked again, the same."""
+    model: Any = message.content[wire.MODEL]
+    params = Layout.of(model).flatten(model)
+    match order.ask:
+        case wire.GRADIENT:
+            found = agent.gradient_at(params)
+        case wire.SAMPLED_LOSS:
+            found = agent.sampled_loss_at(params, order.round_index)
+        case _:
+            found = agent.loss_at(params)
+    return Message(wire.pack_answer(found), reply_to=message)
 
 
 def _corrected(
@@ -97,7 +133,8 @@ def _corrected(
     assert order.terms is not None
     if order.terms.centre.shape != params.shape:
         raise wire.WireError(f"c has the shape {order.terms.centre.shape}, w {params.shape}")
-    upload = corrected_turn(agent, own, order.terms, params, order.round_index)
+    how = _how(order, params.size)
+    upload = corrected_turn(agent, own, order.terms, params, order.round_index, **how)
     upload = replace(upload, change=layout.flatten(layout.arrange(upload.change)))
     return own.take(upload, order.rules.step_size, noise_share(agent), order.round_index)
 
@@ -124,6 +161,12 @@ class Secrecy:
             raise ValueError(
                 "this agent hides its changes (privacy), and a correction would remember what is "
                 "hidden: the cloud must leave correction out"
+            )
+        more = order.ask or order.also or order.local.momentum > 0.0
+        if more and (self.limit is not None or self.score_noise > 0.0):
+            raise ValueError(
+                "this agent limits what it tells (privacy, score_noise or reports_per_day), and a "
+                "loss, a gradient or a momentum would tell more: use a method that asks for none"
             )
         return order
 

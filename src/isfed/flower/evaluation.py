@@ -14,7 +14,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
 from isfed.flower.arrays import WireError, shown
-from isfed.flower.wire import METRICS
+from isfed.flower.wire import METRICS, OWN_METRICS
 
 MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
 MOST_NUMBERS = 10_000  # in the metrics of one agent; results keep them for every round
@@ -40,7 +40,7 @@ def judged(told: dict[int, MetricRecord], weight: str) -> list[dict[str, Any]]:
     """The training metrics of agents that sent any beside their score; by agent."""
     found = []
     for agent, record in told.items():
-        metrics = {name: value for name, value in record.items() if name != "score"}
+        metrics = {name: value for name, value in record.items() if name not in OWN_METRICS}
         if not metrics:
             continue
         try:

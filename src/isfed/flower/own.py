@@ -51,6 +51,17 @@ def own_turn(fit: Handler) -> Handler:
                 "own_turn cannot steer a loop of your own, nor remember its gradients: use "
                 "agent_turn or torch_turn, or leave correction out"
             )
+        local = order.local
+        if order.ask or order.also or order.scale is not None:
+            raise ValueError(
+                "own_turn cannot tell the loss or the gradient of a loop of your own, nor scale "
+                "its steps: use agent_turn or torch_turn, or a method that asks for neither"
+            )
+        if local.prox or local.momentum or local.correction is not None:
+            raise ValueError(
+                "own_turn cannot put prox, momentum or a correction into a loop of your own: use "
+                "agent_turn or torch_turn, or a method with plain local steps"
+            )
         model: Any = message.content[wire.MODEL]
         layout = Layout.of(model)
         before = layout.flatten(model)

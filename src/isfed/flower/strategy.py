@@ -1,4 +1,4 @@
-"""The cloud's side: a Flower strategy that draws, reweights and remembers as `Coordinator` does."""
+"""The cloud's side: a Flower strategy whose rounds are those of any method of isfed."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -17,21 +17,23 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from isfed.algorithms import ISFedAvg
-from isfed.base import files
-from isfed.base.arguments import check_argument, checked
-from isfed.base.checks import check_seed
-from isfed.federation.absences import Absences
-from isfed.federation.coordinator import (
-    Coordinator,
+from isfed.algorithms.estimators import InverseResponse
+from isfed.algorithms.federated import Opened
+from isfed.algorithms.job import Job
+from isfed.algorithms.over_network import (
     Weighting,
-    check_for_network,
-    check_not_around,
     check_weights,
+    over_network,
+    weighting_of,
 )
+from isfed.base import files
+from isfed.base.arguments import checked
+from isfed.base.checks import check_seed
+from isfed.federation.guarded import Guarded
 from isfed.federation.reports import RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower import evaluation, exchange, wire
+from isfed.flower.agents import FlowerAgents
 from isfed.flower.arrays import Layout, shown
 from isfed.flower.roll import Roll
 from isfed.flower.turns import Turns
@@ -47,18 +49,19 @@ ALTERED = (
 
 
 class Strategy(FedAvg):
-    """ISFedAvg in place of Flower's FedAvg; evaluation and its keys are those of FedAvg.
+    """Any method of isfed in place of Flower's FedAvg; evaluation and its keys are FedAvg's.
 
     As FedAvg does, it logs the metrics of every round: the agents' training metrics, their
     evaluation, and the cloud's own evaluation.
 
-    algorithm: an `ISFedAvg`, e.g. `importance(...)`; it says how agents and examples are drawn.
-        Methods around it, `Scheduled` and `Served`, are for simulations.
+    algorithm: a method, e.g. `importance(...)`, or a composition of your own, `Federated(...)`. A
+        method with a round of its own needs `start`, and cannot run in Flower's own loop.
     num_agents: K.
     seed: the seed of all random draws.
     safety: how absent, slow, wrong and hostile agents are treated.
     weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has no
-        say in its weight; "step": the agent divides its step, as in the paper's eq. (8).
+        say in its weight; "step": the agent divides its step, as in the paper's eq. (8). As the
+        method says unless given; "change" if neither says anything.
     agent_weights: what every agent counts in the objective, for instance its number of examples;
         all the same unless given.
     buffers: names of the model's arrays that are not trained; unless given, those that end in
@@ -82,7 +85,7 @@ class Strategy(FedAvg):
         num_agents: int,
         seed: int = 0,
         safety: Safety | None = None,
-        weighting: Weighting = "change",
+        weighting: Weighting | None = None,
         agent_weights: Sequence[float] | None = None,
         buffers: Sequence[str] | None = None,
         time_limit: float = 600.0,
@@ -93,9 +96,12 @@ class Strategy(FedAvg):
         on_round: Callable[[RoundReport, np.ndarray], None] | None = None,
         **flower: Any,
     ) -> None:
-        check_not_around(algorithm)
-        check_argument("algorithm", algorithm, ISFedAvg)
-        check_for_network(algorithm, num_agents)
+        self.agent_weights = check_weights(agent_weights, num_agents)
+        self.method: Any = over_network(
+            algorithm, num_agents=num_agents, safety=safety, weighting=weighting,
+            agent_weights=self.agent_weights,
+        )  # fmt: skip
+        self.weighting: Weighting = weighting_of(algorithm, weighting)
         check_seed(seed)
         if not join_limit >= 0.0:
             raise ValueError(f"join_limit={join_limit} must be a number of seconds >= 0")
@@ -104,108 +110,94 @@ class Strategy(FedAvg):
         if not all(0 <= agent < num_agents for agent in readmit):
             raise ValueError(f"readmit={list(readmit)} must be agents 0 to {num_agents - 1}")
         super().__init__(**flower)
-        self.algorithm: ISFedAvg = algorithm
+        self.algorithm = algorithm
         self.num_agents, self.seed, self.safety = num_agents, seed, safety
-        self.weighting: Weighting = weighting
-        self.agent_weights = check_weights(agent_weights, num_agents, weighting)
         self.buffers = buffers
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.roll = Roll(num_agents, names, patience=join_limit)
         self.readmit, self.on_round = list(readmit), on_round
-        self.coordinator: Coordinator | None = None
+        self.job: Job | None = None
         self._layout: Layout | None = None
-        self._turns: Turns | None = None  # of the round that is under way
+        self._opened: Opened | None = None  # the round that is under way ...
+        self._turns: Turns | None = None  # ... and its messages
         self._returned: str | None = None  # the digest of the model that Flower was given
-        self._clocks: set[int] = set()  # agents whose clock has been reported
 
     # -- what Flower calls ---------------------------------------------------------------------
 
     def summary(self) -> None:
         """Log what will run."""
-        algorithm = self.algorithm
-        log(
-            INFO,
-            "\t├──> %s, %s of %s agents",
-            algorithm.name,
-            algorithm.num_active,
-            self.num_agents,
-        )
+        name = getattr(self.algorithm, "name", type(self.algorithm).__name__)
+        sampler = getattr(self.method, "sampler", self.method)
+        active = getattr(sampler, "num_active", "some")
+        log(INFO, "\t├──> %s, %s of %s agents", name, active, self.num_agents)
         log(INFO, "\t└──> %s seconds per round, checkpoint %s", self.time_limit, self.checkpoint)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Draw the agents of the round; a list, because Flower goes through it twice."""
-        coordinator, layout = self._prepared(arrays)
+        job, _ = self._prepared(arrays)
+        if not job.is_composed:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} has a round of its own, which Flower's loop "
+                "cannot run: call Strategy.start(grid, ...)"
+            )
         if CLIPPING in config or self._returned not in (None, wire.digest(arrays)):
             raise ValueError(ALTERED)
         config["server-round"] = server_round
-        model = layout.model(coordinator.params)
-        online = self.roll.online(grid)
-        selection = coordinator.select()
-        self._turns = turns = Turns(
-            selection, layout, time_limit=self.time_limit, clocks=self._clocks
-        )
-        told = coordinator.told_prob(selection)
-        for place, (agent, prob) in enumerate(zip(selection.active, told, strict=True)):
-            if coordinator.standing.excluded[agent]:
-                continue
-            node = online.get(int(agent))
-            if node is None:
-                log(WARNING, "agent %s was drawn and is offline", agent)
-                continue
-            order = self._order(coordinator, int(agent), prob)
-            content = {wire.MODEL: model, wire.TRAIN_CONFIG: config, wire.ORDER: order}
-            if coordinator.memory is not None:
-                content[wire.CENTRE] = wire.pack_centre(coordinator.memory.reference.centre)
-            message = Message(
-                RecordDict(content),
-                dst_node_id=node,
-                message_type=MessageType.TRAIN,
-                ttl=self.time_limit,  # an agent must not work off rounds that are over
-            )
-            turns.ask(place, message)
+        agents = self._agents(grid, config)
+        self._opened = opened = job.open()
+        cohort, work = job.agents.narrow(opened.cohort, opened.work)
+        self._turns = turns = agents.pack(cohort, opened.sent, work, job.round_index)
         return turns.messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Close the round with what came back."""
-        assert self.coordinator
-        assert self._layout
+        assert self.job
+        assert self._opened
         assert self._turns
         self._turns.take(replies)
-        standing = self.coordinator.standing
-        before = standing.excluded.copy()
-        timing = self._turns.timing(patient=self.coordinator.waits_for_all())
-        model = self.coordinator.params
-        report = self.coordinator.close(self._turns.selection, self._turns.uploads(), timing)
-        if not self._layout.holds(self.coordinator.params):
+        excluded, before = self.job.agents.standing.excluded.copy(), self.job.state.params
+        updates = self.job.agents.unpack(self._turns, self._opened.work)
+        report = self.job.close(self._opened, updates)
+        return self._closed(server_round, report, before, excluded)
+
+    def _closed(
+        self, server_round: int, report: RoundReport, before: np.ndarray, excluded: np.ndarray
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """What is written, logged and returned after a round that began with this model."""
+        assert self.job
+        assert self._layout
+        job, standing = self.job, self.job.agents.standing
+        if not self._layout.holds(job.agents.outward(job.params)):
             # Agents could do nothing with infinities, and would be left out for their answers.
             log(WARNING, "the step of round %s, of length %.3g, would overflow the model's type, "
                 "and is left out", server_round, report.step)  # fmt: skip
-            self.coordinator.cloud.params = model
+            job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
-            files.save_arrays(self.checkpoint, self.coordinator.state())
+            files.save_arrays(self.checkpoint, job.checkpoint())
         log(INFO, "%s", report.line())
-        for agent in np.flatnonzero(standing.excluded & ~before):
+        for agent in np.flatnonzero(standing.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
                 "refused", agent, standing.in_a_row[agent])  # fmt: skip
         if standing.excluded.all():
             raise ValueError("every agent was left out, because of models that were refused; the "
                              "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
-            self.on_round(report, self.coordinator.params)
+            self.on_round(report, job.agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
         metrics = {**self._train_metrics(server_round), **ours}  # agents do not overwrite it
-        arrays = self._layout.model(self.coordinator.params)
+        arrays = self._layout.model(job.agents.outward(job.params))
         self._returned = wire.digest(arrays)
         return arrays, MetricRecord(metrics)
 
     def _train_metrics(self, server_round: int) -> dict[str, Any]:
         """What the agents say of their training, by Flower's `train_metrics_aggr_fn`."""
-        assert self._turns
+        if self._turns is None:
+            return {}
         key = self.weighted_by_key
         found = evaluation.judged(self._turns.metrics, key)
         if not found:
@@ -222,7 +214,7 @@ class Strategy(FedAvg):
         """FedAvg's sample, of agents that are there and were not left out; it waits for nobody."""
         if self.fraction_evaluate == 0.0:
             return []
-        excluded = self._prepared(arrays)[0].standing.excluded
+        excluded = self._prepared(arrays)[0].agents.standing.excluded
         nodes = [n for agent, n in self.roll.online(grid).items() if not excluded[agent]]
         count = max(int(len(nodes) * self.fraction_evaluate), self.min_evaluate_nodes)
         if len(nodes) < max(count, self.min_available_nodes):
@@ -268,28 +260,21 @@ class Strategy(FedAvg):
     ) -> Result:
         """Run until `num_rounds` rounds are done, those before a restart included."""
         self.time_limit = timeout or self.time_limit
-        coordinator, layout = self._prepared(initial_arrays)
+        job, layout = self._prepared(initial_arrays)
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
         result = Result()
-        result.arrays = layout.model(coordinator.params)
-        if evaluate_fn is not None and coordinator.round_index == 0:
+        result.arrays = layout.model(job.agents.outward(job.params))
+        if evaluate_fn is not None and job.round_index == 0:
             self._evaluate_here(evaluate_fn, 0, result)
-        if coordinator.round_index < num_rounds:
+        if job.round_index < num_rounds:
             self.roll.wait(grid, seconds=self.join_limit)
-        while coordinator.round_index < num_rounds:
-            number = coordinator.round_index + 1  # Flower counts from 1
+        while job.round_index < num_rounds:
+            number = job.round_index + 1  # Flower counts from 1
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            self.configure_train(number, result.arrays, train_config, grid)
-            assert self._turns
-            self._turns.exchange(
-                grid, enough=coordinator.safety.enough, patient=coordinator.waits_for_all()
-            )
-            arrays, metrics = self.aggregate_train(number, ())
-            assert arrays is not None
-            assert metrics is not None
+            arrays, metrics = self._round(number, result.arrays, train_config, grid)
             result.arrays = arrays
             result.train_metrics_clientapp[number] = metrics
             theirs = {name: value for name, value in metrics.items() if name not in OURS}
@@ -303,38 +288,77 @@ class Strategy(FedAvg):
 
     def report(self) -> list[str]:
         """What became of the agents so far: absences, refusals, response times."""
-        assert self.coordinator
-        safety = self.coordinator.safety
-        adjusts = safety.absences is Absences.ADJUSTED
-        most = safety.largest_adjustment if adjusts else None
-        absences = self.coordinator.responses.bias_report(largest_adjustment=most)
-        return [f"absences: {absences}", *self.coordinator.standing.lines()]
+        assert self.job
+        adjusts = isinstance(getattr(self.method, "estimator", None), InverseResponse)
+        most = self.method.estimator.most if adjusts else None
+        border = self.job.agents
+        absences = border.responses.bias_report(largest_adjustment=most)
+        return [f"absences: {absences}", *border.standing.lines()]
 
     # -- parts of a round ----------------------------------------------------------------------
 
-    def _prepared(self, arrays: ArrayRecord) -> tuple[Coordinator, Layout]:
-        """The coordinator, made from the first model, or from the checkpoint if there is one."""
-        if self.coordinator is None or self._layout is None:
+    def _round(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """One round of our own loop: it ends when enough agents have answered."""
+        assert self.job
+        job, border = self.job, self.job.agents
+        border.agents.enough = border.safety.enough
+        border.agents.patient = patient = border.waits_for_all(job.round_index)
+        if job.is_composed:
+            self.configure_train(number, arrays, config, grid)
+            assert self._turns
+            self._turns.exchange(grid, enough=border.safety.enough, patient=patient)
+            found, metrics = self.aggregate_train(number, ())
+            assert found is not None
+            assert metrics is not None
+            return found, metrics
+        config["server-round"] = number
+        self._agents(grid, config)
+        excluded, before = border.standing.excluded.copy(), job.params.copy()
+        return self._closed(number, job.step(), before, excluded)
+
+    def _agents(self, grid: Grid, config: ConfigRecord) -> FlowerAgents:
+        """The agents, ready for a round."""
+        assert self.job
+        agents: FlowerAgents = self.job.agents.agents
+        agents.grid, agents.config, agents.time_limit = grid, config, self.time_limit
+        agents.job, agents.round_index = self.job.name, self.job.round_index
+        return agents
+
+    def _prepared(self, arrays: ArrayRecord) -> tuple[Job, Layout]:
+        """The job, made from the first model, or from the checkpoint if there is one."""
+        if self.job is None or self._layout is None:
             self._layout = layout = Layout.of(arrays)
-            self.coordinator = Coordinator(
-                self.algorithm,
-                self._layout.flatten(arrays),
-                num_agents=self.num_agents,
-                seed=self.seed,
-                safety=self.safety,
-                weighting=self.weighting,
-                agent_weights=self.agent_weights,
-                buffers=layout.places(layout.buffers(self.buffers)),
-            )
+            self.job = job = self._new_job(layout, layout.flatten(arrays))
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
-                self.coordinator.restore(files.load_arrays(self.checkpoint))
-                done = self.coordinator.round_index
+                job.restore(files.load_arrays(self.checkpoint), job.agents.order)
+                done = job.round_index
                 log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-                files.save_arrays(self.checkpoint, self.coordinator.state())
-            self.coordinator.standing.readmit(np.array(self.readmit, dtype=np.int64))
-        return self.coordinator, self._layout
+                files.save_arrays(self.checkpoint, job.checkpoint())
+            job.agents.standing.readmit(np.array(self.readmit, dtype=np.int64))
+        return self.job, self._layout
+
+    def _new_job(self, layout: Layout, first: np.ndarray) -> Job:
+        """A job at its beginning, with its agents behind their border."""
+        safety, names = self.safety or Safety(), layout.buffers(self.buffers)
+        if names and safety.privacy is not None:
+            raise ValueError(
+                "privacy adds noise to the whole model, and a running variance could become "
+                "negative: use a module without buffers, e.g. with group norm instead of batch norm"
+            )
+        agents = FlowerAgents(
+            layout, self.method.rules(self.num_agents), self.roll, seed=self.seed, buffers=names,
+            weights=self.agent_weights, scores=safety.scores, time_limit=self.time_limit,
+        )  # fmt: skip
+        about = self.algorithm, self.num_agents, self.seed, safety, self.weighting, first.shape
+        if self.agent_weights is not None:
+            about = (*about, self.agent_weights.tolist())
+        if names:
+            about = (*about, np.flatnonzero(layout.places(names)).tolist())
+        return Job(self.method, Guarded(agents, safety), agents.inward(first), about=about)
 
     def _hold(self, checkpoint: Path) -> TextIO:
         """Nobody else may go on from this checkpoint; a run that was cut off may take a while."""
@@ -348,22 +372,6 @@ class Strategy(FedAvg):
                         f"another run is using {checkpoint}; stop it, or give another path"
                     ) from None
                 time.sleep(exchange.POLL_SECONDS)
-
-    def _order(self, coordinator: Coordinator, agent: int, prob: float | None) -> ConfigRecord:
-        assert self._layout
-        return wire.pack_order(
-            wire.Order(
-                job=coordinator.job,
-                round_index=coordinator.round_index,
-                agent=agent,
-                agent_prob=prob,
-                key=int(coordinator.examples_key),
-                rules=self.algorithm.rules(self.num_agents),
-                scores=coordinator.safety.scores,
-                terms=coordinator.terms(agent),
-                buffers=self._layout.buffers(self.buffers),
-            )
-        )
 
     def _evaluate_here(self, evaluate_fn: Any, number: int, result: Result) -> None:
         metrics = evaluate_fn(number, result.arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from isfed.federation.agents import PLAIN_LOCAL, Local, Turns
 from isfed.federation.privacy import Privacy
 from isfed.flower import wire
 from isfed.flower.arrays import Layout
-from isfed.flower.client import Handler, Secrecy, answer
+from isfed.flower.client import Handler, Secrecy, answer, tell
 from isfed.problems import FederatedData, Problem
 from isfed.sampling.policies import Table, memory_size
 from isfed.torch import Network
@@ -72,13 +73,18 @@ class _Alone:
         step: float,
         round_index: int,
         *,
+        local: Local = PLAIN_LOCAL,
+        steps: int | None = None,
         correction: np.ndarray | None = None,
+        velocity: np.ndarray | None = None,
     ) -> Upload:
-        """One turn; `correction` is added to the gradient of every step."""
+        """One turn; the options are those of `Agent.take_turn`."""
         turns = Turns(np.array([0]), self.places.inward(params), np.array([step]))
-        local = PLAIN_LOCAL
-        if correction is not None:  # of the buffers, which have no gradient, no step takes note
-            local = Local(correction=self.places.inward(correction)[None])
+        inward: dict[str, Any] = {"steps": None if steps is None else np.array([steps])}
+        # Of the buffers, which have no gradient, no step takes note.
+        for name, vector in (("correction", correction), ("velocity", velocity)):
+            inward[name] = None if vector is None else self.places.inward(vector)[None]
+        local = replace(local, **inward)
         found = self.agents.work(turns, round_index, local)
         if not (np.isfinite(found.changes).all() and math.isfinite(self.loss)):
             # Before anything is kept: an average with it would never be a number again.
@@ -86,8 +92,27 @@ class _Alone:
                 f"agent {self.agents.first} ended its turn of round {round_index} with a model or "
                 f"a loss that is not finite (loss {self.loss:g}); try a smaller step_size"
             )
+        if velocity is not None:
+            velocity[:] = self.places.outward(found.velocity[0])
         change = self.places.outward(found.changes[0])
         return Upload(change, float(found.scores[0]), int(found.gradients[0]))
+
+    def loss_at(self, params: np.ndarray) -> float:
+        """The agent's risk at a model."""
+        return float(self.agents.losses(np.zeros(1, np.int64), self.places.inward(params))[0])
+
+    def gradient_at(self, params: np.ndarray) -> np.ndarray:
+        """(M,) the gradient of that risk."""
+        found = self.agents.gradients(np.zeros(1, np.int64), self.places.inward(params))
+        return self.places.outward(found[0])
+
+    def sampled_loss_at(self, params: np.ndarray, round_index: int) -> float:
+        """The loss of one example, drawn uniformly."""
+        stream = self.agents.stream(Purpose.EXAMPLES, round_index, self.agents.first)
+        row = slice(at := int(stream.uniforms(1)[0] * len(self.targets)), at + 1)
+        data = self.agents.problem.data
+        rows = data.features[row], data.targets[row]
+        return float(self.agents.network.values(self.places.inward(params), *rows)[0])
 
 
 @checked
@@ -129,6 +154,8 @@ def torch_turn(
             int(config.get("batch-size", batch_size)),
         )
         alone: Any = _Alone(problem, order, arrays)
+        if order.ask:
+            return tell(alone, order, message)
         upload, layout = answer(alone, order, message, context, secrecy)
         metrics = {"train_loss": alone.loss, "num-examples": len(y)}
         return Message(wire.pack_upload(upload, layout, metrics), reply_to=message)

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from logging import WARNING
+from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from isfed.federation.agent import Upload
-from isfed.federation.cloud import Selection
 from isfed.federation.reports import Timing
 from isfed.flower import wire
-from isfed.flower.arrays import Layout, shown
+from isfed.flower.arrays import shown
 from isfed.flower.exchange import Answers, exchange
 
 REFUSED = Upload(np.empty(0), 0.0, 0)  # stands for a reply that cannot be read: of no model's shape
@@ -28,22 +28,24 @@ CLOCK_SECONDS = 1.0  # clocks that differ by more are reported; Flower locks out
 class Turns:
     """What agents are asked in a round that ends `time_limit` seconds from now, and their answers.
 
-    `clocks` holds the agents whose clock has been reported as wrong; it is added to.
+    `agents` are those drawn, `read` reads a reply, and `clocks` holds the agents whose clock has
+    been reported as wrong; it is added to.
     """
 
     def __init__(
-        self, selection: Selection, layout: Layout, *, time_limit: float, clocks: set[int]
-    ) -> None:
-        self.selection, self.layout, self.clocks = selection, layout, clocks
+        self, agents: np.ndarray, read: Callable[[RecordDict], Any], *, time_limit: float,
+        clocks: set[int],
+    ) -> None:  # fmt: skip
+        self.agents, self.reader, self.clocks = agents, read, clocks
         self.began, self.until = time.time(), time.monotonic() + time_limit
-        self.places: list[int] = []  # of the messages in the selection
+        self.places: list[int] = []  # of the messages among those drawn
         self.messages: list[Message] = []
-        self.read: dict[int, Upload | None] = {}  # by place in the selection
+        self.read: dict[int, Any] = {}  # by place among those drawn
         self.metrics: dict[int, MetricRecord] = {}  # by agent
         self.answers: Answers | None = None
 
     def ask(self, place: int, message: Message) -> None:
-        """Add the message for the agent at that place of the selection."""
+        """Add the message for the agent at that place."""
         self.places.append(place)
         self.messages.append(message)
 
@@ -53,7 +55,7 @@ class Turns:
             grid,
             self.messages,
             until=self.until,
-            enough=math.ceil(enough * len(self.selection.active)) if enough < 1.0 else math.inf,
+            enough=math.ceil(enough * len(self.agents)) if enough < 1.0 else math.inf,
             patient=patient,
             counts=lambda sent, reply: self._read(self.places[sent], reply),
         )
@@ -74,13 +76,13 @@ class Turns:
             if place is not None and place not in self.read:
                 self._read(place, reply)
 
-    def uploads(self) -> list[Upload | None]:
-        """One per agent selected, None for those who failed or did not answer."""
-        return [self.read.get(place) for place in range(len(self.selection.active))]
+    def uploads(self) -> list[Any]:
+        """One per agent drawn, None for those who failed or did not answer."""
+        return [self.read.get(place) for place in range(len(self.agents))]
 
     def timing(self, *, patient: bool) -> Timing:
         """When the answers came; unknown after Flower's own loop."""
-        timing = Timing.unknown(len(self.selection.active))
+        timing = Timing.unknown(len(self.agents))
         if self.answers is None:
             return timing
         for sent, seconds in self.answers.seconds.items():
@@ -91,7 +93,7 @@ class Turns:
 
     def _read(self, place: int, reply: Message) -> bool:
         """Keep what an agent sent: an upload, REFUSED, or None if it failed; whether it is good."""
-        agent = int(self.selection.active[place])
+        agent = int(self.agents[place])
         self.read[place] = None
         try:
             if reply.has_error():
@@ -103,7 +105,7 @@ class Turns:
                 log(WARNING, "agent %s failed: error %s, %s", agent, reply.error.code, reason)
                 return False
             self._check_clock(agent, reply.metadata.created_at)
-            self.read[place] = wire.unpack_upload(reply.content, self.layout)
+            self.read[place] = self.reader(reply.content)
             told = reply.content.get(wire.METRICS)
             if isinstance(told, MetricRecord):
                 self.metrics[agent] = told

@@ -1,27 +1,28 @@
-"""The cloud among absent, wrong and hostile agents, without a network."""
+"""A job whose agents are absent, wrong or hostile, without a network."""
 
 import math
 
 import numpy as np
 import pytest
+from stepped import Stepped, SteppedObjects
 
 from isfed import (
     PAPER,
     Current,
-    FedAdam,
     ISFedAvg,
     Memory,
+    Mocha,
     Oracle,
     Running,
-    Scheduled,
-    Served,
     Upload,
 )
+from isfed.algorithms.estimators import HorvitzThompson, Mean
+from isfed.algorithms.federated import Federated
 from isfed.algorithms.in_process import Federation
+from isfed.algorithms.over_network import Weighting, check_for_network, over_network, weighting_of
 from isfed.base.streams import Purpose
-from isfed.federation.absences import Absences
+from isfed.federation.absences import Absences, Responses
 from isfed.federation.cloud import Cloud
-from isfed.federation.coordinator import Coordinator, Weighting, take_turn
 from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
 
@@ -29,33 +30,17 @@ ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
 PROBLEM = PAPER.replace(num_agents=8).make(seed=3)
 
 
-class Apart:
-    """A coordinator with agents of its own, stepped by hand."""
+class Apart(SteppedObjects):
+    """The agents of the problem behind a border."""
 
-    def __init__(self, algorithm=ALGORITHM, seed=5, weighting: Weighting = "step", **safety):
-        start = np.zeros(PROBLEM.num_params)
-        self.agents = Federation(PROBLEM, algorithm, seed=seed, repetition=0, initial=start).agents
-        self.coordinator = Coordinator(
-            algorithm,
-            start,
-            num_agents=8,
-            seed=seed,
-            weighting=weighting,
-            safety=Safety(**safety),
-        )
+    def __init__(self, algorithm=ALGORITHM, weighting: Weighting = "step", **safety):
+        super().__init__(PROBLEM, algorithm, weighting=weighting, safety=Safety(**safety))
 
-    def step(self, spoil=lambda place, upload: upload, timing=None):
-        coordinator = self.coordinator
-        selection = coordinator.select()
-        told = coordinator.told_prob(selection)
-        uploads = [
-            spoil(
-                place,
-                take_turn(self.agents[k], coordinator.params, prob, coordinator.round_index),
-            )
-            for place, (k, prob) in enumerate(zip(selection.active, told, strict=True))
-        ]
-        return coordinator.close(selection, uploads, timing)
+
+def of_changes(algorithm, num_agents, answer, size=2, **options):
+    """Agents that are functions of their number."""
+    start, by_agent = np.zeros(size), lambda place, agent, *_: answer(agent)
+    return Stepped(algorithm, start, num_agents, by_agent, **options)
 
 
 def in_process(algorithm, rounds, seed=5):
@@ -75,23 +60,21 @@ def test_without_absences_it_is_the_cloud_bit_for_bit(absences, policy):
     for _ in range(30):
         apart.step()
     cloud = in_process(algorithm, 30)
-    assert (apart.coordinator.params == cloud.params).all()
-    assert (apart.coordinator.cloud.table.nodes == cloud.table.nodes).all()
+    assert (apart.params == cloud.params).all()
+    assert (apart.table.nodes == cloud.table.nodes).all()
 
 
 def test_agents_are_drawn_by_score_times_weight():
     algorithm = ISFedAvg(step_size=0.01, num_active=8, agents=Memory(floor=0.0))
     weights = np.arange(1.0, 9.0)
-    coordinator = Coordinator(
-        algorithm, np.zeros(2), num_agents=8, weighting="change", agent_weights=weights
+    cloud = of_changes(
+        algorithm, 8, lambda k: Upload(np.ones(2), 1.0 + k % 3, 0), agent_weights=weights
     )
-    selection = coordinator.select()
-    scores = 1.0 + selection.active % 3
-    coordinator.close(selection, [Upload(np.ones(2), score, 0) for score in scores])
+    cloud.step()
     expected = weights * (1.0 + np.arange(8) % 3)
-    found = coordinator.cloud.table.probabilities()
+    found = cloud.table.probabilities()
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-14)
-    np.testing.assert_allclose(coordinator.params, np.ones(2), rtol=1e-14)
+    np.testing.assert_allclose(cloud.params, np.ones(2), rtol=1e-14)
 
 
 def test_drop_leaves_the_share_of_the_missing_at_the_previous_model():
@@ -106,12 +89,12 @@ def test_drop_leaves_the_share_of_the_missing_at_the_previous_model():
 
     report = apart.step(spoil)
     assert (report.drawn, report.answered) == (3, 2)
-    assert apart.coordinator.params == pytest.approx(sum(kept) / 3, rel=1e-15)
+    assert apart.params == pytest.approx(sum(kept) / 3, rel=1e-15)
 
 
 def test_adjusted_divides_by_the_response_probability():
     apart = Apart(absences=Absences.ADJUSTED)
-    responses = apart.coordinator.responses
+    responses = Responses.over(apart.job.state.estimator.responses)
     for turn in range(200):  # everybody answers every second time
         responses.record(np.arange(8), np.full(8, turn % 2 == 0))
     changes = []
@@ -121,20 +104,20 @@ def test_adjusted_divides_by_the_response_probability():
         return upload
 
     apart.step(spoil)
-    assert apart.coordinator.params == pytest.approx(sum(changes) / 3 * 2.0, rel=1e-12)
+    assert apart.params == pytest.approx(sum(changes) / 3 * 2.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("absences", list(Absences))
 def test_a_round_without_answers_changes_nothing_and_says_so(absences):
     apart = Apart(absences=absences)
     apart.step()
-    before = apart.coordinator.params.copy(), apart.coordinator.cloud.table.nodes.copy()
+    before = apart.params.copy(), apart.table.nodes.copy()
     report = apart.step(lambda *_: None)
     assert report.answered == 0
     assert "nobody: the model stays as it is" in report.line()
-    assert (apart.coordinator.params == before[0]).all()
-    assert (apart.coordinator.cloud.table.nodes == before[1]).all()
-    assert apart.coordinator.round_index == 2
+    assert (apart.params == before[0]).all()
+    assert (apart.table.nodes == before[1]).all()
+    assert apart.job.round_index == 2
 
 
 @pytest.mark.parametrize(
@@ -145,8 +128,8 @@ def test_a_model_that_cannot_be_added_is_refused_and_counted(change):
     apart = Apart()
     report = apart.step(lambda p, u: Upload(change, 1.0, 0) if p == 0 else u)
     assert (report.answered, report.refused_changes) == (2, 1)
-    assert np.isfinite(apart.coordinator.params).all()
-    assert apart.coordinator.standing.refused.sum() == 1
+    assert np.isfinite(apart.params).all()
+    assert apart.border.standing.refused.sum() == 1
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -1.0, 1e10])
@@ -155,8 +138,8 @@ def test_a_score_that_is_absurd_is_refused_and_its_model_kept(score):
     honest.step()
     report = hostile.step(lambda p, u: Upload(u.change, score, 0) if p == 0 else u)
     assert (report.answered, report.refused_scores) == (3, 1)
-    assert (honest.coordinator.params == hostile.coordinator.params).all()
-    scores = hostile.coordinator.cloud.table.scores
+    assert (honest.params == hostile.params).all()
+    scores = hostile.table.scores
     assert (scores >= 0.0).sum() == 2  # the two others; his stays unseen
 
 
@@ -164,37 +147,35 @@ def test_an_agent_that_always_claims_the_most_stays_below_the_cap():
     apart = Apart(ISFedAvg(step_size=0.01, num_active=2), most_inclusion=0.4)
     drawn = limited = 0
     for _ in range(300):
-        selection = apart.coordinator.select()
-        places = np.flatnonzero(selection.active == 2)
+        places = np.flatnonzero(apart.drawn() == 2)
         drawn += places.size
         report = apart.step(lambda p, u, at=places: Upload(u.change, 1e9, 0) if p in at else u)
         limited += report.limited_scores
-        assert apart.coordinator.cloud.table.inclusion(2).max() <= 1.0
+        assert apart.table.inclusion(2).max() <= 1.0
     assert limited > 0
     error = math.sqrt(300 * 0.4 * 0.6)
     assert drawn <= 300 * 0.4 + 4 * error
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7])
-def test_a_restored_coordinator_makes_the_same_draws(stop):
+def test_a_restored_job_makes_the_same_draws(stop):
     spoil = lambda p, u: None if p == 1 else u  # noqa: E731
     one = Apart(absences=Absences.ADJUSTED)
     for _ in range(stop):
         one.step(spoil)
-    state = {name: values.copy() for name, values in one.coordinator.state().items()}
+    state = {name: values.copy() for name, values in one.job.checkpoint().items()}
     two = Apart(absences=Absences.ADJUSTED)
-    two.agents = one.agents
-    two.coordinator.restore(state)
-    assert two.coordinator.job == one.coordinator.job
-    ahead, again = one.coordinator.select(), two.coordinator.select()
+    two.job.restore(state)
+    assert two.job.name == one.job.name
+    ahead, again = one.job.open().cohort, two.job.open().cohort
     for left, right in zip(ahead, again, strict=True):
-        assert (left == right).all()
+        assert np.array_equal(left, right)
 
 
 def test_a_checkpoint_of_another_job_is_refused():
-    other = Coordinator(ALGORITHM, np.zeros(2), num_agents=8, seed=6)
+    other = SteppedObjects(PROBLEM, ALGORITHM, seed=6)
     with pytest.raises(ValueError, match="belongs to another algorithm, seed"):
-        Apart().coordinator.restore(other.state())
+        Apart().job.restore(other.job.checkpoint())
 
 
 @pytest.mark.parametrize(
@@ -204,37 +185,11 @@ def test_a_checkpoint_of_another_job_is_refused():
         (ISFedAvg(step_size=0.1, num_active=1, agents=Oracle()), "oracle needs the solution"),
         (ISFedAvg(step_size=0.1, num_active=1, agents=Current()), "agents=current asks every"),
         (ISFedAvg(step_size=0.1, num_active=1, drift=0.1), r"drift=0\.1 moves the true model"),
-        (ISFedAvg(step_size=0.1, num_active=1, average=True), "average= works in simulations"),
     ],
 )
 def test_what_cannot_run_apart_is_refused(algorithm, message):
     with pytest.raises(ValueError, match=message):
-        Coordinator(algorithm, np.zeros(2), num_agents=8)
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [{}, {"correction": "drift"}, {"costs": (1.0,) * 8}, {"absences": "adjusted"},
-     {"client_weights": "size"}],
-    ids=lambda choices: next(iter(choices), "plain"),
-)  # fmt: skip
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda inside: Served(inside, FedAdam()),
-        lambda inside: Scheduled(inside, lambda _: 0.1),
-        lambda inside: Served(Scheduled(inside, lambda _: 0.1), FedAdam()),
-    ],
-    ids=["served", "scheduled", "both"],
-)
-def test_what_is_around_a_method_is_refused(around, choices):
-    """It would be ignored, and with it what only the method inside has."""
-    algorithm = around(ISFedAvg(step_size=0.1, num_active=3, **choices))
-    message = (
-        rf"{type(algorithm).__name__} around ISFedAvg works in simulations only: .* give ISFed"
-    )
-    with pytest.raises(ValueError, match=message):
-        Coordinator(algorithm, np.zeros(2), num_agents=8, weighting="change")
+        over_network(algorithm, num_agents=8)
 
 
 def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
@@ -264,8 +219,8 @@ def test_weight_in_the_clouds_hands_bit_for_bit(policy):
     for _ in range(30):
         apart.step()
     cloud = literal_change_weighting(30, algorithm)
-    assert (apart.coordinator.params == cloud.params).all()
-    assert (apart.coordinator.cloud.table.nodes == cloud.table.nodes).all()
+    assert (apart.params == cloud.params).all()
+    assert (apart.table.nodes == cloud.table.nodes).all()
 
 
 def test_a_high_score_buys_turns_and_not_weight():
@@ -277,23 +232,16 @@ def test_a_high_score_buys_turns_and_not_weight():
 
     def contribution(weighting, score):
         algorithm = ISFedAvg(step_size=0.01, num_active=2, agents=Memory(floor=0.2))
-        cloud = Coordinator(
-            algorithm,
-            np.zeros(1),
-            num_agents=8,
-            seed=1,
-            weighting=weighting,
+        cloud = of_changes(
+            algorithm, 8,
+            lambda k: Upload(np.ones(1), score, 0) if k == 2 else Upload(np.zeros(1), 1.0, 0),
+            size=1, seed=1, weighting=weighting,
             safety=Safety(most_inclusion=1.0, largest_ratio=math.inf),
-        )
+        )  # fmt: skip
         moved = []
         for _ in range(1000):
             before = cloud.params
-            selection = cloud.select()
-            cloud.close(
-                selection,
-                [Upload(np.ones(1), score, 0) if k == 2 else Upload(np.zeros(1), 1.0, 0)
-                 for k in selection.active],
-            )  # fmt: skip
+            cloud.step()
             moved.append(cloud.params[0] - before[0])
         return float(np.mean(moved)), float(np.std(moved)) / math.sqrt(len(moved))
 
@@ -306,12 +254,14 @@ def test_a_high_score_buys_turns_and_not_weight():
 
 def test_adjusted_never_gives_more_than_the_stated_weight():
     apart = Apart(absences=Absences.ADJUSTED, largest_adjustment=4.0)
+    kept = apart.job.state.estimator.responses
     for turn in range(400):  # everybody answers once in 25 turns
-        apart.coordinator.responses.record(np.arange(8), np.full(8, turn % 25 == 0))
+        for responses in (apart.border.responses, Responses.over(kept)):
+            responses.record(np.arange(8), np.full(8, turn % 25 == 0))
     changes = []
     apart.step(lambda _, upload: changes.append(upload.change) or upload)
-    assert apart.coordinator.params == pytest.approx(sum(changes) / 3 * 4.0, rel=1e-12)
-    said = apart.coordinator.responses.bias_report(largest_adjustment=4.0)
+    assert apart.params == pytest.approx(sum(changes) / 3 * 4.0, rel=1e-12)
+    said = apart.border.responses.bias_report(largest_adjustment=4.0)
     assert "answered less than once in 4 turns: they count less than 1" in said
 
 
@@ -329,16 +279,14 @@ def test_a_change_out_of_proportion_is_refused_whatever_its_weight(weighting):
 )
 @pytest.mark.parametrize("largest", [0.5, math.inf])
 def test_buffers_do_not_make_a_change_longer_but_must_be_finite(buffer, refused, largest):
-    cloud = Coordinator(
-        ISFedAvg(step_size=0.01, num_active=4),
-        np.zeros(3),
-        num_agents=4,
-        safety=Safety(largest_change=largest),
-        buffers=np.array([False, False, True]),
-    )
     change = np.array([0.1, 0.1, 1.0])  # longer than 0.5 with its buffer
-    uploads = [Upload(change, 1.0, 0)] * 3 + [Upload(np.array([0.1, 0.1, buffer]), 1.0, 0)]
-    report = cloud.close(cloud.select(), uploads)
+    other = np.array([0.1, 0.1, buffer])
+    cloud = of_changes(
+        ISFedAvg(step_size=0.01, num_active=4), 4,
+        lambda k: Upload(other if k == 3 else change, 1.0, 0),
+        size=3, buffers=1, safety=Safety(largest_change=largest), weighting="step",
+    )  # fmt: skip
+    report = cloud.step()
     assert (report.answered, report.refused_changes) == (4 - refused, refused)
     assert np.isfinite(cloud.params).all()
     assert report.step == pytest.approx(np.linalg.norm(cloud.params[:2]))
@@ -356,62 +304,62 @@ def test_an_excluded_agent_is_not_heard_and_drawn_less_often():
     bad = Upload(np.full(2, math.nan), 1.0, 0)
     drawn = []
     for _ in range(120):
-        selection = apart.coordinator.select()
-        drawn.append(5 in selection.active)
-        places = np.flatnonzero(selection.active == 5)
+        places = np.flatnonzero(apart.drawn() == 5)
+        drawn.append(places.size > 0)
         apart.step(lambda p, u, at=places: bad if p in at else u)
     turns = np.flatnonzero(drawn)
-    assert apart.coordinator.standing.excluded.tolist() == [k == 5 for k in range(8)]
-    assert apart.coordinator.standing.refused[5] == 3
+    assert apart.border.standing.excluded.tolist() == [k == 5 for k in range(8)]
+    assert apart.border.standing.refused[5] == 3
     after = np.mean(drawn[turns[2] + 1 :])
     assert after < 0.1  # 3 / 8 before; the floor's share remains
-    assert apart.coordinator.responses.turns[5] == 3  # its absence is nobody's response rate
+    assert apart.border.responses.turns[5] == 3  # its absence is nobody's response rate
 
 
 def test_late_answers_make_up_for_the_rounds_that_did_not_wait():
     """Unbiased though the slow agents are those with the larger change."""
     algorithm = ISFedAvg(step_size=0.01, num_active=4)
     safety = Safety(enough=0.5, patience=0.25, largest_ratio=math.inf)
-    cloud = Coordinator(algorithm, np.zeros(1), num_agents=4, safety=safety)
-    cloud.rng = np.random.default_rng(7)
+    waiting = {"patient": True}
+
+    def answer(agent):
+        late = agent >= 2
+        return None if late and not waiting["patient"] else Upload(np.array([1 + 9.0 * late]), 1, 0)
+
+    cloud = of_changes(algorithm, 4, answer, size=1, safety=safety, weighting="step")
+    cloud.border.rng = np.random.default_rng(7)
     steps, waited = [], 0
-    for _ in range(1500):
+    for i in range(1500):
         before = cloud.params
-        selection = cloud.select()
-        patient = cloud.waits_for_all()
-        assert patient == cloud.waits_for_all()  # asked twice, the same
+        waiting["patient"] = patient = cloud.border.waits_for_all(i)
+        assert patient == cloud.border.waits_for_all(i)  # asked twice, the same
         waited += patient
-        slow = selection.active >= 2
-        uploads = [
-            None if late and not patient else Upload(np.array([1.0 + 9.0 * late]), 1.0, 0)
-            for late in slow
-        ]
-        report = cloud.close(selection, uploads, Timing(np.ones(4), slow & patient, patient))
+        report = cloud.step(Timing(np.ones(4), (cloud.drawn() >= 2) & patient, patient))
         assert report.late == 2 * patient
         steps.append(cloud.params[0] - before[0])
     error = float(np.std(steps)) / math.sqrt(len(steps))
     assert np.mean(steps) == pytest.approx((1 + 1 + 10 + 10) / 4, abs=4 * error)
     assert waited / 1500 == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 1500))
-    assert cloud.responses.turns.sum() == 4 * waited  # who is unheard may have answered
-    assert (cloud.responses.turns == cloud.responses.answers).all()
+    assert cloud.border.responses.turns.sum() == 4 * waited  # who is unheard may have answered
+    assert (cloud.border.responses.turns == cloud.border.responses.answers).all()
 
 
 def test_the_coin_of_patience_does_not_follow_from_the_seed():
     safety = Safety(enough=0.5, patience=0.5)
     coins = []
     for _ in range(2):
-        cloud = Coordinator(ALGORITHM, np.zeros(2), num_agents=8, seed=3, safety=safety)
-        tossed = []
-        for cloud.round_index in range(64):
-            tossed.append(cloud.waits_for_all())
-        coins.append(tossed)
+        border = of_changes(ALGORITHM, 8, lambda _: None, seed=3, safety=safety).border
+        coins.append([border.waits_for_all(i) for i in range(64)])
     assert coins[0] != coins[1]
 
 
-@pytest.mark.parametrize("name", ["params", "nodes", "turns", "lengths", "excluded", "round_index"])
+@pytest.mark.parametrize(
+    "name",
+    ["method.params", "method.sampler.nodes", "records.turns", "records.lengths",
+     "records.excluded", "round_index"],
+)  # fmt: skip
 @pytest.mark.parametrize("damage", ["shape", "type", "missing", "not finite"])
 def test_a_checkpoint_of_another_form_is_refused(name, damage):
-    state = {name: np.array(values) for name, values in Apart().coordinator.state().items()}
+    state = {name: np.array(values) for name, values in Apart().job.checkpoint().items()}
     match damage:
         case "shape":
             state[name] = np.stack([state[name]] * 2)
@@ -424,7 +372,7 @@ def test_a_checkpoint_of_another_form_is_refused(name, damage):
                 pytest.skip("integers are finite")
             state[name] = np.full_like(state[name], np.nan)
     with pytest.raises(ValueError, match=f"the checkpoint .*{name}"):
-        Apart().coordinator.restore(state)
+        Apart().job.restore(state)
 
 
 @pytest.mark.parametrize(
@@ -444,4 +392,36 @@ def test_mistakes_in_safety_are_named(choice, message):
 
 def test_weighting_is_one_of_two():
     with pytest.raises(ValueError, match="weighting='both' must be 'step' or 'change'"):
-        Coordinator(ALGORITHM, np.zeros(2), num_agents=8, weighting="both")  # pyright: ignore[reportArgumentType]
+        over_network(ALGORITHM, num_agents=8, weighting="both")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("given", [None, "step", "change"])
+@pytest.mark.parametrize("own", [None, "step", "change"])
+def test_what_is_said_twice_about_the_weights_must_agree(own, given):
+    algorithm = ISFedAvg(step_size=0.1, num_active=3, weighting=own)
+    if given and own and given != own:
+        with pytest.raises(ValueError, match=f"weighting='{given}'.* says '{own}'"):
+            weighting_of(algorithm, given)
+        return
+    expected = given or own or "change"
+    assert weighting_of(algorithm, given) == expected
+    method = over_network(algorithm, num_agents=8, weighting=given)
+    assert method.estimator == HorvitzThompson(expected)
+
+
+def test_a_composition_says_where_its_weights_go_too():
+    parts = ALGORITHM.federated
+    with pytest.raises(ValueError, match=r"weighting='change'.* says 'step'"):
+        weighting_of(parts, "change")
+    assert over_network(parts, num_agents=8).estimator.on == "step"
+    plain = Federated(parts.sampler, parts.local, Mean())
+    with pytest.raises(ValueError, match="Mean has no such weights: leave weighting out"):
+        over_network(plain, num_agents=8, weighting="step")
+    assert over_network(plain, num_agents=8, weighting="change").estimator == Mean()
+
+
+def test_what_reads_the_problem_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="Mocha works in simulations only: its agents solve"):
+        check_for_network(Mocha(), 8)
+    with pytest.raises(ValueError, match=r"client_weights='size' needs the sizes.*agent_weights"):
+        check_for_network(ISFedAvg(step_size=0.1, num_active=3, client_weights="size"), 8)

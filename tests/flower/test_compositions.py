@@ -1,0 +1,342 @@
+"""Every kind of composition over Flower ends with the model of the run in process.
+
+Bit for bit, but for control variates: there every agent keeps its own c_k, and what the cloud adds
+up in process is added up in two places.
+"""
+
+# pyright: reportMissingImports=false
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from small_flower import AGENTS, PROBLEM, SEED, initial, make_grid, make_strategy, params_of
+
+from isfed import (
+    Clock,
+    FedAdam,
+    ISFedAvg,
+    LookAhead,
+    Memory,
+    Passes,
+    Scheduled,
+    Served,
+    Spread,
+    Uniform,
+)
+from isfed.algorithms.algorithm import ModelState
+from isfed.algorithms.by_score import ByScore
+from isfed.algorithms.estimators import HorvitzThompson, InverseResponse, Mean, weighted_step
+from isfed.algorithms.federated import Evidence, Federated
+from isfed.algorithms.local_steps import LocalSteps
+from isfed.algorithms.over_network import composition_of
+from isfed.base.streams import Purpose
+from isfed.federation.messages import Cohort, Turns
+from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.safety import Safety
+from isfed.sampling.designs import Deville
+
+AS_SIMULATED = Safety(most_inclusion=1.0, largest_ratio=1e9)  # nobody is capped or refused
+ABSENT = 1
+STEP = 0.01
+PLAIN = LocalSteps(STEP)
+UNIFORM = ByScore(3, Uniform(), Deville())
+SCORED = ByScore(3)
+
+
+@dataclass(frozen=True)
+class HeavyBall:
+    """A server with a memory."""
+
+    momentum: float = 0.9
+
+    def init(self, params, rounds_per_pass):
+        return ModelState(np.zeros(params.size))
+
+    def send(self, state, params):
+        return params
+
+    def move(self, state, params, step):
+        velocity = self.momentum * state.params + step
+        return params + velocity, ModelState(velocity)
+
+    def show(self, state, params):
+        return params
+
+
+@dataclass(frozen=True)
+class WorstOff:
+    """The agents with the largest losses among some candidates; who does not answer is last."""
+
+    num_active: int
+    sampled: bool = False
+    reports: ClassVar[Any] = Uniform()
+
+    def init(self, facts, agents, params):
+        return ()
+
+    def draw(self, state, facts, agents, params, round_index):
+        points = agents.stream(Purpose.AGENTS, round_index).uniforms(facts.num_agents)
+        candidates = np.sort(np.argsort(points)[:4])
+        if self.sampled:
+            losses = agents.sampled_losses(candidates, params, round_index)
+        else:
+            losses = agents.losses(candidates, params)
+        worst = np.sort(candidates[np.argsort(-losses, kind="stable")[: self.num_active]])
+        return Cohort(worst, self.num_active, np.ones(worst.size), has_model=True), state
+
+    def learn(self, state, cohort, updates, evidence, facts, round_index):
+        return state
+
+
+@dataclass(frozen=True)
+class ByGradients(Mean):
+    """Changes count by their agents' losses, and by how their gradients agree."""
+
+    def ask(self, state, cohort, facts, work):
+        return work._replace(also=frozenset({"loss", "gradient"}))
+
+    def combine(self, state, opened, updates, facts):
+        if not len(updates.change):
+            return np.zeros(facts.num_trained), state, Evidence(updates.score, updates.change)
+        influence = updates.loss * (updates.gradient * updates.gradient[0]).sum(axis=1)
+        step = weighted_step(influence, updates.change, np.abs(influence).sum(), facts.num_trained)
+        return step, state, Evidence(updates.score, updates.change)
+
+
+@dataclass(frozen=True)
+class Steered(Mean):
+    """Steps steered by what the cloud keeps of every agent, with a momentum that travels."""
+
+    def init(self, facts, params):
+        return ModelState(np.zeros((facts.num_agents, params.size)))
+
+    def ask(self, state, cohort, facts, work):
+        kept = state.params
+        local = replace(
+            work.local, correction=0.1 * (kept.mean(axis=0) - kept[cohort.agents]), momentum=0.5,
+            velocity=kept[cohort.agents], nesterov=True,
+        )  # fmt: skip
+        return work._replace(local=local)
+
+    def combine(self, state, opened, updates, facts):
+        state.params[opened.cohort.agents[updates.place]] = updates.velocity
+        return super().combine(state, opened, updates, facts)
+
+
+def halved(round_index):
+    return STEP * 0.5 ** (round_index // 3)
+
+
+def ours(**choices):
+    return ISFedAvg(**{"step_size": STEP, "num_active": 3, **choices})
+
+
+EXACT = {
+    "uniform, mean": Federated(UNIFORM, PLAIN, Mean()),
+    "by score, mean": Federated(SCORED, PLAIN, Mean()),
+    "importance on the step": ours(weighting="step"),
+    "importance on the change": ours(weighting="change"),
+    "spread": ours(weighting="change", agent_design=Spread(every=3)),
+    "spread on the step": ours(weighting="step", agent_design=Spread(every=2)),
+    "costs": ours(weighting="change", costs=[1.0, 2.0, 4.0, 1.0, 3.0]),
+    "costs and spread": ours(
+        weighting="step", costs=[1.0, 2.0, 4.0, 1.0, 3.0], agent_design=Spread()
+    ),
+    "a server with memory": Federated(SCORED, PLAIN, HorvitzThompson(), HeavyBall()),
+    "a schedule": Federated(SCORED, LocalSteps(halved, divide_by_steps=True), HorvitzThompson()),
+    "a schedule on the step": Federated(SCORED, LocalSteps(halved), HorvitzThompson("step")),
+    "prox, a number of steps": Federated(UNIFORM, LocalSteps(STEP, 4, prox=0.7), Mean()),
+    "full batches": ours(weighting="step", full_batch=True),
+    "adjusted for absences": ours(weighting="change", absences="adjusted"),
+    "adjusted mean": Federated(SCORED, PLAIN, InverseResponse(HorvitzThompson())),
+    "FedAdam, looking ahead": Served(ours(weighting="change"), LookAhead(FedAdam())),
+    "averaged": ours(weighting="step", average=True),
+    "a schedule around a method": Scheduled(ours(weighting="change"), halved),
+    "both, and costs": Served(
+        Scheduled(ours(weighting="change", costs=[1.0, 2.0, 4.0, 1.0, 3.0]), halved), FedAdam()
+    ),
+    "passes by score": Federated(Passes(3, Memory()), PLAIN, HorvitzThompson()),
+    "asks for losses": Federated(WorstOff(2), PLAIN, Mean()),
+    "asks for single losses": Federated(WorstOff(2, sampled=True), PLAIN, Mean()),
+    "losses and gradients ride along": Federated(UNIFORM, PLAIN, ByGradients()),
+    "steered by the cloud": Federated(UNIFORM, PLAIN, Steered()),
+}
+BOUNDED = {
+    "difference": ours(correction="difference"),
+    "drift": ours(correction="drift"),
+    "drift, uniform": ours(correction="drift", agents=Uniform(), examples=Uniform()),
+    "drift, adjusted": ours(correction="drift", absences="adjusted"),
+    "drift with costs": ours(correction="drift", costs=[1.0, 2.0, 4.0, 1.0, 3.0]),
+    # Two of five: where an inclusion is capped at 1, rounding decides which uniforms a draw uses.
+    "difference, spread": ours(correction="difference", agent_design=Spread(), num_active=2),
+}
+BOUNDED["drift with a schedule"] = replace(
+    BOUNDED["drift"].federated,
+    local=replace(BOUNDED["drift"].federated.local, step_size=halved),
+    server=HeavyBall(),
+)
+METHODS = {**EXACT, **BOUNDED}
+
+
+class Here(ObjectAgents):
+    """The agents in this process, of which one may never answer."""
+
+    absent = -1
+
+    def answers(self, which, round_index):
+        return which != self.absent
+
+    def losses(self, which, params, **options):
+        return np.where(which == self.absent, np.nan, super().losses(which, params, **options))
+
+    def sampled_losses(self, which, params, round_index, **options):
+        found = super().sampled_losses(which, params, round_index, **options)
+        return np.where(which == self.absent, np.nan, found)
+
+
+def in_process(algorithm, rounds, absent=-1, weights=None):
+    """The model and the ledger of the same rounds in one process."""
+    method = composition_of(algorithm)
+    assert method is not None
+    agents = Here(PROBLEM, method.rules(AGENTS), seed=SEED, repetition=0)
+    agents.absent, agents.clock = absent, Clock(drop=0.5 if absent >= 0 else 0.0)
+    if weights is not None:
+        agents._facts["size"] = agents.facts()._replace(weight=weights / weights.mean())
+        method = replace(method, client_weights="size")
+    state = method.start(agents, np.zeros(PROBLEM.num_params))
+    for i in range(rounds):
+        state, _ = method.step(state, agents, i)
+    return method.model(state), agents.ledger
+
+
+def over_flower(algorithm, rounds, tmp_path, absent=-1, **options):
+    grid = make_grid(tmp_path, lambda agent, reply: None if agent == absent else reply)
+    options = {"weighting": None, "safety": AS_SIMULATED, **options}
+    if absent >= 0:
+        options["time_limit"] = 0.02
+    strategy = make_strategy(algorithm, **options)
+    return params_of(strategy.start(grid, initial(), num_rounds=rounds)), strategy
+
+
+@pytest.mark.parametrize("absent", [-1, ABSENT], ids=["all there", "one absent"])
+@pytest.mark.parametrize("name", METHODS)
+def test_ends_with_the_model_of_the_run_in_process(tmp_path, name, absent):
+    algorithm = METHODS[name]
+    found, strategy = over_flower(algorithm, 10, tmp_path, absent)
+    expected, ledger = in_process(algorithm, 10, absent)
+    assert np.abs(expected).max() > 1e-4
+    if name in BOUNDED:
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+    else:
+        np.testing.assert_array_equal(found, expected)
+    assert strategy.job is not None
+    if name.startswith("asks"):
+        return  # in process the candidates that are absent are charged for their answer
+    charged = strategy.job.agents.ledger
+    for entry in ("models_down", "models_up", "scalars_down"):
+        assert getattr(charged, entry) == getattr(ledger, entry), entry
+    assert charged.scalars_up == ledger.scalars_up - 3 * AGENTS  # nobody told N_k, E_k, B_k
+
+
+@pytest.mark.parametrize("name", ["a server with memory", "asks for losses", "drift", "spread"])
+def test_flowers_own_loop_gives_the_same(tmp_path, name):
+    strategy = make_strategy(METHODS[name], weighting=None, safety=AS_SIMULATED)
+    grid, arrays = make_grid(tmp_path), initial()
+    for number in range(1, 7):
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+        arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        assert arrays is not None
+    expected, _ = in_process(METHODS[name], 6)
+    np.testing.assert_allclose(arrays["params"].numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("on", ["step", "change"])
+def test_weights_of_the_objective_are_those_of_the_run_in_process(tmp_path, on):
+    weights = np.array([1.0, 5.0, 2.0, 3.0, 1.0])
+    algorithm = ours(weighting=on, client_weights="size")
+    found, _ = over_flower(algorithm, 8, tmp_path, agent_weights=weights.tolist())
+    expected, _ = in_process(algorithm, 8, weights=weights)
+    np.testing.assert_array_equal(found, expected)
+
+
+class Killed(BaseException):
+    """The cloud's process ends."""
+
+
+@pytest.mark.parametrize(
+    "name", ["a server with memory", "losses and gradients ride along", "drift", "spread",
+             "steered by the cloud", "asks for losses", "drift with a schedule"],
+)  # fmt: skip
+def test_a_killed_cloud_goes_on_from_its_checkpoint(tmp_path, name):
+    algorithm, count = METHODS[name], [0]
+
+    def kill(_, reply):
+        count[0] += 1
+        if count[0] == 11:
+            raise Killed
+        return reply
+
+    options = {"weighting": None, "safety": AS_SIMULATED, "checkpoint": tmp_path / "cloud.npz"}
+    with pytest.raises(Killed):
+        make_strategy(algorithm, **options).start(
+            make_grid(tmp_path, kill), initial(), num_rounds=8
+        )
+    found = make_strategy(algorithm, **options).start(make_grid(tmp_path), initial(), num_rounds=8)
+    expected, _ = in_process(algorithm, 8)
+    np.testing.assert_allclose(params_of(found), expected, rtol=1e-10)
+    if name not in BOUNDED:
+        np.testing.assert_array_equal(params_of(found), expected)
+
+
+@dataclass(frozen=True)
+class TwoLaps:
+    """A method with a round of its own: everybody works twice in a round."""
+
+    step_size: float = STEP
+
+    def rules(self, num_agents):
+        return PLAIN.rules(num_agents, Uniform())
+
+    def start(self, agents, params):
+        return ModelState(params.copy())
+
+    def round(self, state, agents, round_index):
+        everybody, params = np.arange(agents.num_agents), state.params
+        for lap in range(2):
+            turns = Turns(everybody, params, np.full(everybody.size, self.step_size))
+            found = agents.work(turns, 2 * round_index + lap)
+            params = params + found.changes.mean(axis=0)
+        return ModelState(params)
+
+    def model(self, state):
+        return state.params
+
+
+def test_a_method_with_its_own_round_runs_in_our_loop_only(tmp_path):
+    method = TwoLaps()
+    found, _ = over_flower(method, 4, tmp_path)
+    agents = ObjectAgents(PROBLEM, method.rules(AGENTS), seed=SEED, repetition=0)
+    state = method.start(agents, np.zeros(PROBLEM.num_params))
+    for i in range(4):
+        state = method.round(state, agents, i)
+    np.testing.assert_array_equal(found, state.params)
+    with pytest.raises(ValueError, match=r"TwoLaps has a round of its own.*Strategy\.start"):
+        make_strategy(method, weighting=None).configure_train(
+            1, initial(), ConfigRecord(), make_grid(tmp_path)
+        )
+
+
+def test_the_cap_on_inclusion_holds_with_costs_too():
+    """The draw is capped after the costs; the scores stay as they are."""
+    sampler = ByScore(2, Memory(floor=0.0), costs=[1.0, 1.0, 100.0, 1.0, 1.0], most_inclusion=0.5)
+    table = sampler.table(sampler.init(FACTS, None, np.zeros(2)), 5)  # type: ignore[arg-type]
+    table.replace(np.array([100.0, 1.0, 1.0, 1.0, 1.0]))
+    limited, above = sampler._limited(table)
+    assert above == 1
+    assert limited.inclusion(2).max() <= 0.5 + 1e-12
+    assert table.scores[0] == 100.0
+
+
+FACTS = Here(PROBLEM, ours().rules(AGENTS), seed=0, repetition=0).facts()
