@@ -87,7 +87,7 @@ class WorstOff:
 
     num_active: int
     sampled: bool = False
-    reports: Any = Uniform()
+    reports: Any = UNIFORM.policy
 
     def init(self, facts, agents, params):
         return ()
