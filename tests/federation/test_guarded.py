@@ -9,6 +9,7 @@ from stepped import Stepped, SteppedObjects
 from isfed import (
     PAPER,
     Current,
+    HierFAVG,
     ISFedAvg,
     Memory,
     Mocha,
@@ -23,6 +24,7 @@ from isfed.algorithms.over_network import Weighting, check_for_network, over_net
 from isfed.base.streams import Purpose
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.cloud import Cloud
+from isfed.federation.privacy import Privacy
 from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
 
@@ -418,6 +420,21 @@ def test_a_composition_says_where_its_weights_go_too():
     with pytest.raises(ValueError, match="Mean has no such weights: leave weighting out"):
         over_network(plain, num_agents=8, weighting="step")
     assert over_network(plain, num_agents=8, weighting="change").estimator == Mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weighting": "step"}, "HierFAVG has no weights"),
+        ({"safety": Safety(privacy=Privacy(clip=1.0))}, r"Safety\(privacy\) changes an estimator"),
+        ({"safety": Safety(absences=Absences.ADJUSTED)}, r"Absences\.ADJUSTED\) changes an"),
+    ],
+)
+def test_a_method_with_its_own_round_has_no_parts_to_change(options, message):
+    algorithm = HierFAVG(edges=2, edge_rounds=2, step_size=0.1)
+    assert over_network(algorithm, num_agents=8) is algorithm
+    with pytest.raises(ValueError, match=message):
+        over_network(algorithm, num_agents=8, **options)
 
 
 def test_what_reads_the_problem_is_refused_with_the_reason():

@@ -14,25 +14,45 @@ from flwr.app import ConfigRecord
 from small_flower import AGENTS, PROBLEM, SEED, initial, make_grid, make_strategy, params_of
 
 from isfed import (
+    FOLB,
+    SCAFFOLD,
+    AdaptiveTau,
+    AgnosticFL,
     Clock,
+    ClusteredSampling,
+    DecentralisedSGD,
+    DynamicFedAvg,
+    ElasticAveraging,
     FedAdam,
+    FedAsync,
+    FedAvg,
+    FedAvgScheme,
+    FedProx,
+    FedVARP,
+    HierFAVG,
     ISFedAvg,
     LookAhead,
     Memory,
+    MomentumSGD,
     Passes,
+    PeriodicAveraging,
+    PowerOfChoice,
+    QFedAvg,
+    QFedSGD,
+    RestartedSGD,
     Scheduled,
     Served,
     Spread,
+    StichSGD,
     Uniform,
 )
 from isfed.algorithms.algorithm import ModelState
 from isfed.algorithms.by_score import ByScore
 from isfed.algorithms.estimators import HorvitzThompson, InverseResponse, Mean, weighted_step
-from isfed.algorithms.federated import Evidence, Federated
+from isfed.algorithms.federated import Evidence, Federated, composition_of
 from isfed.algorithms.local_steps import LocalSteps
-from isfed.algorithms.over_network import composition_of
 from isfed.base.streams import Purpose
-from isfed.federation.messages import Cohort, Turns
+from isfed.federation.messages import Cohort
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
 from isfed.sampling.designs import Deville
@@ -71,7 +91,7 @@ class WorstOff:
 
     num_active: int
     sampled: bool = False
-    reports: ClassVar[Any] = Uniform()
+    reports: ClassVar[Any] = UNIFORM.policy
 
     def init(self, facts, agents, params):
         return ()
@@ -290,42 +310,51 @@ def test_a_killed_cloud_goes_on_from_its_checkpoint(tmp_path, name):
         np.testing.assert_array_equal(params_of(found), expected)
 
 
-@dataclass(frozen=True)
-class TwoLaps:
-    """A method with a round of its own: everybody works twice in a round."""
-
-    step_size: float = STEP
-
-    def rules(self, num_agents):
-        return PLAIN.rules(num_agents, Uniform())
-
-    def start(self, agents, params):
-        return ModelState(params.copy())
-
-    def round(self, state, agents, round_index):
-        everybody, params = np.arange(agents.num_agents), state.params
-        for lap in range(2):
-            turns = Turns(everybody, params, np.full(everybody.size, self.step_size))
-            found = agents.work(turns, 2 * round_index + lap)
-            params = params + found.changes.mean(axis=0)
-        return ModelState(params)
-
-    def model(self, state):
-        return state.params
+SOME = {"step_size": STEP, "num_active": 3}
+PUBLISHED = [
+    FedAvg(**SOME), DynamicFedAvg(**SOME), FedProx(**SOME), FedProx(sampling="weighted", **SOME),
+    *(FedAvgScheme(scheme=s, **SOME) for s in ("I", "II", "transformed-II", "original")),
+    QFedAvg(**SOME), QFedSGD(**SOME), PowerOfChoice(candidates=4, **SOME),
+    PowerOfChoice(candidates=4, candidates_by="uniform", **SOME),
+    *(FOLB(variant=v, **SOME) for v in ("one-set", "two-sets", "near-optimal")),
+    SCAFFOLD(**SOME), FedVARP(**SOME),
+    *(ClusteredSampling(by=by, **SOME) for by in ("size", "similarity")),
+    StichSGD(strong=1.0, shift=80.0, steps=2), PeriodicAveraging(steps=2, step_size=STEP),
+    DecentralisedSGD(step_size=STEP), ElasticAveraging(step_size=STEP),
+    RestartedSGD(steps=2, step_size=STEP), AdaptiveTau(budget=1e9, step_size=STEP),
+    MomentumSGD(momentum=0.5, step_size=STEP), HierFAVG(edges=2, edge_rounds=2, step_size=STEP),
+    AgnosticFL(step_size=STEP), AgnosticFL(stochastic=True, step_size=STEP),
+    FedAsync(step_size=STEP),
+]  # fmt: skip
 
 
-def test_a_method_with_its_own_round_runs_in_our_loop_only(tmp_path):
-    method = TwoLaps()
-    found, _ = over_flower(method, 4, tmp_path)
-    agents = ObjectAgents(PROBLEM, method.rules(AGENTS), seed=SEED, repetition=0)
+def name_of(method):
+    options = (getattr(method, name, "") for name in ("variant", "sampling", "by", "candidates_by"))
+    return " ".join([method.name, *filter(None, options)])
+
+
+@pytest.mark.parametrize("absent", [-1, ABSENT], ids=["all there", "one offline"])
+@pytest.mark.parametrize("method", PUBLISHED, ids=name_of)
+def test_published_methods_end_with_the_model_of_the_run_in_process(tmp_path, method, absent):
+    grid, weights = make_grid(tmp_path), None
+    if absent >= 0:
+        grid.offline.add(1000 + absent)
+    if getattr(method, "candidates_by", "") == "size":
+        weights = PROBLEM.data.num_examples.tolist()  # all the same here
+    strategy = make_strategy(method, weighting=None, safety=AS_SIMULATED, agent_weights=weights)
+    found = params_of(strategy.start(grid, initial(), num_rounds=5))
+    agents = Here(PROBLEM, method.rules(AGENTS), seed=SEED, repetition=0)
+    agents.absent, agents.clock = absent, Clock(drop=0.5 if absent >= 0 else 0.0)
     state = method.start(agents, np.zeros(PROBLEM.num_params))
-    for i in range(4):
+    for i in range(5):
         state = method.round(state, agents, i)
-    np.testing.assert_array_equal(found, state.params)
-    with pytest.raises(ValueError, match=r"TwoLaps has a round of its own.*Strategy\.start"):
-        make_strategy(method, weighting=None).configure_train(
-            1, initial(), ConfigRecord(), make_grid(tmp_path)
-        )
+    np.testing.assert_array_equal(found, method.model(state))
+
+
+def test_a_method_with_its_own_round_is_for_our_loop_only(tmp_path):
+    strategy = make_strategy(HierFAVG(edges=2, edge_rounds=2, step_size=STEP), weighting=None)
+    with pytest.raises(ValueError, match=r"HierFAVG has a round of its own.*Strategy\.start"):
+        strategy.configure_train(1, initial(), ConfigRecord(), make_grid(tmp_path))
 
 
 def test_the_cap_on_inclusion_holds_with_costs_too():

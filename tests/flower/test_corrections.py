@@ -118,6 +118,38 @@ def test_a_cloud_killed_within_a_round_repeats_it(tmp_path, small, lost_round):
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
+def as_format_1(strategy, arrays):
+    """A checkpoint as the version before this one wrote it: flat, in the order of the arrays."""
+    border, kept = strategy.job.agents, strategy.job.state.estimator
+    names = ("fingerprint", "job", "round_index")
+    return {
+        **{name: arrays[name] for name in names},
+        **{n.removeprefix("records."): v for n, v in arrays.items() if n.startswith("records.")},
+        "params": border.outward(arrays["method.params"]),
+        "nodes": arrays["method.sampler.nodes"],
+        "centre": border.outward(kept.centre), "book": kept.book, "pool": kept.pool,
+        "accepted": kept.accepted,
+    }  # fmt: skip
+
+
+def test_a_job_of_the_version_before_goes_on(tmp_path, small):
+    """Its agents' files have the same form; models with buffers were kept in another order."""
+    checkpoint = tmp_path / "cloud.npz"
+    strategy = corrected(small=small, checkpoint=checkpoint)
+    strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=5)
+    strategy._lock.close()
+    old = as_format_1(strategy, files.load_arrays(checkpoint))
+    assert "format" not in old
+    files.save_arrays(checkpoint, old)
+    strategy = corrected(small=small, checkpoint=checkpoint)
+    result = strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=9)
+    expected = small.in_process(9, strategy.algorithm)
+    np.testing.assert_allclose(small.params_of(result), expected, rtol=1e-10)
+    assert sorted(result.train_metrics_clientapp) == [6, 7, 8, 9]
+    assert files.load_arrays(checkpoint)["format"] == 2
+    assert mean_gap(strategy, tmp_path / "state") < 1e-13
+
+
 def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small, monkeypatch):
     """Its files are written or not: the cloud has not heard of the turn in either case."""
     from isfed.flower import client, memory

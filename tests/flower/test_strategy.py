@@ -28,6 +28,7 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
+from isfed.base import files
 from isfed.federation.absences import Absences
 from isfed.federation.safety import Safety
 from isfed.flower import wire
@@ -99,6 +100,30 @@ def test_a_killed_server_continues_with_the_same_draws(tmp_path):
     again = make_strategy(checkpoint=checkpoint).start(make_grid(tmp_path), initial(), num_rounds=9)
     assert (params_of(again) == in_process(9)).all()
     assert not again.train_metrics_clientapp
+
+
+@pytest.mark.parametrize("absences", list(Absences))
+def test_a_job_of_the_version_before_goes_on(tmp_path, absences):
+    """Its checkpoint had no format, and the responses of the agents once for all uses."""
+    checkpoint, safety = tmp_path / "cloud.npz", Safety(absences=absences)
+    strategy = make_strategy(checkpoint=checkpoint, safety=safety)
+    strategy.start(make_grid(tmp_path), initial(), num_rounds=4)
+    assert strategy._lock is not None
+    strategy._lock.close()
+    new = files.load_arrays(checkpoint)
+    old = {name: new[name] for name in ("fingerprint", "job", "round_index")}
+    old |= {n.removeprefix("records."): v for n, v in new.items() if n.startswith("records.")}
+    old |= {"params": new["method.params"], "nodes": new["method.sampler.nodes"]}
+    files.save_arrays(checkpoint, old)
+    strategy = make_strategy(checkpoint=checkpoint, safety=safety)
+    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=9)
+    assert (params_of(result) == in_process(9)).all()
+    again = files.load_arrays(checkpoint)
+    assert again["format"] == 2
+    if absences is Absences.ADJUSTED:
+        kept = again["method.estimator.responses"]
+        assert (kept[:, 0] == again["records.turns"]).all()
+        assert kept[:, 0].sum() == 9 * 3
 
 
 def test_two_runs_do_not_share_a_checkpoint(tmp_path):

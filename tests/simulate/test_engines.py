@@ -286,3 +286,17 @@ def test_what_cannot_be_run_is_named(problems, choices, message, engine):
     algorithm = isfedavg(Memory(), Memory(), num_active=run.pop("num_active"))
     with pytest.raises(ValueError, match=message):
         simulate(problems["squares"], algorithm, engine=engine, **run)
+
+
+class Standing(ISFedAvg):
+    """A method derived from parts that writes its own round."""
+
+    def round(self, state, agents, round_index):
+        return state
+
+
+def test_a_round_of_its_own_counts_more_than_the_parts_it_derives_from(problems):
+    method = Standing(step_size=0.01, num_active=2)
+    for engine in ("auto", "agents", "objects"):
+        history = simulate(problems["squares"], method, rounds=3, engine=engine)
+        assert not history.params.any()

@@ -24,7 +24,8 @@ class HandAgents:
 
     def facts(self, client_weights="uniform"):
         sizes = self.num_agents, self.num_params, self.num_trained
-        return Facts(*sizes, self.weights, None, None, None)
+        weight = None if client_weights == "uniform" else self.weights
+        return Facts(*sizes, weight, self.weights, None, None)
 
     def stream(self, purpose, round_index, agent=NO_AGENT):
         return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)

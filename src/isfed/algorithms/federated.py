@@ -329,6 +329,18 @@ def check_fit(method: Federated) -> None:
                 raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
 
 
+def composition_of(method: Any) -> Federated | None:
+    """The parts of a method; None for one that has its own round, also if it derives from parts."""
+    found = getattr(method, "federated", None)
+    for kind in type(method).__mro__:
+        own = vars(kind)
+        if "parts" in own or "federated" in own:
+            return found
+        if "round" in own:
+            return None
+    return found
+
+
 class Composed:
     """A method that is a composition: it writes `parts`, and everything else follows."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from isfed.algorithms.around import layers
 from isfed.algorithms.control_variates import ControlVariates, ControlVariatesApart
 from isfed.algorithms.estimators import InverseResponse, Private
-from isfed.algorithms.federated import Federated
+from isfed.algorithms.federated import Federated, composition_of
 from isfed.base.arguments import shown
 from isfed.base.checks import check_active
 from isfed.federation.absences import Absences
@@ -26,6 +26,7 @@ Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its ste
 # Methods that look into the data of the agents, which are not there.
 IN_PROCESS_ONLY = {
     "Mocha": "its agents solve a dual problem that the cloud sets up from their data",
+    "FedCS": "it selects by the times of turns, which only a simulated clock knows beforehand",
     "HybridFL": "its cloud trains on examples that agents send",
 }
 
@@ -49,23 +50,20 @@ def over_network(
     """
     safety = safety or Safety()
     check_for_network(algorithm, num_agents, agent_weights=agent_weights)
-    method = composition_of(algorithm)
-    if method is None:
-        return algorithm
-    on = weighting_of(algorithm, weighting)
-    if isinstance(_base(method.estimator), ControlVariates):
+    on, method = weighting_of(algorithm, weighting), composition_of(algorithm)
+    if method is not None and isinstance(_base(method.estimator), ControlVariates):
         _check_variates(on, safety, agent_weights)
+    if agent_weights is not None:
+        algorithm = _by_weight(algorithm)
+        method = composition_of(algorithm)
+    if method is None:
+        _check_own_round(algorithm, weighting, safety)
+        return algorithm
     return replace(
         method,
         sampler=_capped(method.sampler, num_agents, safety),
         estimator=_estimator(method, on, safety),
-        client_weights="uniform" if agent_weights is None else "size",
     )
-
-
-def composition_of(algorithm: Any) -> Federated | None:
-    """The parts of a method; None for one with a round of its own."""
-    return algorithm if isinstance(algorithm, Federated) else getattr(algorithm, "federated", None)
 
 
 def weighting_of(algorithm: Any, given: Weighting | None) -> Weighting:
@@ -152,6 +150,18 @@ def _check_method(algorithm: Any, method: Federated | None) -> None:
         raise TypeError(f"algorithm={shown(algorithm)} must be a method, e.g. ISFedAvg(...)")
 
 
+def _by_weight(algorithm: Any) -> Any:
+    """The method for agents that count by their weights; each knows itself what that means."""
+    names = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
+    if "client_weights" in names:
+        return replace(algorithm, client_weights="size")
+    if "algorithm" in names:
+        return replace(algorithm, algorithm=_by_weight(algorithm.algorithm))
+    raise ValueError(
+        f"{type(algorithm).__name__} has no weights of agents: leave agent_weights out"
+    )
+
+
 def _base(estimator: Any) -> Any:
     """The estimator inside all others."""
     while hasattr(estimator, "inner"):
@@ -169,6 +179,19 @@ def _check_variates(on: Weighting, safety: Safety, agent_weights: Any) -> None:
         raise ValueError(
             "a correction and privacy do not go together: what is clipped would be remembered; "
             "leave correction out"
+        )
+
+
+def _check_own_round(algorithm: Any, weighting: Weighting | None, safety: Safety) -> None:
+    """Raise a ValueError for choices that concern parts, of which this method has none."""
+    name = type(algorithm).__name__
+    if weighting == "step":
+        raise ValueError(f"weighting='step': {name} has no weights 1/(K p_k); leave weighting out")
+    if safety.privacy is not None or safety.absences is Absences.ADJUSTED:
+        what = "absences=Absences.ADJUSTED" if safety.privacy is None else "privacy"
+        raise ValueError(
+            f"Safety({what}) changes an estimator, and {name} has a round of its own without one; "
+            "use a composition, e.g. ISFedAvg"
         )
 
 

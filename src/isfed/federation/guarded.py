@@ -159,6 +159,10 @@ class Guarded:
         uploads.velocity[found.place] = found.velocity
         return uploads
 
+    def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
+        """(n,) whether each of these agents can be asked."""
+        return self.allowed(which) & self.agents.answers(which, round_index)
+
     def losses(self, which: np.ndarray, params: np.ndarray, **options: Any) -> np.ndarray:
         """(n,) the risks at a model; NaN where there is no answer, or none that is finite."""
         return self._ask("losses", which, params, **options)

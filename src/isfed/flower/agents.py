@@ -60,13 +60,15 @@ class FlowerAgents:
         # The places in the arrays of our entries; sorting keeps the order within each kind.
         self.order = np.argsort(places, kind="stable")
         self.keys = {p: stream_key(seed, repetition=0, purpose=p) for p in Purpose}
-        self.ledger, self.clock = Ledger(), Clock()
+        self.ledger = Ledger()
+        self.clock = Clock(drop=0.5)  # says that agents may be away; nothing is drawn from it
         self.job = ""  # agents begin anew when it changes
         self.grid: Grid | None = None
         self.config = ConfigRecord()  # the app's own, which goes along with every turn
         # Until which share of answers a round waits, and whether it waits for the late ones too.
         self.enough, self.patient = 1.0, True
         self.clocks: set[int] = set()  # agents whose clock has been reported
+        self._told = np.zeros((self.num_agents, 2), np.int64)  # E_k and B_k; 0: not known
         self.round_index = 0  # of the last question about a model, for those without their own
 
     def facts(self, client_weights: str = "uniform") -> Facts:
@@ -75,8 +77,9 @@ class FlowerAgents:
             raise ValueError(
                 "the sizes of agents are not known over a network: Strategy(agent_weights=[...])"
             )
+        weight = None if client_weights == "uniform" else self.weights
         count, size, trained = self.num_agents, self.num_params, self.num_trained
-        return Facts(count, size, trained, self.weights, self.weights, None, None)
+        return Facts(count, size, trained, weight, self.weights, None, None)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -87,6 +90,39 @@ class FlowerAgents:
                 "number per agent, e.g. its examples"
             )
         return self.weights
+
+    def work_sizes(self) -> np.ndarray:
+        """(K, 2) E_k and B_k as the agents tell them; 1 for those who are away, and do not work."""
+        unknown = np.flatnonzero(self._told[:, 0] == 0)
+        asked = unknown[self.answers(unknown, 0)] if unknown.size else unknown
+        if asked.size:
+            told = self._question(wire.WORK, asked, np.zeros(self.num_params), 0, sent=True)
+            good = (told >= 1.0).all(axis=1)  # NaN is not
+            self._told[asked[good]] = told[good]
+        return np.maximum(self._told, 1)
+
+    @property
+    def local_steps(self) -> np.ndarray:
+        """(K,) E_k, for a method with a round of its own."""
+        return np.ascontiguousarray(self.work_sizes()[:, 0])
+
+    @property
+    def batch_size(self) -> np.ndarray:
+        """(K,) B_k, likewise."""
+        return np.ascontiguousarray(self.work_sizes()[:, 1])
+
+    def times(self, which: np.ndarray, examples: np.ndarray, round_index: int | None) -> Any:
+        """Not known beforehand: an error says so."""
+        raise ValueError("what turns take is known over a network only when they have ended")
+
+    @property
+    def optimum(self) -> np.ndarray:
+        """Not known: an error says so."""
+        raise ValueError("the solution w^o is not known over a network")
+
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
+        """Not asked for: an error says so."""
+        raise ValueError("no agent tells its score of eq. (48) over a network; use memory")
 
     def key(self, purpose: Purpose) -> np.uint64:
         """The key of the random numbers for a purpose."""
@@ -100,6 +136,11 @@ class FlowerAgents:
         """Messages beyond one model down and one change up for every turn."""
         for entry, number in messages.items():
             setattr(self.ledger, entry, getattr(self.ledger, entry) + number)
+
+    def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
+        """(n,) whether each of these agents is online."""
+        here = self.roll.online(self._grid())
+        return np.array([int(agent) in here for agent in which], dtype=bool)
 
     def elapse(self, seconds: float) -> None:
         """Nothing: real time passes by itself."""
@@ -238,9 +279,9 @@ class FlowerAgents:
         self, ask: str, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool
     ) -> np.ndarray:
         """What these agents answer, in the order in which they were named."""
-        size = self.num_params
-        turns = self._turns(which, lambda content: wire.unpack_answer(content, ask, size))
-        models = np.broadcast_to(params, (which.size, size))
+        width = 2 if ask == wire.WORK else self.num_params
+        turns = self._turns(which, lambda content: wire.unpack_answer(content, ask, width))
+        models = np.broadcast_to(params, (which.size, self.num_params))
         whole = None if params.ndim > 1 else self.layout.model(self.outward(params))
         key = self.keys[Purpose.RISKS if ask == wire.SAMPLED_LOSS else Purpose.EXAMPLES]
         for place, agent in enumerate(which.tolist()):
@@ -251,15 +292,17 @@ class FlowerAgents:
             )  # fmt: skip
             self._ask(turns, place, {wire.MODEL: model, wire.TRAIN_CONFIG: self.config}, order)
         turns.exchange(self._grid(), enough=1.0, patient=True)
-        found = np.full((which.size, size) if ask == wire.GRADIENT else which.size, np.nan)
+        vectors = ask in (wire.GRADIENT, wire.WORK)
+        found = np.full((which.size, width) if vectors else which.size, np.nan)
         count = 0
         for place, answer in turns.read.items():
             if answer is None or answer is REFUSED:
                 continue
-            found[place] = self.inward(answer) if isinstance(answer, np.ndarray) else answer
+            found[place] = self.inward(answer) if ask == wire.GRADIENT else answer
             count += 1
+        numbers = width if ask == wire.WORK else 1
         self.cross(models_down=0 if sent else count)
-        self.cross(**{"models_up" if ask == wire.GRADIENT else "scalars_up": count})
+        self.cross(**{"models_up" if ask == wire.GRADIENT else "scalars_up": numbers * count})
         return found
 
     def _grid(self) -> Grid:

@@ -119,11 +119,13 @@ def tell(agent: Any, order: wire.Order, message: Message) -> Message:
     match order.ask:
         case wire.GRADIENT:
             found = agent.gradient_at(params)
+        case wire.WORK:
+            found = np.array([agent.local_steps, agent.batch_size], np.float64)
         case wire.SAMPLED_LOSS:
             found = agent.sampled_loss_at(params, order.round_index)
         case _:
             found = agent.loss_at(params)
-    return Message(wire.pack_answer(found), reply_to=message)
+    return Message(wire.pack_answer(found, order.ask), reply_to=message)
 
 
 def _corrected(

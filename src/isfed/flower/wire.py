@@ -27,8 +27,8 @@ from isfed.sampling.policies import Initial, Policy, Refresh, Score, ScorePolicy
 MODEL, ORDER, TRAIN_CONFIG, CENTRE = "arrays", "isfed", "config", "centre"
 STEER, VELOCITY = "steer", "velocity"  # vectors: added to every gradient, and of the momentum
 CHANGE, METRICS = "change", "metrics"
-LOSS, GRADIENT, SAMPLED_LOSS = "loss", "gradient", "sampled-loss"
-ASKS = (LOSS, GRADIENT, SAMPLED_LOSS)
+LOSS, GRADIENT, SAMPLED_LOSS, WORK = "loss", "gradient", "sampled-loss", "work"
+ASKS = (LOSS, GRADIENT, SAMPLED_LOSS, WORK)
 RISK = "isfed-risk"  # the metric in which an agent tells its loss
 OWN_METRICS = ("score", "agreement", RISK)  # those that are ours, not the app's
 MOST_STEPS = 1_000_000  # of one turn; an agent does not work for ever
@@ -262,24 +262,24 @@ def pack_upload(
     return RecordDict(content)
 
 
-def pack_answer(answer: float | np.ndarray) -> RecordDict:
+def pack_answer(answer: float | np.ndarray, ask: str) -> RecordDict:
     """The answer to a question: a number, or a vector."""
     if isinstance(answer, np.ndarray):
-        return RecordDict({GRADIENT: pack_vector(answer, GRADIENT)})
+        return RecordDict({ask: pack_vector(answer, ask)})
     return RecordDict({METRICS: MetricRecord({RISK: float(answer)})})
 
 
 def unpack_answer(content: RecordDict, ask: str, size: int) -> float | np.ndarray:
-    """The answer to a question about a model of that size."""
-    if ask != GRADIENT:
+    """The answer to a question: a number, or a vector of that size."""
+    if ask not in (GRADIENT, WORK):
         metrics = content.get(METRICS)
         answer = metrics.get(RISK) if isinstance(metrics, MetricRecord) else None
         if not isinstance(answer, int | float):
             raise WireError(f"expected a number {RISK!r}, got {shown(answer, 40)}")
         return float(answer)
-    vector = unpack_vector(content, GRADIENT)
+    vector = unpack_vector(content, ask)
     if vector.size != size:
-        raise WireError(f"expected a gradient of {size} numbers, got {vector.size}")
+        raise WireError(f"expected {size} numbers, got {vector.size}")
     return vector
 
 

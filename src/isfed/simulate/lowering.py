@@ -20,7 +20,10 @@ class Lowered(NamedTuple):
 
 def can_lower(algorithm: Any) -> bool:
     """Whether the kernel does all that a method does; not so if a subclass has its own round."""
-    if not isinstance(algorithm, ISFedAvg) or type(algorithm).parts is not ISFedAvg.parts:
+    kind = type(algorithm)
+    if not isinstance(algorithm, ISFedAvg):
+        return False
+    if kind.parts is not ISFedAvg.parts or kind.round is not ISFedAvg.round:
         return False
     known = (
         compiled_design(algorithm.agent_design)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state, objective_of
+from isfed.algorithms.federated import composition_of
 from isfed.base.files import check_like
 from isfed.base.streams import Purpose
 from isfed.federation.agents import NO_SHIFT, Agents
@@ -38,6 +39,7 @@ class RoundsRun:
         which = repetitions if isinstance(repetitions, range) else range(repetitions)
         self.problem = problem
         self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
+        self._parts = composition_of(self.algorithm)
         rules = self.algorithm.rules(problem.num_agents)
         self._objective = objective_of(problem, self.algorithm)
         known = self._objective.has_optimum
@@ -88,7 +90,7 @@ class RoundsRun:
         if self._drift > 0.0:
             move = agents.stream(Purpose.DRIFT, round_index).normals(agents.shift.size)
             agents.shift = agents.shift + self._drift * move
-        method = getattr(self.algorithm, "federated", None)
+        method = self._parts
         if method is None:
             state = self.algorithm.round(state, agents, round_index)
             return state, getattr(state, "watched", None)
