@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 import os
+from dataclasses import replace
 from datetime import datetime
 from errno import ENOSPC
 
@@ -11,18 +12,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from isfed import PAPER, ISFedAvg
 from isfed.base.files import load_arrays, save_arrays
+from isfed.federation.messages import Local
+from isfed.federation.privacy import Privacy
 from isfed.federation.trust import ScoreRange
-from isfed.flower import agent_turn, tell_agent, wire
+from isfed.flower import agent_turn, own_turn, tell_agent, wire
 from isfed.flower.arrays import Layout
 
 PROBLEM = PAPER.replace(num_agents=2).make(seed=1)
 RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)
 
 
-def ask(tmp_path, *, round_index=0, job="job", handler=None, **fields):
+def ask(tmp_path, *, round_index=0, job="job", handler=None, chance=0.5, **fields):
     """One train message to agent 0, and its reply."""
     order = wire.pack_order(
-        wire.Order(job, round_index, 0, 0.5, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))
+        wire.Order(job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))
     )
     for name, value in fields.items():
         order[name.replace("_", "-")] = value
@@ -109,6 +112,86 @@ def test_an_app_of_another_strategy_is_told_so(tmp_path):
     turn = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss)
     with pytest.raises(wire.WireError, match=r"is the strategy isfed\.flower\.Strategy"):
         turn(message, Context(1, 1, {}, RecordDict(), {}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ask": "everything"}, "no order of isfed"),
+        ({"also": ["data"]}, "no order of isfed"),
+        ({"local_prox": -1.0}, "no order of isfed"),
+        ({"local_momentum": 1.0}, "no order of isfed"),
+        ({"local_steps": 10**12}, "no order of isfed"),
+        ({"local_batch": 0}, "no order of isfed"),
+        ({"scale": float("inf")}, "scale=inf"),
+    ],
+)
+def test_steps_and_questions_that_make_no_sense_are_refused(tmp_path, fields, message):
+    with pytest.raises(wire.WireError, match=message):
+        ask(tmp_path, **fields)
+    assert not list(tmp_path.iterdir())
+
+
+def question(what, **options):
+    """The reply to a question about a model, and how often it is asked."""
+    replies = []
+
+    def handler(message, context):
+        turn = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss, **options)
+        replies.extend(turn(message, context).content for _ in range(2))
+        raise KeyboardInterrupt
+
+    return handler, replies
+
+
+@pytest.mark.parametrize("what", wire.ASKS)
+def test_a_question_asked_again_has_the_same_answer_and_leaves_nothing(tmp_path, what):
+    handler, replies = question(what)
+    with pytest.raises(KeyboardInterrupt):
+        ask(tmp_path, handler=handler, ask=what)
+    size = {wire.GRADIENT: 2, wire.WORK: 2}.get(what, 0)
+    one, other = (wire.unpack_answer(content, what, size) for content in replies)
+    assert np.array_equal(one, other)
+    agent = PROBLEM.data.agent(0)
+    if what == wire.LOSS:
+        losses = PROBLEM.loss.values(np.ones(2), *agent)
+        assert one == pytest.approx(losses.mean(), rel=1e-12)
+    if what == wire.GRADIENT:
+        gradient, _ = PROBLEM.loss.gradient(np.ones(2), *agent, np.ones(len(agent[1])))
+        np.testing.assert_array_equal(one, gradient)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"privacy": Privacy(clip=1.0)}, {"score_noise": 1.0}, {"reports_per_day": 9}],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize(
+    "fields", [{"ask": "loss"}, {"ask": "gradient"}, {"also": ["loss"]}, {"local_momentum": 0.5}],
+    ids=str,
+)  # fmt: skip
+def test_an_agent_that_limits_what_it_tells_answers_no_questions(tmp_path, options, fields):
+    turn = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss, **options)
+    with pytest.raises(ValueError, match="this agent limits what it tells"):
+        ask(tmp_path, handler=turn, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"ask": "loss"}, {"also": ["gradient"]}, {"local_prox": 0.1}, {"scale": 2.0}],
+    ids=str,
+)  # fmt: skip
+def test_a_loop_of_ones_own_is_not_asked_for_what_it_cannot_do(tmp_path, fields):
+    with pytest.raises(ValueError, match="own_turn cannot"):
+        ask(tmp_path, handler=own_turn(lambda message, context: message), chance=None, **fields)
+
+
+def test_an_order_beyond_plain_steps_is_none_for_the_version_before(tmp_path):
+    """It looks for the step size under its old name, and says that the versions differ."""
+    plain = wire.Order("job", 0, 0, 0.5, 1, RULES, ScoreRange())
+    assert "step-size" in wire.pack_order(plain)
+    for more in ({"scale": 2.0}, {"also": ("loss",)}, {"ask": "loss"}, {"local": Local(prox=1.0)}):
+        assert "step-size" not in wire.pack_order(replace(plain, **more))
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):

@@ -120,6 +120,7 @@ class ByGradients(Mean):
     def combine(self, state, opened, updates, facts):
         if not len(updates.change):
             return np.zeros(facts.num_trained), state, Evidence(updates.score, updates.change)
+        assert updates.gradient is not None
         influence = updates.loss * (updates.gradient * updates.gradient[0]).sum(axis=1)
         step = weighted_step(influence, updates.change, np.abs(influence).sum(), facts.num_trained)
         return step, state, Evidence(updates.score, updates.change)
@@ -170,7 +171,8 @@ EXACT = {
     "prox, a number of steps": Federated(UNIFORM, LocalSteps(STEP, 4, prox=0.7), Mean()),
     "full batches": ours(weighting="step", full_batch=True),
     "adjusted for absences": ours(weighting="change", absences="adjusted"),
-    "adjusted mean": Federated(SCORED, PLAIN, InverseResponse(HorvitzThompson())),
+    "adjusted, plain steps": Federated(SCORED, PLAIN, InverseResponse(HorvitzThompson())),
+    "adjusted mean": Federated(SCORED, PLAIN, InverseResponse(Mean())),
     "FedAdam, looking ahead": Served(ours(weighting="change"), LookAhead(FedAdam())),
     "averaged": ours(weighting="step", average=True),
     "a schedule around a method": Scheduled(ours(weighting="change"), halved),
@@ -183,7 +185,7 @@ EXACT = {
     "losses and gradients ride along": Federated(UNIFORM, PLAIN, ByGradients()),
     "steered by the cloud": Federated(UNIFORM, PLAIN, Steered()),
 }
-BOUNDED = {
+BOUNDED: dict[str, Any] = {
     "difference": ours(correction="difference"),
     "drift": ours(correction="drift"),
     "drift, uniform": ours(correction="drift", agents=Uniform(), examples=Uniform()),
@@ -352,7 +354,8 @@ def test_published_methods_end_with_the_model_of_the_run_in_process(tmp_path, me
 
 
 def test_a_method_with_its_own_round_is_for_our_loop_only(tmp_path):
-    strategy = make_strategy(HierFAVG(edges=2, edge_rounds=2, step_size=STEP), weighting=None)
+    method: Any = HierFAVG(edges=2, edge_rounds=2, step_size=STEP)
+    strategy = make_strategy(method, weighting=None)
     with pytest.raises(ValueError, match=r"HierFAVG has a round of its own.*Strategy\.start"):
         strategy.configure_train(1, initial(), ConfigRecord(), make_grid(tmp_path))
 

@@ -137,6 +137,7 @@ def test_a_job_of_the_version_before_goes_on(tmp_path, small):
     checkpoint = tmp_path / "cloud.npz"
     strategy = corrected(small=small, checkpoint=checkpoint)
     strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=5)
+    assert strategy._lock is not None
     strategy._lock.close()
     old = as_format_1(strategy, files.load_arrays(checkpoint))
     assert "format" not in old

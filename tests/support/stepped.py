@@ -1,6 +1,6 @@
 """A job whose agents are functions or objects here, stepped by hand, with answers to spoil."""
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +94,8 @@ class SteppedObjects(Stepped):
         super().__init__(algorithm, start, count, self.answer, seed=seed, **options)
         rules = self.method.rules(count)
         self.objects = ObjectAgents(problem, rules, seed=seed, repetition=0)
-        self.agents, self.spoil = self.objects.agents, None
+        self.agents = self.objects.agents
+        self.spoil: Any = None
 
     def answer(self, place, agent, sent, work, round_index):
         upload = self.turn(place, agent, sent, work, round_index)
@@ -108,7 +109,3 @@ class SteppedObjects(Stepped):
     def step(self, spoil=None, timing=None):
         self.spoil = spoil
         return super().step(timing)
-
-
-def with_score(upload, score):
-    return replace(upload, score=score)

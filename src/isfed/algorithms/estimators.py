@@ -133,6 +133,8 @@ class Mean:
         if not len(change):
             return np.zeros(facts.num_trained), state, evidence
         counts = self.counts(opened.cohort, facts)[updates.place]
+        if isinstance(updates.factor, np.ndarray):
+            counts = counts * updates.factor
         return weighted_step(counts, change, counts.sum(), change.shape[1]), state, evidence
 
 

@@ -6,7 +6,7 @@ the estimator gets clipping, noise and the adjustment for absences, as `Safety` 
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -152,7 +152,7 @@ def _check_method(algorithm: Any, method: Federated | None) -> None:
 
 def _by_weight(algorithm: Any) -> Any:
     """The method for agents that count by their weights; each knows itself what that means."""
-    names = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
+    names = _names(algorithm)
     if "client_weights" in names:
         return replace(algorithm, client_weights="size")
     if "algorithm" in names:
@@ -160,6 +160,11 @@ def _by_weight(algorithm: Any) -> Any:
     raise ValueError(
         f"{type(algorithm).__name__} has no weights of agents: leave agent_weights out"
     )
+
+
+def _names(record: Any) -> set[str]:
+    """The fields of a record; none of an object of another kind."""
+    return {field.name for field in getattr(record, "__dataclass_fields__", {}).values()}
 
 
 def _base(estimator: Any) -> Any:
@@ -197,7 +202,7 @@ def _check_own_round(algorithm: Any, weighting: Weighting | None, safety: Safety
 
 def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
     """The sampler with the largest inclusion probability that `safety` allows."""
-    if not is_dataclass(sampler) or not any(f.name == "most_inclusion" for f in fields(sampler)):
+    if "most_inclusion" not in _names(sampler):
         return sampler
     most = safety.most_inclusion
     if most is None:
@@ -212,9 +217,9 @@ def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
 
     def apart(estimator: Any) -> Any:
         if isinstance(estimator, ControlVariates):
-            own = (getattr(estimator, f.name) for f in fields(ControlVariates) if f.name != "on")
-            return ControlVariatesApart(*own, on=on, varies=varies)
-        if is_dataclass(estimator) and hasattr(estimator, "on"):
+            own = {name: getattr(estimator, name) for name in _names(estimator)}
+            return ControlVariatesApart(**{**own, "on": on, "varies": varies})
+        if "on" in _names(estimator):
             estimator = replace(estimator, on=on)
         return estimator if safety.privacy is None else Private(estimator, safety.privacy)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -67,54 +67,6 @@ class Rules:
     def __post_init__(self) -> None:
         check_fields(self)
         check_whole(self.num_agents, name="num_agents", least=1)
-
-
-class SampledMethod(Protocol):
-    """An algorithm that draws agents and examples by policies, such as `ISFedAvg`."""
-
-    @property
-    def step_size(self) -> Any:
-        """mu, a number by the time that anybody works."""
-        ...
-
-    @property
-    def num_active(self) -> int:
-        """L."""
-        ...
-
-    @property
-    def agents(self) -> Policy:
-        """How agents are drawn ..."""
-        ...
-
-    @property
-    def agent_design(self) -> Design:
-        """... and by which design."""
-        ...
-
-    @property
-    def examples(self) -> Policy:
-        """How examples are drawn ..."""
-        ...
-
-    @property
-    def example_design(self) -> Design:
-        """... and by which design."""
-        ...
-
-    @property
-    def divide_by_steps(self) -> bool:
-        """Whether the step is divided by E_k."""
-        ...
-
-    @property
-    def drift(self) -> float:
-        """The standard deviation of a step of the true model."""
-        ...
-
-    def rules(self, num_agents: int) -> Rules:
-        """What the cloud tells every agent."""
-        ...
 
 
 def local_step(

@@ -1,4 +1,4 @@
-"""The cloud: selects the agents of a round, averages what they send, refreshes their scores."""
+"""A cloud as one object, kept for one version; the round of all methods is in `Federated`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,6 @@ class Cloud:
         self.num_active = num_active
         self.key = np.uint64(0)
         self.table = Table(num_agents, policy, design)
-
-    @classmethod
-    def over(cls, params: np.ndarray, table: Table, num_active: int, key: np.uint64) -> Cloud:
-        """A cloud over a model and a table that somebody else keeps."""
-        cloud = cls.__new__(cls)
-        cloud.params, cloud.table, cloud.num_active, cloud.key = params, table, num_active, key
-        return cloud
 
     def select(self, round_index: int) -> Selection:
         """Draw L of K agents, eq. (4); one drawn twice (with replacement) works once."""

@@ -141,7 +141,7 @@ class Cohort(NamedTuple):
     agents: np.ndarray
     num: int
     times: np.ndarray
-    prob: np.ndarray | None = None
+    prob: Any = None
     floor: float = 0.0
     has_model: bool = False
 

@@ -97,7 +97,7 @@ def _server(recipe: Regression, algorithm: ISFedAvg, *, rounds: int, seed: int):
             algorithm,
             num_agents=recipe.num_agents,
             seed=seed,
-            weighting="step",  # as the other engines
+            weighting="change" if algorithm.on_change else "step",  # as the other engines
             on_round=lambda _, model: params.append(model),
             fraction_evaluate=0.0,
         )

@@ -176,6 +176,8 @@ class Strategy(FedAvg):
             # Agents could do nothing with infinities, and would be left out for their answers.
             log(WARNING, "the step of round %s, of length %.3g, would overflow the model's type, "
                 "and is left out", server_round, report.step)  # fmt: skip
+            if "params" not in job.state._fields:
+                raise ValueError("the model left the range of its type; try a smaller step_size")
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
             files.save_arrays(self.checkpoint, job.checkpoint())
