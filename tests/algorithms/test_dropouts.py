@@ -43,7 +43,8 @@ from isfed import (
 )
 from isfed.algorithms import clustered
 from isfed.algorithms.cooperative import links_of, mixed, ring_matrix
-from isfed.algorithms.parts import draw_uniformly
+from isfed.algorithms.fedvarp import LastChanges
+from isfed.algorithms.samplers import draw_uniformly
 from isfed.federation.object_agents import ObjectAgents
 
 STEP: dict[str, Any] = {"step_size": 0.05}
@@ -74,6 +75,7 @@ SAMPLED = [
     FedCS(deadline=5.0, **SOME, **FULL),
     HybridFL(deadline=5.0, permit=0.5, **SOME, **FULL),
     *(FOLB(variant=v, **SOME, **FULL) for v in ("one-set", "two-sets", "near-optimal")),
+    FOLB(penalty=0.1, **SOME, **FULL),
     QFedAvg(**SOME, **FULL),
     QFedSGD(**SOME),
     FedAsync(**STEP, **FULL),
@@ -215,7 +217,7 @@ def test_what_the_page_says_of_those_that_are_missing(how, monkeypatch):
                     mean = sum(counts[k] * steps[k] for k in there) / sum(counts[k] for k in there)
                     expected = expected + sum(counts[k] for k in edge) / counts.sum() * mean
         else:
-            state = state._replace(changes=memory)
+            state = state._replace(estimator=LastChanges(memory.copy()))
             shares = counts / counts.sum()
             expected = shares @ memory  # also if nobody answers
             for k in heard:

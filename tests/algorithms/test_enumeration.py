@@ -42,7 +42,7 @@ from isfed import (
     StichSGD,
     Uniform,
 )
-from isfed.algorithms import agnostic, fedcs, folb, parts
+from isfed.algorithms import agnostic, fedcs, folb, samplers
 from isfed.algorithms.catalogue import CATALOGUE
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Local
@@ -89,7 +89,7 @@ def mean_over_pairs(algorithm, monkeypatch):
     """Over the six pairs of agents, each as likely."""
     updates = []
     for pair in itertools.combinations(range(4), 2):
-        for module in (parts, fedcs, folb):
+        for module in (samplers, fedcs, folb):
             monkeypatch.setattr(
                 module, "draw_uniformly", lambda *_, chosen=pair, **__: np.array(chosen)
             )
@@ -221,7 +221,7 @@ def test_the_uniform_draw_has_the_same_chance_for_every_pair():
     agents, rounds = agents_of(FedProx(**COMMON)), 6000
     counts = np.zeros((4, 4))
     for round_index in range(rounds):
-        one, other = np.sort(parts.draw_uniformly(agents, 2, round_index))
+        one, other = np.sort(samplers.draw_uniformly(agents, 2, round_index))
         counts[one, other] += 1.0
     found = counts[np.triu_indices(4, 1)] / rounds
     stderr = np.sqrt(1.0 / 6.0 * 5.0 / 6.0 / rounds)
@@ -234,10 +234,8 @@ def test_scheme_one_is_unbiased_over_draws_with_replacement(monkeypatch):
     mean = np.zeros(3)
     for pair in itertools.product(range(4), repeat=2):
         drawn, times = np.unique(pair, return_counts=True)
-        from isfed.algorithms import fedavg_schemes
-
         monkeypatch.setattr(
-            fedavg_schemes, "draw_with_replacement", lambda *_, found=(drawn, times): found
+            samplers, "draw_with_replacement", lambda *_, found=(drawn, times): found
         )
         mean += prob[pair[0]] * prob[pair[1]] * update(method)
     np.testing.assert_allclose(mean, full_update(prob), rtol=1e-12)
@@ -248,7 +246,7 @@ def test_draws_with_replacement_have_their_probabilities():
     agents, prob = agents_of(method), np.array([0.1, 0.0, 0.6, 0.3])
     counts, rounds = np.zeros(4), 4000
     for round_index in range(rounds):
-        drawn, times = parts.draw_with_replacement(agents, prob, 3, round_index)
+        drawn, times = samplers.draw_with_replacement(agents, prob, 3, round_index)
         counts[drawn] += times
     stderr = np.sqrt(prob * (1.0 - prob) / (3 * rounds))
     assert (np.abs(counts / (3 * rounds) - prob) <= 4.0 * stderr).all()
@@ -409,7 +407,7 @@ def test_the_first_agents_of_fedasync_are_drawn_like_all_others(how, monkeypatch
     method = FedAsync(step_size=0.05, in_flight=3, client_weights=how)
     agents = ObjectAgents(regression(sizes=sizes), method.rules(5), seed=1, repetition=0)
     if how == "uniform":  # FedAvg's draw: every agent three times in five
-        found = [parts.draw_uniformly(agents, 3, i) for i in range(3000)]
+        found = [samplers.draw_uniformly(agents, 3, i) for i in range(3000)]
         share = np.bincount(np.concatenate(found), minlength=5) / 3000
         assert (np.abs(share - 0.6) < 4.5 * np.sqrt(0.6 * 0.4 / 3000)).all()
         return
@@ -447,9 +445,9 @@ def test_fedasync_over_all_losses(mode, how, monkeypatch):
                 point = agents.stream(Purpose.STRAGGLERS, round_index, agent).uniforms(1)[0]
                 steps = low + int(point * (high - low + 1))
             else:
-                drawn = parts.draw_uniformly(agents, 1, i)
+                drawn = samplers.draw_uniformly(agents, 1, i)
                 if how == "size":
-                    drawn = parts.draw_with_replacement(agents, weights_of("size"), 1, i)[0]
+                    drawn = samplers.draw_with_replacement(agents, weights_of("size"), 1, i)[0]
                 agent, steps = drawn[0], 2
                 point = agents.stream(Purpose.STALENESS, i).uniforms(1)[0]
                 age = min(int(4 * point), len(versions) - 1)

@@ -11,7 +11,7 @@ import pytest
 from small_federations import after_steps, fixed_point, quadratics, regression
 
 from isfed import FedAvgScheme, FedProx, HierFAVG, LocalGD, RestartedSGD, simulate
-from isfed.algorithms import parts
+from isfed.algorithms import samplers
 from isfed.federation.compiled_agents import CompiledAgents
 
 STEP = 0.05
@@ -127,7 +127,7 @@ def test_the_expectation_of_scheme_two_has_its_fixed_point(how: Any, monkeypatch
     for _ in range(250):
         updates = []
         for pair in itertools.combinations(range(4), 2):
-            monkeypatch.setattr(parts, "draw_uniformly", lambda *_, p=pair: np.array(p))
+            monkeypatch.setattr(samplers, "draw_uniformly", lambda *_, p=pair: np.array(p))
             updates.append(method.round(method.start(agents, model), agents, 0).params)
         model = np.mean(updates, axis=0)
     np.testing.assert_allclose(model, expected, atol=1e-8)

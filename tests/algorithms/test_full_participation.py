@@ -251,7 +251,7 @@ def test_what_becomes_of_the_momentum(buffer):
 
     method = MomentumSGD(step_size=0.01, steps=2, buffer=buffer, full_batch=True)
     agents = ObjectAgents(problem, method.rules(4), seed=0, repetition=0)
-    velocity = method.round(method.start(agents, np.zeros(3)), agents, 0).velocity
+    velocity = method.round(method.start(agents, np.zeros(3)), agents, 0).estimator.velocity
     spread = np.ptp(velocity, axis=0).max()
     assert {"average": spread == 0.0, "keep": spread > 0.0, "reset": not velocity.any()}[buffer]
     assert buffer == "reset" or velocity.any()

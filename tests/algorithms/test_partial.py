@@ -5,6 +5,7 @@ import pytest
 from small_federations import quadratics, regression
 
 from isfed import Clock, FedAsync, FedAvgScheme, FedProx, simulate
+from isfed.algorithms.samplers import draw_uniformly
 from isfed.federation.agents import PLAIN_LOCAL
 from isfed.federation.object_agents import ObjectAgents
 
@@ -29,7 +30,7 @@ def test_if_all_models_are_equal_every_scheme_but_two_returns_it(scheme, monkeyp
         np.testing.assert_allclose(found, start, rtol=1e-15)
         return
     sizes = regression().data.num_examples
-    active = method.select(agents, 0)
+    active = draw_uniformly(agents, 2, 0)
     np.testing.assert_allclose(found, start * 2.0 * sizes[active].sum() / sizes.sum(), rtol=1e-12)
 
 
@@ -54,8 +55,11 @@ def test_an_exact_local_solve_is_the_closed_form():
     problem = regression()
     method = FedProx(prox=2.0, step_size=0.05, num_active=4, local_steps=500, full_batch=True)
     agents, start = agents_of(method, problem), np.array([1.0, -2.0, 0.5])
-    uploads = method.work(agents, np.arange(4), start, 0, prox=2.0)
-    for change, (h, b) in zip(uploads.changes, quadratics(problem), strict=True):
+    opened = method.federated.open(method.start(agents, start), agents, 0)
+    updates = agents.train(opened.cohort, start, opened.work, 0)
+    pieces = quadratics(problem)
+    for k, change in zip(opened.cohort.agents, updates.change, strict=True):
+        h, b = pieces[k]
         exact = np.linalg.solve(h + 2.0 * np.eye(3), b + 2.0 * start)
         np.testing.assert_allclose(start + change, exact, atol=1e-10)
 

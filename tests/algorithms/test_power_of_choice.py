@@ -15,6 +15,12 @@ def agents_for(algorithm):
     return CompiledAgents(PROBLEM, algorithm.rules(12), seed=2, repetition=0)
 
 
+def chosen(algorithm, agents, round_index):
+    """Who is drawn at the model above."""
+    method = algorithm.federated
+    return method.sampler.draw((), method.facts(agents), agents, PARAMS, round_index)[0].agents
+
+
 def test_the_largest_losses_of_the_candidates_work():
     algorithm = PowerOfChoice(step_size=0.01, num_active=3, candidates=6)
     agents = agents_for(algorithm)
@@ -25,18 +31,18 @@ def test_the_largest_losses_of_the_candidates_work():
         candidates = sorted(range(12), key=lambda k: times[k])[:6]
         losses = {k: agents.losses(np.array([k]), PARAMS)[0] for k in candidates}
         expected = sorted(sorted(candidates, key=lambda k: -losses[k])[:3])
-        assert algorithm.select_by_loss(agents, PARAMS, i).tolist() == expected
+        assert chosen(algorithm, agents, i).tolist() == expected
 
 
 def test_all_candidates_are_the_worst_off_and_as_many_as_work_need_no_losses():
     everybody = PowerOfChoice(step_size=0.01, num_active=2, candidates=12)
     agents = agents_for(everybody)
     losses = agents.losses(np.arange(12), PARAMS)
-    found = everybody.select_by_loss(agents, PARAMS, 0)
+    found = chosen(everybody, agents, 0)
     assert set(found) == set(np.argsort(-losses)[:2])
     before = agents.ledger.as_array()
     plain = PowerOfChoice(step_size=0.01, num_active=2, candidates=2)
-    assert plain.select_by_loss(agents, PARAMS, 0).size == 2
+    assert chosen(plain, agents, 0).size == 2
     np.testing.assert_array_equal(agents.ledger.as_array(), before)
 
 
@@ -44,7 +50,8 @@ def test_candidates_are_drawn_by_size():
     algorithm = PowerOfChoice(step_size=0.01, num_active=1, candidates=1)
     agents = agents_for(algorithm)
     agents.sizes = np.array([30] + [10] * 11)
-    hits = [algorithm.select_by_loss(agents, PARAMS, i)[0] == 0 for i in range(4000)]
+    agents._facts.clear()
+    hits = [chosen(algorithm, agents, i)[0] == 0 for i in range(4000)]
     share = 30 / 140
     assert abs(np.mean(hits) - share) < 4 * np.sqrt(share * (1 - share) / 4000)
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from small_federations import regression
+from small_federations import quadratics, regression
 
 from isfed import (
     FOLB,
@@ -21,6 +21,8 @@ from isfed import (
 from isfed.algorithms.agnostic import onto_simplex
 from isfed.algorithms.fedcs import greedy_schedule
 from isfed.algorithms.qffl import fair_step
+from isfed.algorithms.samplers import draw_uniformly
+from isfed.base.streams import Purpose
 from isfed.federation.clock import Times
 from isfed.federation.object_agents import ObjectAgents
 
@@ -74,7 +76,8 @@ def test_nobody_in_time_leaves_the_model_and_a_hopeless_deadline_is_an_error():
     state = method.start(agents, start)
     someone = set()
     for i in range(20):
-        asked, schedule = method.schedule(agents, i)
+        asked = draw_uniformly(agents, 1, i)
+        schedule = method.federated.sampler.schedule(agents.facts(), agents, asked)
         params = method.round(state, agents, i).params
         assert asked.size == 1
         assert np.array_equal(params, start) == (schedule.chosen.size == 0)
@@ -185,6 +188,60 @@ def test_folb_weighs_by_agreement():
     np.testing.assert_allclose(found, weights @ (-0.1 * vectors), rtol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("absolute", [True, False])
+@pytest.mark.parametrize(("variant", "penalty"), [
+    ("one-set", 0.0), ("one-set", 0.3), ("two-sets", 0.0), ("two-sets", 0.3), ("near-optimal", 0.0)
+])  # fmt: skip
+def test_folb_by_the_letter(variant, penalty, absolute, how):
+    """One full-batch step: all vectors from the agents' normal equations."""
+    problem, start, prox = regression(), np.array([0.3, -0.2, 0.5]), 0.7
+    method = FOLB(
+        variant=variant, penalty=penalty, absolute=absolute, prox=prox, client_weights=how,
+        local_steps=2, full_batch=True, step_size=0.05, num_active=3,
+    )  # fmt: skip
+    agents, pieces = agents_of(method, problem), quadratics(problem)
+    sizes = problem.data.num_examples if how == "size" else np.ones(4)
+
+    def gradient(k, x):
+        return pieces[k][0] @ x - pieces[k][1]
+
+    def influences(which):
+        share = {k: sizes[k] / sum(sizes[j] for j in which) for k in which}
+        mean = sum(share[k] * gradient(k, start) for k in which)
+        return share, mean, {k: share[k] * gradient(k, start) @ mean for k in which}
+
+    ends = []
+    for k in range(4):
+        x = start
+        for _ in range(2):
+            x = x - 0.05 * (gradient(k, x) + prox * (x - start))
+        ends.append(x)
+    for i in range(4):
+        if variant == "near-optimal":
+            found = influences(range(4))[2]
+            points = agents.stream(Purpose.AGENTS, i).uniforms(3)
+            edges = np.cumsum([abs(found[k]) for k in range(4)])
+            drawn = np.searchsorted(edges, points * edges[-1], side="right")
+            weights = [sum(np.sign(found[k]) for d in drawn if d == k) / 3 for k in range(4)]
+        else:
+            active = draw_uniformly(agents, 3, i)
+            share, mean, found = influences(active)
+            for k in active:
+                error = np.linalg.norm(gradient(k, ends[k]) + prox * (ends[k] - start))
+                gamma = error / np.linalg.norm(gradient(k, start))
+                found[k] -= share[k] * penalty * gamma * mean @ mean
+            norm = found
+            if variant == "two-sets":
+                norm = influences(draw_uniformly(agents, 3, i, purpose=Purpose.DOMAINS))[2]
+            total = abs(sum(norm.values()))
+            total = sum(abs(v) for v in norm.values()) if absolute else total
+            weights = [found.get(k, 0.0) / total for k in range(4)]
+        expected = sum(w * (x - start) for w, x in zip(weights, ends, strict=True))
+        moved = method.round(method.start(agents, start), agents, i).params - start
+        np.testing.assert_allclose(moved, expected, rtol=1e-10)
+
+
 def test_the_variants_of_folb_need_what_they_say():
     problem = regression()
     ups = {
@@ -204,10 +261,8 @@ def test_the_inexactness_of_an_exact_solve_is_zero():
         step_size=0.05, num_active=4, prox=1.0, penalty=1.0, local_steps=600, full_batch=True
     )
     agents, start = agents_of(method, problem), np.array([1.0, 0.0, -1.0])
-    uploads = method.work(agents, np.arange(4), start, 0, prox=1.0)
-    gradients = agents.gradients(np.arange(4), start)
-    error = method._inexactness(agents, np.arange(4), start, uploads, gradients)
-    np.testing.assert_allclose(error, 0.0, atol=1e-9)
+    _, info = method.federated.step(method.start(agents, start), agents, 0)
+    np.testing.assert_allclose(info.updates.score, 0.0, atol=1e-9)
 
 
 def test_the_projection_is_the_nearest_point_of_the_simplex():

@@ -1,6 +1,7 @@
 """SCAFFOLD, FedVARP and clustered sampling: their rules, and the corrections that contain them."""
 
 import itertools
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.algorithms import clustered, parts
+from isfed.algorithms import clustered, samplers
+from isfed.algorithms.fedvarp import LastChanges
+from isfed.algorithms.scaffold import Controls
 from isfed.federation.object_agents import ObjectAgents
 from isfed.simulate.run import make_run
 
@@ -87,8 +90,8 @@ def test_scaffold_by_the_letter(how):
     state, literal = method.start(agents, START), (START, np.zeros(3), np.zeros((4, 3)))
     for i in range(12):
         state = method.round(state, agents, i)
-        literal = scaffold_round(problem, parts.draw_uniformly(agents, 2, i), literal, weights)
-        for found, expected in zip(state, literal, strict=True):
+        literal = scaffold_round(problem, samplers.draw_uniformly(agents, 2, i), literal, weights)
+        for found, expected in zip((state.params, *state.estimator), literal, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -103,13 +106,14 @@ def test_scaffold_over_all_cohorts_and_answers(how, num, monkeypatch):
     weights, own = shares(problem, how), np.random.default_rng(0).standard_normal((5, 3))
     before = (START, weights @ own, own)
     for pair in itertools.combinations(range(5), num):
-        monkeypatch.setattr(parts, "draw_uniformly", lambda *_, p=pair, **__: np.array(p))
+        monkeypatch.setattr(samplers, "draw_uniformly", lambda *_, p=pair, **__: np.array(p))
         for here in itertools.product((True, False), repeat=num):
             monkeypatch.setattr(agents, "answers", lambda *_, h=here: np.array(h))
-            state = method.round(type(method.start(agents, START))(*before), agents, 0)
+            state = method.start(agents, START)._replace(estimator=Controls(before[1], own.copy()))
+            state = method.round(state, agents, 0)
             cohort = [k for k, there in zip(pair, here, strict=True) if there]
             expected = scaffold_round(problem, cohort, before, weights) if cohort else before
-            for found, one in zip(state, expected, strict=True):
+            for found, one in zip((state.params, *state.estimator), expected, strict=True):
                 np.testing.assert_allclose(found, one, rtol=1e-11, atol=1e-13)
 
 
@@ -138,7 +142,7 @@ def test_fedvarp_with_everybody_is_fedavg_and_without_memory_too():
     agents, state = agents_of(method, problem), method.start(agents_of(method), np.zeros(3))
     agents = ObjectAgents(problem, method.rules(4), seed=0, repetition=0)
     for i in range(20):
-        state = method.round(state._replace(changes=0.0 * state.changes), agents, i)
+        state = method.round(state._replace(estimator=LastChanges(np.zeros((4, 3)))), agents, i)
     np.testing.assert_allclose(state.params, everybody[0], rtol=1e-12)
 
 
@@ -149,11 +153,12 @@ def test_fedvarp_is_unbiased_whatever_it_remembers(monkeypatch):
         )
         agents = agents_of(method)
         memory = np.random.default_rng(0).standard_normal((4, 3))
-        weights = parts.agent_weights(agents, how)
+        weights = agents.facts(how).share()
         found = []
         for pair in itertools.combinations(range(4), 2):
-            monkeypatch.setattr(parts, "draw_uniformly", lambda *_, p=pair, **__: np.array(p))
-            state = method.start(agents, START)._replace(changes=memory)
+            monkeypatch.setattr(samplers, "draw_uniformly", lambda *_, p=pair, **__: np.array(p))
+            state = method.start(agents, START)
+            state = state._replace(estimator=LastChanges(memory.copy()))
             found.append(method.round(state, agents, 0).params)
         gradients = np.array([h @ START - b for h, b in quadratics(regression())])
         np.testing.assert_allclose(
@@ -172,15 +177,16 @@ def test_clustered_sampling_is_unbiased(by, how, monkeypatch):
     state = method.start(agents, START)
     for i in range(5):
         state = method.round(state, agents, i)
-    weights = parts.agent_weights(agents, how)
-    groups = method.groups(state, agents, np.linspace(0.9, 0.1, 4))
+    weights = agents.facts(how).share()
+    facts = agents.facts(how)
+    groups = method.federated.sampler.groups(state.sampler, facts, np.linspace(0.9, 0.1, 4))
     mean = np.zeros(3)
     for drawn in itertools.product(range(4), repeat=2):
         chance = groups[0, drawn[0]] * groups[1, drawn[1]]
         counted = np.unique(drawn, return_counts=True)
         monkeypatch.setattr(clustered, "draw_one_of_each", lambda *_, f=counted: f)
         if chance > 0.0:
-            mean += chance * method.round(state, agents, 99).params
+            mean += chance * method.round(deepcopy(state), agents, 99).params
     gradients = np.array([h @ state.params - b for h, b in quadratics(regression())])
     np.testing.assert_allclose(mean, state.params - STEP * weights @ gradients, atol=1e-12)
 

@@ -13,9 +13,9 @@ from isfed import (
     FedAvg,
     FederatedData,
     HartleyRao,
+    HierFAVG,
     ISFedAvg,
     LeastSquares,
-    LocalGD,
     Memory,
     Oracle,
     Poisson,
@@ -137,7 +137,7 @@ def test_a_sampler_that_draws_otherwise_than_its_design_says_is_caught():
 
 def test_a_method_with_a_round_of_its_own_has_no_certificate():
     with pytest.raises(TypeError, match="must be made of parts"):
-        certify(SMALL, LocalGD(step_size=0.1))
+        certify(SMALL, HierFAVG(step_size=0.1))
 
 
 @pytest.mark.parametrize("how", ["uniform", "size"])

@@ -123,8 +123,8 @@ class AdaptiveTau(Everybody):
         last = spent + local * (tau + 1) + 2.0 * average >= self.budget
         if last:
             tau = max(1, int((self.budget - spent - 2.0 * average) / local) - 1)
-        uploads = self.work(agents, state.params, round_index, steps=tau, sent=True)
-        params = state.params + weighted_sum(weights, uploads.changes)
+        changes = self.changes_of_all(agents, state.params, round_index, steps=tau, sent=True)
+        params = state.params + weighted_sum(weights, changes)
         if not np.isfinite(params).all():
             params, following = state.params, 1
         state = state._replace(
@@ -132,7 +132,7 @@ class AdaptiveTau(Everybody):
             tau=np.array(following),
             spent=np.array(spent + local * tau + average),
             done=np.array(last),
-            models=state.params + uploads.changes,
+            models=state.params + changes,
         )
         if last:  # one evaluation at the end
             state = _best_of(state, inner(weights[here], agents.losses(here, params)))

@@ -17,13 +17,11 @@ from isfed.algorithms.algorithm import Method
 from isfed.algorithms.parts import (
     TINY,
     ClientWeights,
-    agent_weights,
     answering,
     check_choice,
     check_number,
-    count_draws,
-    equal_numbers,
 )
+from isfed.algorithms.samplers import count_draws
 from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
@@ -97,7 +95,7 @@ class AgnosticFL(Method):
 
     def start(self, agents: Agents, params: np.ndarray) -> AgnosticState:
         """lambda as the client weights say."""
-        mixture = agent_weights(agents, self.client_weights)
+        mixture = agents.facts(self.client_weights).share()
         return AgnosticState(params.copy(), mixture, params.copy(), np.zeros(1))
 
     def round(self, state: AgnosticState, agents: Agents, round_index: int) -> AgnosticState:
@@ -143,7 +141,7 @@ class AgnosticFL(Method):
         workers, share = workers[here], share[here]
         gradient = np.zeros(agents.num_params)
         if workers.size:
-            turns = Turns(workers, state.params, equal_numbers(1.0, workers.size))
+            turns = Turns(workers, state.params, np.ones(workers.size))
             local = one_example(workers.size)
             gradient = -weighted_sum(share, agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)

@@ -17,7 +17,7 @@ from isfed.algorithms.federated import Evidence
 from isfed.algorithms.local_steps import has_fixed_size
 from isfed.base.arguments import check_argument, matches, shown
 from isfed.base.arithmetic import product
-from isfed.base.checks import check_active, check_whole, is_number
+from isfed.base.checks import check_active, check_share, check_whole, is_number
 from isfed.base.streams import Purpose, Stream
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates
@@ -105,6 +105,7 @@ class ByScore:
     def __post_init__(self) -> None:
         check_whole(self.num_active, name="num_active", least=1)
         check_argument("policy", self.policy, Policy)
+        check_share(self.most_inclusion, name="most_inclusion")
         check_argument("design", self.design, Design)
         object.__setattr__(self, "costs", check_costs(self.costs))
         if self.costs and self.policy.equal:

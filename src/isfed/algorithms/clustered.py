@@ -14,25 +14,88 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Sampled, agent_weights, check_choice
+from isfed.algorithms.estimators import PlainMean
+from isfed.algorithms.federated import Composed, Evidence, Federated, Opened
+from isfed.algorithms.parts import Sampled, check_choice
+from isfed.algorithms.samplers import Unscored
 from isfed.base.arithmetic import arccos, product, row_norms, weighted_sum
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts, Updates
 
 By = Literal["size", "similarity"]
 LinkageInput = Literal["condensed", "rows"]
 ROUNDING = 1e-9  # by which a cluster that fills a bin may exceed it
 
 
-class ClusteredState(NamedTuple):
-    """The model, and what every agent changed last (for "similarity")."""
+class LastChanges(NamedTuple):
+    """What every agent changed last (for "similarity")."""
 
-    params: np.ndarray  # (M,) w
     changes: np.ndarray  # (K, M), zero for an agent never heard; (0, M) for "size"
 
 
+@dataclass(frozen=True)
+class OneOfEachGroup(Unscored):
+    """One agent from each of L groups; an agent drawn twice works once and counts twice.
+
+    Args:
+        num_active: L.
+        by: "size" or "similarity", as in `ClusteredSampling`.
+        linkage_input: likewise.
+    """
+
+    num_active: int
+    by: By
+    linkage_input: LinkageInput
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> LastChanges:
+        """No agent has worked yet."""
+        super().init(facts, agents, params)
+        rows = facts.num_agents if self.by == "similarity" else 0
+        return LastChanges(np.zeros((rows, params.size)))
+
+    def draw(
+        self, state: LastChanges, facts: Facts, agents: Agents, params: Any, round_index: int
+    ) -> tuple[Cohort, LastChanges]:
+        """Group, and draw one of each."""
+        num = self.num_active
+        points = agents.stream(Purpose.AGENTS, round_index).uniforms(num + facts.num_agents)
+        groups = self.groups(state, facts, points[num:])
+        drawn, times = draw_one_of_each(groups, points[:num])
+        return Cohort(drawn, num, times.astype(np.float64)), state
+
+    def groups(self, state: LastChanges, facts: Facts, points: np.ndarray) -> np.ndarray:
+        """(L, K) the distributions r_l; `points` are K uniforms for the order inside groups."""
+        weights = facts.share()
+        if self.by == "size":
+            return groups_by_size(weights, self.num_active)
+        found = clusters(state.changes, weights, self.num_active, self.linkage_input)
+        return groups_of_clusters(
+            found, weights, self.num_active, np.argsort(points, kind="stable")
+        )
+
+    def learn(
+        self, state: LastChanges, cohort: Cohort, updates: Updates, evidence: Evidence,
+        facts: Facts, round_index: int,
+    ) -> LastChanges:  # fmt: skip
+        """Keep the changes, in place."""
+        if self.by == "similarity":
+            state.changes[cohort.agents[updates.place]] = updates.change
+        return state
+
+
+@dataclass(frozen=True)
+class MeanOverDraws(PlainMean):
+    """The sum of the changes over L: an absence counts as no change, so the direction stays."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) over L, whoever answers."""
+        counts = self.counts_here(opened.cohort, updates, facts)
+        return weighted_sum(counts, rows) / opened.cohort.num
+
+
 @dataclass(frozen=True, kw_only=True)
-class ClusteredSampling(Sampled):
+class ClusteredSampling(Composed, Sampled):
     """Clustered sampling: draws one agent from each of L groups.
 
     by: "size" for fixed groups by weight, "similarity" for groups by the angle between changes.
@@ -50,44 +113,11 @@ class ClusteredSampling(Sampled):
         check_choice(self.by, By, name="by")
         check_choice(self.linkage_input, LinkageInput, name="linkage_input")
 
-    def start(self, agents: Agents, params: np.ndarray) -> ClusteredState:
-        """No agent has worked yet."""
-        super().start(agents, params)
-        rows = agents.num_agents if self.by == "similarity" else 0
-        return ClusteredState(params.copy(), np.zeros((rows, params.size)))
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> ClusteredState:
-        """Group, draw one of each, average; an agent drawn twice works once and counts twice."""
-        points = agents.stream(Purpose.AGENTS, round_index).uniforms(
-            self.num_active + agents.num_agents
-        )
-        groups = self.groups(state, agents, points[self.num_active :])
-        active, times = draw_one_of_each(groups, points[: self.num_active])
-        if agents.clock.drop > 0.0:
-            here = agents.answers(active, round_index)
-            active, times = active[here], times[here]
-        if not active.size:
-            return state
-        step = np.full(active.size, float(self.step_size))
-        if self.divide_by_steps:
-            step = step / self.steps_of(agents, active)
-        found = self.work(agents, active, state.params, round_index, step=step).changes
-        changes = state.changes
-        if self.by == "similarity":
-            changes = changes.copy()
-            changes[active] = found
-        # Over L, whoever answers: an absence counts as no change, and the mean keeps its direction.
-        return ClusteredState(state.params + weighted_sum(times, found) / self.num_active, changes)
-
-    def groups(self, state: ClusteredState, agents: Agents, points: np.ndarray) -> np.ndarray:
-        """(L, K) the distributions r_l; `points` are K uniforms for the order inside groups."""
-        weights = agent_weights(agents, self.client_weights)
-        if self.by == "size":
-            return groups_by_size(weights, self.num_active)
-        found = clusters(state.changes, weights, self.num_active, self.linkage_input)
-        return groups_of_clusters(
-            found, weights, self.num_active, np.argsort(points, kind="stable")
-        )
+    def parts(self) -> Federated:
+        """Group, draw one of each, average."""
+        sampler = OneOfEachGroup(self.num_active, self.by, self.linkage_input)
+        local = self.local(divide_by_steps=self.divide_by_steps)
+        return self.made_of(sampler, local, MeanOverDraws())
 
 
 def draw_one_of_each(groups: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

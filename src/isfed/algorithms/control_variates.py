@@ -7,7 +7,7 @@ SCAFFOLD.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -106,7 +106,7 @@ class ControlVariates:
             work = work._replace(scale=1.0 / (facts.num_agents * cohort.prob))
         local = work.local
         if self.rule.kind == DRIFT:
-            local = replace(local, correction=corrections_of(self.rule, state, cohort.agents))
+            local = local.but(correction=corrections_of(self.rule, state, cohort.agents))
         return work._replace(local=local, extra=extra_messages(self.rule, 1))
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:

@@ -20,24 +20,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import (
-    ClientWeights,
-    Everybody,
-    agent_weights,
-    check_number,
-    sum_of_rows,
-)
+from isfed.algorithms.algorithm import ClientWeights
+from isfed.algorithms.estimators import weighted_step
+from isfed.algorithms.parts import Everybody, check_number
 from isfed.base.arguments import shown
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
 
 Mixing = Callable[[int], np.ndarray]  # from the number of workers to W
-
-
-def average_matrix(num_workers: int) -> np.ndarray:
-    """J: everybody gets the mean."""
-    return np.full((num_workers, num_workers), 1.0 / num_workers)
 
 
 def ring_matrix(num_workers: int) -> np.ndarray:
@@ -203,6 +194,12 @@ class CooperativeState(NamedTuple):
     offsets: np.ndarray
 
 
+def mean_model(models: np.ndarray) -> np.ndarray:
+    """(M,) the plain mean of some models."""
+    count, size = models.shape
+    return weighted_step(np.ones(count), models, count, size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CooperativeSGD(Everybody):
     """Cooperative SGD A(tau, W, v): tau local steps, then every agent mixes models by a matrix W.
@@ -242,23 +239,24 @@ class CooperativeSGD(Everybody):
         models = state.models.copy()
         step = self.step_size
         if self.client_weights != "uniform":
-            step = step * workers * agent_weights(agents, self.client_weights)
-        work = self.work(agents, models[:workers], round_index, step_size=step)
-        models[:workers] += work.changes
+            step = step * workers * agents.facts(self.client_weights).share()
+        models[:workers] += self.changes_of_all(
+            agents, models[:workers], round_index, step_size=step
+        )
         absent = np.zeros(len(models), bool)
         if agents.clock.drop > 0.0:
             absent[:workers] = ~agents.answers(np.arange(workers), round_index)
         if state.offsets.size:
             models = mixed(state.weights, state.columns, state.offsets, models, absent)
         elif agents.clock.drop == 0.0:
-            _fill_rows(models, sum_of_rows(models) / len(models))
+            _fill_rows(models, mean_model(models))
         elif not absent.all():
             models[:] = models[~absent].sum(axis=0) / np.count_nonzero(~absent)
         return CooperativeState(models, state.weights, state.columns, state.offsets)
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of all models."""
-        return sum_of_rows(state.models) / len(state.models)
+        return mean_model(state.models)
 
 
 def FullySynchronousSGD(  # noqa: N802

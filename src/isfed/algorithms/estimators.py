@@ -9,11 +9,14 @@ import numpy as np
 
 from isfed.algorithms.federated import Evidence, Opened
 from isfed.base.arguments import check_fields, shown
+from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
 from isfed.federation.absences import LARGEST_ADJUSTMENT, WINDOW, Responses
-from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.federation.privacy import Privacy
 from isfed.sampling.policies import Policy
+
+TINY = 1e-300  # makes 0 of 0 / 0, where nobody answered
 
 
 @compiled
@@ -109,10 +112,11 @@ class HorvitzThompson:
 class Mean:
     """The mean change of those that answered, by c_k among them; of a uniform draw, FedAvg's.
 
-    By size it is a ratio of two sums, which is slightly biased.
+    By size it is a ratio of two sums, which is slightly biased. Estimators that keep nothing can
+    inherit it and write `mean` alone.
     """
 
-    def init(self, facts: Facts, params: np.ndarray) -> tuple[()]:
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
         """Nothing is kept."""
         return ()
 
@@ -121,21 +125,56 @@ class Mean:
         return work
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) K c_k, as often as each was drawn."""
-        return facts.weighed(cohort.times, cohort.agents)
+        """(n,) c_k in whole numbers, as often as each was drawn."""
+        return facts.counted(cohort.times, cohort.agents)
+
+    def counts_here(self, cohort: Cohort, updates: Updates, facts: Facts) -> np.ndarray:
+        """(m,) what those that answered count."""
+        counts = self.counts(cohort, facts)[updates.place]
+        return counts * updates.factor if isinstance(updates.factor, np.ndarray) else counts
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the mean of rows of those that answered; nobody's is zero."""
+        counts = self.counts_here(opened.cohort, updates, facts)
+        # As many rows as draws of equal weight: all count once, and nothing is to be summed.
+        plain = facts.weight is None and not isinstance(updates.factor, np.ndarray)
+        total = len(rows) if plain and len(rows) == opened.cohort.num else float(counts.sum())
+        if total == counts.size > 0:
+            return weighted_step(counts, rows, total, rows.shape[1])
+        return weighted_sum(counts / max(total, TINY), rows)
 
     def combine(
         self, state: Any, opened: Opened, updates: Updates, facts: Facts
     ) -> tuple[np.ndarray, Any, Evidence]:
-        """The mean over those that answered; nobody's is zero."""
+        """The mean of what was changed."""
         change = trained_changes(updates, facts)
-        evidence = Evidence(updates.score, change)
-        if not len(change):
-            return np.zeros(facts.num_trained), state, evidence
-        counts = self.counts(opened.cohort, facts)[updates.place]
-        if isinstance(updates.factor, np.ndarray):
-            counts = counts * updates.factor
-        return weighted_step(counts, change, counts.sum(), change.shape[1]), state, evidence
+        return self.mean(change, opened, updates, facts), state, Evidence(updates.score, change)
+
+
+@dataclass(frozen=True)
+class PlainMean(Mean):
+    """The mean change over the draws that answered, for draws in which c_k has counted already."""
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) how often each was drawn."""
+        return cohort.times
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the mean over the draws."""
+        counts = self.counts_here(opened.cohort, updates, facts)
+        return weighted_sum(counts, rows) / max(float(counts.sum()), 1.0)
+
+
+@dataclass(frozen=True)
+class MeanOfAll(Mean):
+    """The mean change of all agents, sum_k c_k change_k; absences leave it to the others."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the sum by c_k, which sum to 1 unless somebody is absent."""
+        share = facts.share(opened.cohort.agents[updates.place])
+        if updates.place is not EVERY:
+            share = share / max(float(share.sum()), TINY)
+        return weighted_sum(share, rows)
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Method
-from isfed.algorithms.parts import (
-    ClientWeights,
-    answering,
-    check_choice,
-    check_number,
-    count_draws,
-    draw_uniformly,
-    draw_with_replacement,
-)
+from isfed.algorithms.algorithm import ClientWeights, Method
+from isfed.algorithms.parts import answering, check_choice, check_number
+from isfed.algorithms.samplers import count_draws, draw_uniformly, draw_with_replacement
 from isfed.base.checks import check_whole, is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents, Local, Turns

@@ -3,17 +3,16 @@ FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from isfed.algorithms.algorithm import ModelState
+from isfed.algorithms.algorithm import ClientWeights
+from isfed.algorithms.estimators import Mean
+from isfed.algorithms.federated import Composed, Federated
 from isfed.algorithms.isfedavg import ISFedAvg
-from isfed.algorithms.parts import ClientWeights, Sampled
+from isfed.algorithms.parts import Sampled
+from isfed.algorithms.samplers import UniformCohort
 from isfed.base.arguments import check_argument
-from isfed.federation.agent import Rules
-from isfed.federation.agents import Agents
 from isfed.sampling.designs import HartleyRao, WithReplacement
 from isfed.sampling.policies import Uniform
 
@@ -21,7 +20,7 @@ Step = float | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedFedAvg(Sampled):
+class WeightedFedAvg(Composed, Sampled):
     """FedAvg whose mean weighs the agents heard by their sizes; see `FedAvg`, `DynamicFedAvg`."""
 
     client_weights: ClientWeights = "size"
@@ -34,18 +33,11 @@ class WeightedFedAvg(Sampled):
         """The name in tables and figures."""
         return f"{self.label}, by size"
 
-    def rules(self, num_agents: int) -> Rules:
-        """Uniform examples."""
-        rules = super().rules(num_agents)
-        return rules if self.replacement else replace(rules, example_design=HartleyRao())
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+    def parts(self) -> Federated:
         """Draw, step, average."""
-        active = self.select(agents, round_index)
-        divisor = self.steps_of(agents, active) if self.divide_by_steps else np.ones(active.size)
-        step = self.step_size / divisor
-        uploads = self.work(agents, active, state.params, round_index, step=step)
-        return ModelState(state.params + self.mean(agents, active, uploads.changes))
+        design = WithReplacement() if self.replacement else HartleyRao()
+        local = self.local(divide_by_steps=self.divide_by_steps, example_design=design)
+        return self.made_of(UniformCohort(self.num_active), local, Mean())
 
 
 def FedAvg(  # noqa: N802 (reads as a type)

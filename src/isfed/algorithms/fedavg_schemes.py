@@ -11,29 +11,58 @@ p_k are the weights of the agents in the objective. Four ways to average L of K 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import (
-    Sampled,
-    agent_weights,
-    answering,
-    check_choice,
-    check_number,
-    draw_with_replacement,
-    with_mean_buffers,
-)
+from isfed.algorithms.estimators import Mean, PlainMean
+from isfed.algorithms.federated import Composed, Federated, Opened
+from isfed.algorithms.parts import Sampled, check_choice, check_number
+from isfed.algorithms.samplers import ByWeight, UniformCohort
 from isfed.base.arithmetic import weighted_sum
-from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 
 Scheme = Literal["I", "II", "transformed-II", "original"]
 
 
+@dataclass(frozen=True)
+class Original(Mean):
+    """The original scheme: sum p_k x_k, and the missing weight stays on w."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """sum p_k x_k + (1 - sum p_k) w - w."""
+        return weighted_sum(facts.share(opened.cohort.agents[updates.place]), rows)
+
+
+@dataclass(frozen=True)
+class SchemeTwo(Mean):
+    """Scheme II: K/L sum p_k x_k, where L are those that answered."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """K/L sum p_k x_k - w."""
+        weights = facts.share(opened.cohort.agents[updates.place])
+        weights = weights * (facts.num_agents / max(1, weights.size))
+        left = weights.sum() - 1.0 if weights.size else 0.0
+        return weighted_sum(weights, rows) + left * opened.sent[: rows.shape[1]]
+
+
+@dataclass(frozen=True)
+class TransformedTwo(PlainMean):
+    """Transformed scheme II: p_k K multiplies the step size instead of the model."""
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Steps that are p_k K times as long."""
+        return work._replace(scale=facts.share(cohort.agents) * facts.num_agents)
+
+
+ESTIMATORS = {
+    "I": PlainMean(), "II": SchemeTwo(), "transformed-II": TransformedTwo(), "original": Original()
+}  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedAvgScheme(Sampled):
+class FedAvgScheme(Composed, Sampled):
     """FedAvg by one of four schemes of selection and averaging.
 
     client_weights: the p_k of the paper, "uniform" or by "size".
@@ -54,27 +83,12 @@ class FedAvgScheme(Sampled):
         """With its scheme."""
         return f"FedAvg, scheme {self.scheme}"
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
-        """Draw, step, and average by the scheme."""
-        weights, params = agent_weights(agents, self.client_weights), state.params
-        if self.scheme == "I":
-            active, times = draw_with_replacement(agents, weights, self.num_active, round_index)
-            here = answering(agents, active, round_index)
-            active, times = active[here], times[here]
-        else:
-            active = self.select(agents, round_index)
-            times = np.ones(active.size)
-        if not active.size:
-            return ModelState(params)  # nobody answered
-        step = np.full(active.size, self.step_size / (1.0 + self.decay * round_index))
-        if self.scheme == "transformed-II":
-            step *= weights[active] * agents.num_agents
-        changes = self.work(agents, active, params, round_index, step=step).changes
-        if self.scheme == "original":
-            found = params + weighted_sum(weights[active], changes)
-            return ModelState(with_mean_buffers(found, agents, params, changes, weights[active]))
-        if self.scheme == "II":
-            share = weights[active] * (agents.num_agents / active.size)
-            found = share.sum() * params + weighted_sum(share, changes)
-            return ModelState(with_mean_buffers(found, agents, params, changes, share))
-        return ModelState(params + weighted_sum(times, changes) / times.sum())
+    def parts(self) -> Federated:
+        """A uniform cohort but for scheme I, and the estimator of the scheme."""
+        sampler = (ByWeight if self.scheme == "I" else UniformCohort)(self.num_active)
+        local = replace(self.local(), step_size=self._step)
+        return self.made_of(sampler, local, ESTIMATORS[self.scheme])
+
+    def _step(self, round_index: int) -> float:
+        """The step size of a round."""
+        return self.step_size / (1.0 + self.decay * round_index)

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, answering, check_number, draw_uniformly
-from isfed.base.checks import is_number
+from isfed.algorithms.estimators import Mean
+from isfed.algorithms.federated import Composed, Federated
+from isfed.algorithms.local_steps import LocalSteps
+from isfed.algorithms.parts import Sampled, check_number
+from isfed.algorithms.samplers import Unscored, draw_uniformly
 from isfed.base.compiled import compiled
 from isfed.federation.agents import Agents
 from isfed.federation.clock import Times
+from isfed.federation.messages import Cohort, Facts
 
 
 class Schedule(NamedTuple):
@@ -67,8 +70,74 @@ def _length(download, compute, upload):
     return sent + end
 
 
+@dataclass(frozen=True)
+class InTime(Unscored):
+    """Of those asked, as many as finish before a deadline.
+
+    Args:
+        num_active: how many agents are asked in a round.
+        deadline: virtual seconds per round; if it is infinite, all agents asked are selected.
+        local: how agents step, which says how long a turn takes.
+    """
+
+    num_active: int
+    deadline: float
+    local: LocalSteps
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
+        """An error if nobody can ever meet the deadline."""
+        super().init(facts, agents, params)
+        fastest = self.times(facts, agents, np.arange(facts.num_agents)).total.min()
+        if fastest >= self.deadline:
+            raise ValueError(
+                f"deadline={self.deadline:g} s: no agent meets it, the fastest takes "
+                f"{fastest:.3g} s; give a longer one or a faster clock"
+            )
+        return ()
+
+    def times(
+        self, facts: Facts, agents: Agents, which: np.ndarray, round_index: int | None = None
+    ) -> Times:
+        """How long turns of these agents take: in a round, or as expected for None."""
+        return agents.times(which, self.local.examples_of(which, facts), round_index)
+
+    def schedule(self, facts: Facts, agents: Agents, asked: np.ndarray) -> Schedule:
+        """Who of those asked works."""
+        times = self.times(facts, agents, asked)
+        if self.deadline < math.inf:
+            return greedy_schedule(times, deadline=self.deadline)
+        order = np.argsort(times.compute, kind="stable")
+        return Schedule(order, _length(*(part[order] for part in times)))
+
+    def select(
+        self, facts: Facts, agents: Agents, round_index: int
+    ) -> tuple[np.ndarray, Cohort, float]:
+        """Who was asked, who of them works, and how long the round really lasts."""
+        asked = draw_uniformly(agents, self.num_active, round_index)
+        agents.cross(scalars_up=3 * asked.size)  # rate, upload, download
+        chosen, seconds = self.schedule(facts, agents, asked)
+        active = asked[chosen]
+        if agents.clock.jitter > 0.0 and active.size:
+            seconds = _length(*self.times(facts, agents, active, round_index))
+        return asked, Cohort(active, self.num_active, np.ones(active.size)), seconds
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """Ask and schedule; the round lasts as long as its schedule."""
+        _, cohort, seconds = self.select(facts, agents, round_index)
+        agents.elapse(seconds)
+        return cohort, state
+
+
+def check_deadline(deadline: Any) -> None:
+    """A positive number, or infinity."""
+    if deadline != math.inf:
+        check_number(deadline, name="deadline", above=True)
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedCS(Sampled):
+class FedCS(Composed, Sampled):
     """FedCS: asks `num_active` agents, and selects as many as can finish before a deadline.
 
     num_active: how many agents are asked in a round.
@@ -79,56 +148,9 @@ class FedCS(Sampled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.deadline != math.inf:
-            check_number(self.deadline, name="deadline", above=True)
+        check_deadline(self.deadline)
 
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """An error if nobody can ever meet the deadline."""
-        state = super().start(agents, params)
-        everybody = np.arange(agents.num_agents)
-        fastest = self._times(agents, everybody).total.min()
-        if fastest >= self.deadline:
-            raise ValueError(
-                f"deadline={self.deadline:g} s: no agent meets it, the fastest takes "
-                f"{fastest:.3g} s; give a longer one or a faster clock"
-            )
-        return state
-
-    def _times(self, agents: Agents, which: np.ndarray) -> Times:
-        return agents.times(which, self.examples_of(agents, which), None)
-
-    def schedule(self, agents: Agents, round_index: int) -> tuple[np.ndarray, Schedule]:
-        """The agents that were asked, and who of them works."""
-        asked = draw_uniformly(agents, self.num_active, round_index)
-        agents.cross(scalars_up=3 * asked.size)  # rate, upload, download
-        if self.deadline < math.inf:
-            return asked, greedy_schedule(self._times(agents, asked), deadline=self.deadline)
-        times = self._times(agents, asked)
-        order = np.argsort(times.compute, kind="stable")
-        return asked, Schedule(order, _length(*(part[order] for part in times)))
-
-    def select_in_time(
-        self, agents: Agents, round_index: int
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Who was asked, who of them works and answers, and how long the round really lasts."""
-        asked, schedule = self.schedule(agents, round_index)
-        active, seconds = asked[schedule.chosen], schedule.seconds
-        if agents.clock.jitter > 0.0 and active.size:
-            examples = self.examples_of(agents, active)
-            seconds = _length(*agents.times(active, examples, round_index))
-        return asked, active[answering(agents, active, round_index)], seconds
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+    def parts(self) -> Federated:
         """Ask, schedule, work, average."""
-        _, active, seconds = self.select_in_time(agents, round_index)
-        agents.elapse(seconds)
-        if not active.size:
-            return ModelState(state.params)
-        uploads = self.work(agents, active, state.params, round_index, timed=False)
-        return ModelState(state.params + self.mean(agents, active, uploads.changes))
-
-
-def check_share(value: Any, *, name: str) -> None:
-    """A share between 0 and 1."""
-    if not (is_number(value) and 0.0 <= value <= 1.0):
-        raise ValueError(f"{name}={value!r} must be between 0 and 1")
+        local = self.local(timed=False)
+        return self.made_of(InTime(self.num_active, self.deadline, local), local, Mean())

@@ -12,8 +12,8 @@ agents and only `train` makes them work; `close` is a function of what came back
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -188,6 +188,7 @@ class Federated:
     estimator: Any
     server: Any = field(default_factory=Add)
     client_weights: ClientWeights = "uniform"
+    own_round: ClassVar[bool] = False  # whether `step` is more than open, train and close
 
     def __post_init__(self) -> None:
         for name, methods in PARTS.items():
@@ -297,24 +298,29 @@ class Federated:
         return np.empty(0) if probabilities is None else probabilities(state.sampler, num_agents)
 
     @cached_property
-    def _equal_row(self) -> np.ndarray | None:
-        """The telemetry where everything is drawn with equal chances; None elsewhere."""
-        equal = self.sampler.reports.equal and self.local.examples.equal
-        return uniform_rows((), self.sampler.num_active) if equal else None
+    def _equal(self) -> bool:
+        """Whether everything is drawn with equal chances."""
+        return self.sampler.reports.equal and self.local.examples.equal
 
     def telemetry(self, facts: Facts, info: Info) -> np.ndarray | None:
         """What a round tells of its sampling; None where weights do not follow probabilities."""
         cohort, updates, evidence = info
         if cohort.prob is None or evidence.reach is None:
             return None
-        if self._equal_row is not None:
-            return self._equal_row
+        if self._equal:
+            return _equal_row(cohort.num)
         who = cohort.agents[updates.place]
         return watch_round(
             updates.watch, evidence.change, facts.local_steps[who] * facts.batch_size[who],
             evidence.reach, (cohort.prob[updates.place], cohort.times[updates.place]),
             (facts.num_agents, cohort.num, cohort.floor, self.sampler.capped),
         )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _equal_row(num_active: int) -> np.ndarray:
+    """The telemetry of a round in which everything is drawn with equal chances."""
+    return uniform_rows((), num_active)
 
 
 def check_fit(method: Federated) -> None:
@@ -332,6 +338,8 @@ def check_fit(method: Federated) -> None:
 def composition_of(method: Any) -> Federated | None:
     """The parts of a method; None for one that has its own round, also if it derives from parts."""
     found = getattr(method, "federated", None)
+    if found is not None and found.own_round:
+        return None
     for kind in type(method).__mro__:
         own = vars(kind)
         if "parts" in own or "federated" in own:

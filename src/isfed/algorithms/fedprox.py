@@ -12,25 +12,63 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import (
-    Sampled,
-    agent_weights,
-    answering,
-    check_choice,
-    check_number,
-    draw_with_replacement,
-)
-from isfed.base.arithmetic import weighted_sum
+from isfed.algorithms.estimators import Mean, PlainMean
+from isfed.algorithms.federated import Composed, Federated
+from isfed.algorithms.local_steps import LocalSteps
+from isfed.algorithms.parts import Sampled, check_choice, check_number
+from isfed.algorithms.samplers import ByWeight, UniformCohort, Unscored
 from isfed.base.checks import is_number
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts
 
 Sampling = Literal["uniform", "weighted"]
 
 
+@dataclass(frozen=True)
+class WithStragglers(Unscored):
+    """A sampler some of whose agents are slow and do 1 to E_k - 1 steps, or are left out.
+
+    Args:
+        inner: the sampler.
+        share: share of a cohort that is slow.
+        keep: whether slow agents stay in the cohort.
+        local: how agents step, which says how many steps they would take.
+    """
+
+    inner: Any
+    share: float
+    keep: bool
+    local: LocalSteps
+
+    @property
+    def num_active(self) -> int:
+        """L of the sampler inside."""
+        return self.inner.num_active
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
+        """That of the sampler inside."""
+        return self.inner.init(facts, agents, params)
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The cohort of the sampler inside, and who of it is slow."""
+        cohort, state = self.inner.draw(state, facts, agents, params, round_index)
+        count, steps = cohort.agents.size, self.local.steps(cohort.agents, facts)
+        points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * count)
+        slow = np.zeros(count, bool)
+        slow[np.argsort(points[:count], kind="stable")[round((1.0 - self.share) * count) :]] = True
+        if not self.keep:
+            who, times, prob = (c[~slow] for c in (cohort.agents, cohort.times, cohort.prob))
+            return cohort._replace(agents=who, times=times, prob=prob), state
+        # 1 to E_k - 1; one step where there is but one
+        fewer = 1 + np.floor(points[count:] * np.maximum(steps - 1, 1)).astype(np.int64)
+        return cohort._replace(steps=np.where(slow, fewer, steps)), state
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Sampled):
+class FedProx(Composed, Sampled):
     """FedProx: local steps are pulled towards the model sent; slow agents may do fewer of them.
 
     prox: weight of the pull towards the model that was sent (mu in the paper).
@@ -53,39 +91,11 @@ class FedProx(Sampled):
         if not (is_number(self.stragglers) and 0.0 <= self.stragglers <= 1.0):
             raise ValueError(f"stragglers={self.stragglers!r} must be a share between 0 and 1")
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+    def parts(self) -> Federated:
         """Draw, step towards the local minimiser but not far from w, average."""
-        times = None
-        if self.sampling == "weighted":
-            prob = agent_weights(agents, self.client_weights)
-            active, times = draw_with_replacement(agents, prob, self.num_active, round_index)
-            here = answering(agents, active, round_index)
-            active, times = active[here], times[here]
-        else:
-            active = self.select(agents, round_index)
-        steps = self.steps_of(agents, active)
+        weighted = self.sampling == "weighted"
+        sampler: Any = (ByWeight if weighted else UniformCohort)(self.num_active)
+        local = self.local(prox=self.prox)
         if self.stragglers > 0.0:
-            slow, fewer = self._slow(agents, active, steps, round_index)
-            steps = np.where(slow, fewer, steps)
-            if not self.keep_stragglers:
-                active, steps = active[~slow], steps[~slow]
-                times = None if times is None else times[~slow]
-        uploads = self.work(
-            agents, active, state.params, round_index, steps=steps, prox=float(self.prox)
-        )
-        if times is None:
-            return ModelState(state.params + self.mean(agents, active, uploads.changes))
-        total = max(1.0, float(times.sum()))
-        return ModelState(state.params + weighted_sum(times, uploads.changes) / total)
-
-    def _slow(
-        self, agents: Agents, active: np.ndarray, steps: np.ndarray, round_index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Who is slow in this round, and how many steps each would then do."""
-        points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * active.size)
-        order = np.argsort(points[: active.size], kind="stable")
-        slow = np.zeros(active.size, bool)
-        slow[order[round((1.0 - self.stragglers) * active.size) :]] = True
-        # 1 to E_k - 1; one step where there is but one
-        fewer = 1 + np.floor(points[active.size :] * np.maximum(steps - 1, 1)).astype(np.int64)
-        return slow, fewer
+            sampler = WithStragglers(sampler, self.stragglers, self.keep_stragglers, local)
+        return self.made_of(sampler, local, PlainMean() if weighted else Mean())

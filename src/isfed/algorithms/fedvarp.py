@@ -14,24 +14,49 @@ published.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Sampled, agent_weights, with_mean_buffers
+from isfed.algorithms.estimators import Mean, trained_changes
+from isfed.algorithms.federated import Composed, Evidence, Federated, Opened
+from isfed.algorithms.parts import Sampled
+from isfed.algorithms.samplers import UniformCohort
 from isfed.base.arithmetic import weighted_sum
-from isfed.federation.agents import Agents, num_trained
+from isfed.federation.messages import Facts, Updates
 
 
-class FedVARPState(NamedTuple):
-    """The model, and what every agent changed last."""
+class LastChanges(NamedTuple):
+    """What every agent changed last."""
 
-    params: np.ndarray  # (M,) w
-    changes: np.ndarray  # (K, M) y_k
+    changes: np.ndarray  # (K, M') y_k
+
+
+@dataclass(frozen=True)
+class RememberedMean(Mean):
+    """The mean of the last changes of all agents, corrected by those that answered."""
+
+    def init(self, facts: Facts, params: np.ndarray) -> LastChanges:
+        """No agent has worked yet."""
+        return LastChanges(np.zeros((facts.num_agents, params.size)))
+
+    def combine(
+        self, state: LastChanges, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, LastChanges, Evidence]:
+        """What is new, and the mean of what was known; the y_k move in place."""
+        last, change = state.changes, trained_changes(updates, facts)
+        step = weighted_sum(facts.share(), last)
+        who = opened.cohort.agents[updates.place]
+        if who.size:
+            # Each of S stands for K / |S| agents: the mean over S where all weigh the same.
+            share = facts.share(who) * (facts.num_agents / who.size)
+            step = step + weighted_sum(share, change - last[who])
+            last[who] = change
+        return step, state, Evidence(updates.score, change)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedVARP(Sampled):
+class FedVARP(Composed, Sampled):
     """FedVARP: for agents that were not selected, the cloud uses their last change.
 
     divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
@@ -39,27 +64,7 @@ class FedVARP(Sampled):
 
     divide_by_steps: bool = False
 
-    def start(self, agents: Agents, params: np.ndarray) -> FedVARPState:
-        """No agent has worked yet."""
-        super().start(agents, params)
-        return FedVARPState(params.copy(), np.zeros((agents.num_agents, params.size)))
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> FedVARPState:
+    def parts(self) -> Federated:
         """Draw, work, and add what is new to the mean of the last changes."""
-        weights = agent_weights(agents, self.client_weights)
-        params = state.params + weighted_sum(weights, state.changes)
-        active = self.select(agents, round_index)
-        if not active.size:
-            return FedVARPState(params, state.changes)
-        step = np.full(active.size, float(self.step_size))
-        if self.divide_by_steps:
-            step = step / self.steps_of(agents, active)
-        found = self.work(agents, active, state.params, round_index, step=step).changes
-        # Each of S stands for K / |S| agents: the mean over S where all weigh the same.
-        share = weights[active] * (agents.num_agents / active.size)
-        params = params + weighted_sum(share, found - state.changes[active])
-        params = with_mean_buffers(params, agents, state.params, found, weights[active])
-        found[:, num_trained(agents) :] = 0.0  # nothing of the buffers is remembered
-        changes = state.changes.copy()
-        changes[active] = found
-        return FedVARPState(params, changes)
+        local = self.local(divide_by_steps=self.divide_by_steps)
+        return self.made_of(UniformCohort(self.num_active), local, RememberedMean())

@@ -10,31 +10,140 @@ the mean moves the model the other way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import (
-    Sampled,
-    answering,
-    check_choice,
-    check_number,
-    count_draws,
-    draw_uniformly,
-    normalised,
-    with_mean_buffers,
-)
+from isfed.algorithms.estimators import Mean, PlainMean
+from isfed.algorithms.federated import Composed, Federated, Info, Opened, State
+from isfed.algorithms.parts import Sampled, answering, check_choice, check_number
+from isfed.algorithms.samplers import UniformCohort, count_draws, draw_uniformly
 from isfed.base.arithmetic import inner, matvec, row_norms, weighted_sum
 from isfed.base.streams import Purpose
-from isfed.federation.agents import Agents, Uploads, trained_part
+from isfed.federation.agents import Agents, trained_part
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 
 Variant = Literal["one-set", "two-sets", "near-optimal"]
 TINY = 1e-12
 
 
+def agreement(share: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """(n,) I_k = <g_k, g>, times the share of each agent."""
+    return share * matvec(gradients, weighted_sum(share, gradients))
+
+
+def shares(facts: Facts, agents: np.ndarray) -> np.ndarray:
+    """(n,) what each of these agents counts among them before gradients are compared."""
+    counts = facts.counted(np.ones(agents.size), agents)
+    return counts / max(float(counts.sum()), TINY)
+
+
+@dataclass(frozen=True)
+class TwoSets(UniformCohort):
+    """A uniform cohort, and an independent second set whose gradients normalise its weights."""
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The cohort, and the I_l of the second set for the estimator."""
+        others = draw_uniformly(agents, self.num_active, round_index, purpose=Purpose.DOMAINS)
+        others = others[answering(agents, others, round_index)]
+        norm = agreement(shares(facts, others), agents.gradients(others, params))
+        return super().draw(state, facts, agents, params, round_index)[0], norm
+
+    def learn(self, *_: Any) -> tuple[()]:
+        """Nothing is kept for the next round."""
+        return ()
+
+
+@dataclass(frozen=True)
+class NearOptimal(TwoSets):
+    """Draws by |<grad P, g_k>| with replacement, for which all agents send their gradients."""
+
+    gives: ClassVar[set[str]] = set()
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The cohort, and for the estimator the I_k of its agents."""
+        everybody = np.arange(facts.num_agents)
+        everybody = everybody[answering(agents, everybody, round_index)]
+        found = agreement(shares(facts, everybody), agents.gradients(everybody, params))
+        drawn = times = np.empty(0, np.int64)
+        if np.abs(found).sum() > TINY:
+            points = agents.stream(Purpose.AGENTS, round_index).uniforms(self.num_active)
+            drawn, times = count_draws(np.abs(found), points)
+        times = times.astype(np.float64)
+        return Cohort(everybody[drawn], self.num_active, times, has_model=True), found[drawn]
+
+
+@dataclass(frozen=True)
+class SignedMean(PlainMean):
+    """The mean over draws by |I_k|; the changes of agents that oppose the mean are turned."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """sum of sign(I_k) change_k over L."""
+        weights = (opened.cohort.times * np.sign(opened.sampler))[updates.place]
+        return weighted_sum(weights / opened.cohort.num, rows)
+
+
+@dataclass(frozen=True)
+class ByAgreement(Mean):
+    """Changes weighted by how their gradients agree with the mean gradient.
+
+    Args:
+        absolute: normalise by sum |I_l| instead of |sum I_l|.
+        penalty: psi; agents then report gamma_k as their score.
+    """
+
+    absolute: bool
+    penalty: float
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Gradients at the model that is sent."""
+        return work._replace(also=frozenset({"gradient"}))
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """sum_k I_k change_k / sum_l |I_l|; the mean where no gradient is left."""
+        share = shares(facts, opened.cohort.agents[updates.place])
+        influence = agreement(share, updates.gradient)
+        if self.penalty > 0.0:
+            mean = weighted_sum(share, updates.gradient)
+            influence = influence - share * self.penalty * updates.score * inner(mean, mean)
+        # Normalised by the I_l of the second set, where there is one.
+        norm = influence if isinstance(opened.sampler, tuple) else opened.sampler
+        total = np.abs(norm).sum() if self.absolute else abs(norm.sum())
+        return weighted_sum(share if total < TINY else influence / total, rows)
+
+
+@dataclass(frozen=True)
+class WithPenalty(Federated):
+    """The round in which agents also tell how well they solved their local problem."""
+
+    own_round: ClassVar[bool] = True
+
+    def step(self, state: State, agents: Agents, round_index: int) -> tuple[State, Info]:
+        """One round; gamma_k = |gradient of the local problem at x_k| / |g_k| takes another ask."""
+        opened = self.open(state, agents, round_index)
+        updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
+        who = opened.cohort.agents[updates.place]
+        error = inexactness(agents, who, opened.sent, updates, prox=self.local.prox)
+        updates = updates._replace(score=error)
+        return self.close(state, self.facts(agents), opened, updates, round_index)
+
+
+def inexactness(
+    agents: Agents, who: np.ndarray, params: np.ndarray, updates: Any, *, prox: float
+) -> np.ndarray:
+    """(n,) gamma_k = |gradient of the local problem at x_k| / |g_k|, which agents send."""
+    agents.cross(scalars_up=who.size)
+    ends = agents.gradients(who, params + updates.change, sent=True, kept=True)
+    ends = trained_part(agents, ends + prox * updates.change)
+    return row_norms(ends) / np.maximum(row_norms(updates.gradient), TINY)
+
+
 @dataclass(frozen=True, kw_only=True)
-class FOLB(Sampled):
+class FOLB(Composed, Sampled):
     """FOLB: changes are weighted by how well their gradients agree with the mean gradient.
 
     Unconfirmed: there is no public code to compare it with.
@@ -57,74 +166,11 @@ class FOLB(Sampled):
         check_number(self.penalty, name="penalty")
         check_choice(self.variant, Variant, name="variant")
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+    def parts(self) -> Federated:
         """Draw, work, and count the changes by how their gradients agree."""
-        params = state.params
+        local, given = self.local(prox=self.prox), {"client_weights": self.client_weights}
         if self.variant == "near-optimal":
-            return self._near_optimal(params, agents, round_index)
-        active = self.select(agents, round_index)
-        if not active.size:
-            return ModelState(params)
-        uploads = self._uploads(agents, active, params, round_index)
-        gradients = agents.gradients(active, params, sent=True)
-        share = self.shares(agents, active)
-        mean = weighted_sum(share, gradients)
-        influence = share * (matvec(gradients, mean))
-        if self.penalty > 0.0:
-            error = self._inexactness(agents, active, params, uploads, gradients)
-            influence = influence - share * self.penalty * error * inner(mean, mean)
-        norm = influence
-        if self.variant == "two-sets":
-            others = draw_uniformly(agents, self.num_active, round_index, purpose=Purpose.DOMAINS)
-            others = others[answering(agents, others, round_index)]
-            second = agents.gradients(others, params)
-            other_share = self.shares(agents, others)
-            norm = other_share * (matvec(second, weighted_sum(other_share, second)))
-        total = np.abs(norm).sum() if self.absolute else abs(norm.sum())
-        if total < TINY:
-            return ModelState(params + weighted_sum(share, uploads.changes))
-        found = params + weighted_sum(influence / total, uploads.changes)
-        return ModelState(with_mean_buffers(found, agents, params, uploads.changes, share))
-
-    def shares(self, agents: Agents, active: np.ndarray) -> np.ndarray:
-        """(n,) what each of these agents counts among them before their gradients are compared."""
-        if self.client_weights == "uniform":
-            return np.full(active.size, 1.0 / max(1, active.size))
-        return normalised(agents.sizes[active])
-
-    def _uploads(
-        self,
-        agents: Agents,
-        active: np.ndarray,
-        params: np.ndarray,
-        round_index: int,
-        *,
-        sent: bool = False,
-    ) -> Uploads:
-        return self.work(agents, active, params, round_index, prox=float(self.prox), sent=sent)
-
-    def _inexactness(self, agents, active, params, uploads, gradients) -> np.ndarray:
-        """gamma_k = |gradient of the local problem at x_k| / |g_k|."""
-        agents.cross(scalars_up=active.size)
-        models = params + uploads.changes
-        ends = agents.gradients(active, models, sent=True, kept=True) + self.prox * uploads.changes
-        ends = trained_part(agents, ends)
-        lengths = row_norms(gradients)
-        return row_norms(ends) / np.maximum(lengths, TINY)
-
-    def _near_optimal(self, params: np.ndarray, agents: Agents, round_index: int) -> ModelState:
-        """Draw by |<grad P, g_k>| with replacement, and turn the changes of opposing agents."""
-        everybody = np.arange(agents.num_agents)
-        everybody = everybody[answering(agents, everybody, round_index)]
-        gradients = agents.gradients(everybody, params)
-        share = self.shares(agents, everybody)
-        agreement = share * (matvec(gradients, weighted_sum(share, gradients)))
-        mass = np.abs(agreement)
-        if not mass.sum() > TINY:
-            return ModelState(params)
-        points = agents.stream(Purpose.AGENTS, round_index).uniforms(self.num_active)
-        drawn, times = count_draws(mass, points)
-        uploads = self._uploads(agents, everybody[drawn], params, round_index, sent=True)
-        weights = times * np.sign(agreement[drawn]) / self.num_active
-        found = params + weighted_sum(weights, uploads.changes)
-        return ModelState(with_mean_buffers(found, agents, params, uploads.changes, times))
+            return Federated(NearOptimal(self.num_active), local, SignedMean(), **given)
+        sampler = (TwoSets if self.variant == "two-sets" else UniformCohort)(self.num_active)
+        made = WithPenalty if self.penalty > 0.0 else Federated
+        return made(sampler, local, ByAgreement(self.absolute, self.penalty), **given)

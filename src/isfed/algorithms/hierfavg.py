@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import TINY, Everybody, agent_weights
+from isfed.algorithms.parts import TINY, Everybody
 from isfed.base.arithmetic import product, weighted_sum
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
@@ -85,14 +85,14 @@ class HierFAVG(Everybody):
         """tau_2 averages at the edges, then one at the cloud."""
         edges = state.edges
         members = edges == np.arange(edges.max() + 1)[:, None]  # (edges, K)
-        mass = (members * agent_weights(agents, self.client_weights)).sum(axis=1)
+        mass = (members * agents.facts(self.client_weights).share()).sum(axis=1)
         belongs = members * self.weights(agents, round_index)
         here = np.maximum(belongs.sum(axis=1), TINY)  # an edge of which nobody answers stays
         models = np.repeat(state.params[None], mass.size, axis=0)
         for j in range(self.edge_rounds):
             # Every average at the edges has an address of its own.
             time = round_index * self.edge_rounds + j
-            changes = self.work(agents, models[edges], round_index, time=time).changes
+            changes = self.changes_of_all(agents, models[edges], round_index, time=time)
             models = models + product(belongs, changes) / here[:, None]
         agents.cross(models_down=mass.size, models_up=mass.size)
         return HierState(weighted_sum(mass, models) / mass.sum(), edges)

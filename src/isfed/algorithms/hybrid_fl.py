@@ -10,15 +10,17 @@ a regression, the classes are quantiles of the target.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.fedcs import FedCS, check_share
-from isfed.algorithms.parts import answering
+from isfed.algorithms.fedcs import InTime, check_deadline
+from isfed.algorithms.parts import Sampled, answering
 from isfed.base.arithmetic import weighted_sum
-from isfed.base.checks import check_whole
+from isfed.base.checks import check_whole, is_number
 from isfed.base.compiled import compiled
 from isfed.base.streams import Purpose
 from isfed.problems import Problem
@@ -46,11 +48,12 @@ def classes_of(targets: np.ndarray, most: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridFL(FedCS):
+class HybridFL(Sampled):
     """Hybrid-FL: as FedCS, and some agents also send examples, on which the cloud trains.
 
     Unconfirmed: there is no public code to compare it with.
 
+    deadline: virtual seconds per round, as in `FedCS`.
     permit: share of the agents that permit their data to be uploaded.
     fetch: the most examples that the cloud fetches in a round.
     num_classes: quantiles of the target that count as classes where the targets have more values.
@@ -58,6 +61,7 @@ class HybridFL(FedCS):
     server_batch: examples of each of them.
     """
 
+    deadline: float = math.inf
     permit: float = 0.01
     fetch: int = 50
     num_classes: int = 10
@@ -66,16 +70,23 @@ class HybridFL(FedCS):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share(self.permit, name="permit")
+        check_deadline(self.deadline)
+        if not (is_number(self.permit) and 0.0 <= self.permit <= 1.0):
+            raise ValueError(f"permit={self.permit!r} must be between 0 and 1")
         check_whole(self.fetch, name="fetch", least=0)
         check_whole(self.num_classes, name="num_classes", least=1)
         check_whole(self.server_batch, name="server_batch", least=1)
         if self.server_steps is not None:
             check_whole(self.server_steps, name="server_steps", least=0)
 
+    @cached_property
+    def sampler(self) -> InTime:
+        """That of FedCS."""
+        return InTime(self.num_active, self.deadline, self.local(timed=False))
+
     def start(self, agents: Any, params: np.ndarray) -> HybridState:
         """The cloud has no data; a random few permit an upload."""
-        super().start(agents, params)
+        self.sampler.init(agents.facts(), agents, params)
         problem = _problem(agents)
         points = agents.stream(Purpose.CLUSTERS, 0).uniforms(agents.num_agents)
         permits = np.argsort(points, kind="stable")[: round(self.permit * agents.num_agents)]
@@ -89,18 +100,19 @@ class HybridFL(FedCS):
 
     def round(self, state: Any, agents: Any, round_index: int) -> HybridState:
         """A round of FedCS, an upload of data, and the cloud's own steps."""
-        asked, active, seconds = self.select_in_time(agents, round_index)
+        facts, params = agents.facts(self.client_weights), state.params
+        asked, cohort, seconds = self.sampler.select(facts, agents, round_index)
         here = asked[answering(agents, asked, round_index)]
         state, seconds = self.fetched(state, agents, here, seconds)
         agents.elapse(seconds)
-        params, rows = state.params, state.held
+        work = self.sampler.local.work(cohort, facts, round_index)
+        updates = agents.train(cohort, params, work, round_index)
+        active, rows = cohort.agents[updates.place], state.held
         models = active.size + (1 if rows.size else 0)
         if not models:
             return state
         changes, weights = np.empty((models, params.size)), np.empty(models)
-        if active.size:
-            found = self.work(agents, active, params, round_index, timed=False)
-            changes[: active.size] = found.changes
+        changes[: active.size] = updates.change
         by_size = self.client_weights == "size"
         # Unless by size, every agent counts as one of the mean size.
         mean_size = agents.sizes.sum() / agents.num_agents
@@ -137,7 +149,7 @@ class HybridFL(FedCS):
         """The change of the cloud's own model after its steps on what it has gathered."""
         steps = self.server_steps
         if steps is None:
-            own = self.steps_of(agents, active)
+            own = self.sampler.local.steps(active, agents.facts())
             steps = max(1, round(float(own.sum() / own.size))) if active.size else 1
         batch = min(self.server_batch, rows.size)
         points = agents.stream(Purpose.SERVER, round_index).uniforms(steps * batch)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isfed.algorithms.parts import Everybody
+from isfed.algorithms.local_sgd import LocalSGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalGD(Everybody):
+class LocalGD(LocalSGD):
     """Local gradient descent: all agents take `steps` (H) full-batch steps, then average.
 
     >>> LocalGD(step_size=0.01, steps=5).full_batch

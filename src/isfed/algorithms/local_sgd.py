@@ -15,20 +15,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Method
-from isfed.algorithms.parts import ClientWeights, Everybody, agent_weights, check_number
+from isfed.algorithms.algorithm import ClientWeights, Method
+from isfed.algorithms.estimators import MeanOfAll
+from isfed.algorithms.federated import Composed, Federated
+from isfed.algorithms.local_steps import LocalSteps
+from isfed.algorithms.parts import Everybody, check_number
+from isfed.algorithms.samplers import AllAgents
 from isfed.base.arithmetic import weighted_sum
 from isfed.base.checks import check_whole
 from isfed.federation.agents import Agents
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD(Everybody):
+class LocalSGD(Composed, Everybody):
     """Local SGD: all agents take `steps` (H) steps of constant size, then average.
 
     >>> LocalSGD(step_size=0.01, steps=5).name
     'LocalSGD'
     """
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        Everybody.start(self, agents, params)  # looks at the number of steps
+        return super().start(agents, params)
+
+    def parts(self) -> Federated:
+        """All agents step, then all models are averaged."""
+        local = LocalSteps(self.step_size, self.steps, full_batch=self.full_batch)
+        return Federated(AllAgents(), local, MeanOfAll(), client_weights=self.client_weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +107,7 @@ class StichSGD(Method):
 
     def round(self, state: StichState, agents: Agents, round_index: int) -> StichState:
         """H steps of every agent, each with its own step size, and one average."""
-        weights = agent_weights(agents, self.client_weights)
+        weights = agents.facts(self.client_weights).share()
         models = np.repeat(state.params[None], agents.num_agents, axis=0)
         mean, mass = state.mean, state.mass
         for local in range(self.steps):
@@ -104,11 +118,10 @@ class StichSGD(Method):
                 weighted_sum(weights, models) - mean
             )  # x-hat, up to this step
             # Each step has an address of its own: its draws are those of a round.
-            uploads = self.inner.work(
+            models = models + self.inner.changes_of_all(
                 agents, models, round_index, time=time, step_size=self.step_at(time),
                 silent=local > 0,
             )  # fmt: skip
-            models = models + uploads.changes
         moved = weighted_sum(self.inner.weights(agents, round_index), models - state.params)
         return StichState(state.params + moved, mean, mass)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,25 +18,36 @@ from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Uniform
 
 
+@lru_cache(maxsize=32)  # to make them anew in every round would take a tenth of its time
+def equal_turns(local: Local, count: int, steps: int | None, sent: bool) -> Local:
+    """How so many agents take the same number of steps; nobody writes to it."""
+    each = None if steps is None else np.full(count, steps, np.int64)
+    return local.but(steps=each, sent=sent)
+
+
 @dataclass(frozen=True)
 class LocalSteps:
     """Mini-batch steps of gradient descent.
 
     Args:
         step_size: mu, a number, or a function from the number of a round to its step size.
-        local_steps: steps of a turn; the problem's E_k unless given.
+        local_steps: steps of a turn, one number or one for each agent; the problem's E_k unless
+            given.
         divide_by_steps: whether a step is divided by the number of steps, as in eq. (8).
         prox: weight of the pull (x - w) towards the model that was sent.
         full_batch: whether every step uses all examples.
+        timed: whether a round lasts as long as its slowest turn; False where a sampler has a
+            schedule of its own.
         examples: the policy by which an agent draws its examples.
         example_design: the design by which it draws them.
     """
 
     step_size: Any
-    local_steps: int | None = None
+    local_steps: int | Sequence[int] | None = None
     divide_by_steps: bool = False
     prox: float = 0.0
     full_batch: bool = False
+    timed: bool = True
     examples: Policy = field(default_factory=Uniform)
     example_design: Design = field(default_factory=WithReplacement)
 
@@ -47,8 +59,9 @@ class LocalSteps:
                 f"step_size={shown(step)} must be a positive number, or a function from the round "
                 "to its step size"
             )
-        if self.local_steps is not None:
-            check_whole(self.local_steps, name="local_steps", least=1)
+        steps = self.local_steps
+        for number in (steps if isinstance(steps, Sequence) else (steps,)) if steps else ():
+            check_whole(number, name="local_steps", least=1)
 
     @property
     def gives(self) -> set[str]:
@@ -67,17 +80,31 @@ class LocalSteps:
     @cached_property
     def plain(self) -> Local:
         """How agents step that take the problem's E_k steps; made once, which saves time."""
-        return Local(prox=self.prox, full_batch=self.full_batch)
+        return Local(prox=float(self.prox), full_batch=self.full_batch, timed=self.timed)
 
     def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
         """What is asked of each agent of a cohort."""
-        local = self.plain
-        if self.local_steps is not None or cohort.has_model:
-            steps = None
-            if self.local_steps is not None:
-                steps = np.full(cohort.agents.size, self.local_steps, np.int64)
-            local = replace(local, steps=steps, sent=cohort.has_model)
+        local, steps = self.plain, self.local_steps
+        if cohort.steps is not None:
+            local = local.but(steps=cohort.steps, sent=cohort.has_model)
+        elif isinstance(steps, Sequence):
+            local = local.but(steps=np.array(steps)[cohort.agents], sent=cohort.has_model)
+        elif steps is not None or cohort.has_model:
+            local = equal_turns(local, cohort.agents.size, steps, cohort.has_model)
         return Work(self.at(round_index), self.divide_by_steps, local=local)
+
+    def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) how many local steps each of these agents takes, if it has the time."""
+        if self.local_steps is None:
+            if facts.local_steps is None:
+                raise ValueError("the E_k of the agents are not known here; give local_steps=...")
+            return facts.local_steps[agents]
+        return np.broadcast_to(self.local_steps, facts.num_agents)[agents]
+
+    def examples_of(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) how many example gradients a turn of each of these agents takes."""
+        per_step = facts.sizes if self.full_batch else facts.batch_size
+        return self.steps(agents, facts) * per_step[agents]
 
     def rules(self, num_agents: int, reports: Policy) -> Rules:
         """What every agent is told before the first round."""

@@ -21,7 +21,6 @@ import numpy as np
 from isfed.algorithms.algorithm import Method
 from isfed.algorithms.parts import (
     ClientWeights,
-    agent_weights,
     answering,
     check_choice,
     check_number,
@@ -174,7 +173,7 @@ class Mocha(Method):
                 for rows in _rows(data)
             ]
         )
-        weights = agent_weights(agents, self.client_weights)
+        weights = agents.facts(self.client_weights).share()
         return MochaState(dual, shared, np.eye(count) / count, np.ones(1), weights)
 
     def models(self, state: MochaState) -> np.ndarray:

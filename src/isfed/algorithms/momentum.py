@@ -7,28 +7,66 @@ Every agent takes I steps u <- beta u + g, x <- x - gamma u (Polyak) or x <- x -
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Everybody, check_choice
-from isfed.base.arithmetic import weighted_sum
+from isfed.algorithms.estimators import MeanOfAll
+from isfed.algorithms.federated import Evidence, Federated, Opened
+from isfed.algorithms.local_sgd import LocalSGD
+from isfed.algorithms.parts import check_choice
 from isfed.base.checks import is_number
-from isfed.federation.agents import Agents
+from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 
 Buffer = Literal["average", "reset", "keep"]
 
 
-class MomentumState(NamedTuple):
-    """The average model, and the momentum with which every agent starts, (K, M)."""
+class Velocities(NamedTuple):
+    """The momentum with which every agent starts."""
 
-    params: np.ndarray
-    velocity: np.ndarray
+    velocity: np.ndarray  # (K, M)
+
+
+@dataclass(frozen=True)
+class MomentumMean(MeanOfAll):
+    """The mean of the models, and what becomes of the momenta; fields as in `MomentumSGD`."""
+
+    momentum: float
+    nesterov: bool
+    buffer: Buffer
+    needs: ClassVar[dict[str, str]] = {
+        "everybody in every round": "momenta go from one round to the next; use AllAgents()"
+    }
+
+    def init(self, facts: Facts, params: np.ndarray) -> Velocities:
+        """No momentum yet."""
+        return Velocities(np.zeros((facts.num_agents, facts.num_params)))
+
+    def ask(self, state: Velocities, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Steps with momentum; if the momenta are averaged, they cross as well."""
+        if self.buffer == "average":
+            work = work._replace(extra={"models_down": 1, "models_up": 1})
+        if self.momentum == 0.0:
+            return work
+        how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
+        return work._replace(local=work.local.but(velocity=state.velocity, **how))
+
+    def combine(
+        self, state: Velocities, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Velocities, Evidence]:
+        """The average of the models, and of the momenta, which move in place."""
+        who, velocity = opened.cohort.agents[updates.place], updates.velocity
+        if self.momentum > 0.0 and who.size and self.buffer != "reset":
+            if self.buffer == "average":
+                who = EVERY  # also those that are absent
+                velocity = self.mean(velocity, opened, updates, facts)
+            state.velocity[who] = velocity
+        return super().combine(state, opened, updates, facts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentumSGD(Everybody):
+class MomentumSGD(LocalSGD):
     """SGD with momentum at all agents, with periodic averages of the models.
 
     momentum: beta, the share of the last step that is added to the next.
@@ -47,27 +85,7 @@ class MomentumSGD(Everybody):
             raise ValueError(f"momentum={self.momentum!r} must be at least 0 and below 1")
         check_choice(self.buffer, Buffer, name="buffer")
 
-    def start(self, agents: Agents, params: np.ndarray) -> MomentumState:
-        """No momentum yet."""
-        super().start(agents, params)
-        return MomentumState(params.copy(), np.zeros((agents.num_agents, params.size)))
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> MomentumState:
+    def parts(self) -> Federated:
         """Steps with momentum, then the average of models and momenta."""
-        uploads = self.work(
-            agents, state.params, round_index, momentum=float(self.momentum),
-            nesterov=self.nesterov, velocity=state.velocity,
-        )  # fmt: skip
-        weights = self.weights(agents, round_index)
-        params = state.params + weighted_sum(weights, uploads.changes)
-        velocity = uploads.velocity if self.momentum > 0.0 else state.velocity
-        if self.buffer == "average":
-            here = int(np.count_nonzero(weights))
-            if here:
-                velocity = np.repeat(
-                    weighted_sum(weights, velocity)[None], agents.num_agents, axis=0
-                )
-            agents.cross(models_down=here, models_up=here)
-        elif self.buffer == "reset":
-            velocity = np.zeros_like(velocity)
-        return MomentumState(params, velocity)
+        estimator = MomentumMean(self.momentum, self.nesterov, self.buffer)
+        return replace(super().parts(), estimator=estimator)

@@ -13,18 +13,51 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_choice, sum_of_rows
+from isfed.algorithms.estimators import Mean
+from isfed.algorithms.federated import Composed, Federated
+from isfed.algorithms.parts import Sampled, check_choice
+from isfed.algorithms.samplers import Unscored
 from isfed.base.arithmetic import log1p
 from isfed.base.checks import check_whole
 from isfed.base.streams import Purpose
 from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts
 
 By = Literal["size", "uniform"]
 
 
+@dataclass(frozen=True)
+class LargestLosses(Unscored):
+    """Of some candidates, the L agents with the largest losses.
+
+    Args:
+        num_active: L.
+        candidates: d.
+        by: candidates are drawn by "size" or "uniform".
+    """
+
+    num_active: int
+    candidates: int
+    by: By
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The candidates with the largest losses; ties go to the lower number."""
+        points = agents.stream(Purpose.AGENTS, round_index).uniforms(facts.num_agents)
+        weights = facts.sizes if self.by == "size" else np.ones(facts.num_agents)
+        # Exponential times of these rates: the first d to ring are d successive draws.
+        times = -log1p(-points) / weights
+        drawn = np.sort(np.argsort(times, kind="stable")[: self.candidates])
+        asked = drawn.size > self.num_active  # else nobody's loss matters
+        if asked:
+            losses = agents.losses(drawn, params)
+            drawn = np.sort(drawn[np.argsort(-losses, kind="stable")[: self.num_active]])
+        return Cohort(drawn, self.num_active, np.ones(drawn.size), has_model=asked), state
+
+
 @dataclass(frozen=True, kw_only=True)
-class PowerOfChoice(Sampled):
+class PowerOfChoice(Composed, Sampled):
     """Power-of-Choice: selects, among d candidates, the L agents with the largest losses.
 
     candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless given.
@@ -42,37 +75,15 @@ class PowerOfChoice(Sampled):
             check_whole(self.candidates, name="candidates", least=self.num_active)
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The model alone."""
+        """The state before the first round."""
         if self.candidates is not None and self.candidates > agents.num_agents:
             raise ValueError(f"candidates={self.candidates} exceeds num_agents={agents.num_agents}")
         return super().start(agents, params)
 
-    def select_by_loss(self, agents: Agents, params: np.ndarray, round_index: int) -> np.ndarray:
-        """(L,) the candidates with the largest losses; ties go to the lower number."""
-        count = 2 * self.num_active if self.candidates is None else self.candidates
-        points = agents.stream(Purpose.AGENTS, round_index).uniforms(agents.num_agents)
-        weights = agents.sizes if self.candidates_by == "size" else np.ones(agents.num_agents)
-        # Exponential times of these rates: the first d to ring are d successive draws.
-        times = -log1p(-points) / weights
-        drawn = np.sort(np.argsort(times, kind="stable")[: min(count, agents.num_agents)])
-        if drawn.size == self.num_active:
-            return drawn  # nobody's loss matters
-        losses = agents.losses(drawn, params)
-        return np.sort(drawn[np.argsort(-losses, kind="stable")[: self.num_active]])
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
+    def parts(self) -> Federated:
         """Ask candidates for their losses, let the worst off work, average."""
-        active = self.select_by_loss(agents, state.params, round_index)
-        if agents.clock.drop > 0.0:
-            active = active[agents.answers(active, round_index)]
-        if not active.size:
-            return ModelState(state.params)
-        asked = (self.candidates or 2 * self.num_active) > self.num_active  # they have the model
-        uploads = self.work(agents, active, state.params, round_index, sent=asked)
-        return ModelState(state.params + self.mean(agents, active, uploads.changes))
-
-    def mean(self, agents: Agents, active: np.ndarray, changes: np.ndarray) -> np.ndarray:
-        """(M,) the mean change: plain as in the paper, unless by size over uniform candidates."""
-        if self.candidates_by == "size" and active.size:
-            return sum_of_rows(changes) / active.size
-        return super().mean(agents, active, changes)
+        candidates = 2 * self.num_active if self.candidates is None else self.candidates
+        # By size, the draw has counted the sizes, and the mean is plain as in the paper.
+        weights = "uniform" if self.candidates_by == "size" else self.client_weights
+        sampler = LargestLosses(self.num_active, candidates, self.candidates_by)
+        return Federated(sampler, self.local(), Mean(), client_weights=weights)

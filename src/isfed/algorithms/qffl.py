@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.parts import Sampled, check_number, with_mean_buffers
+from isfed.algorithms.estimators import Mean
+from isfed.algorithms.federated import Composed, Federated, Opened
+from isfed.algorithms.local_steps import LocalSteps, equal_turns
+from isfed.algorithms.parts import Sampled, check_number
+from isfed.algorithms.samplers import UniformCohort
 from isfed.base.compiled import compiled
-from isfed.federation.agents import Agents, num_trained
+from isfed.federation.messages import Cohort, Facts, Local, Updates, Work
 
+SILENT = Local(silent=True)
 TINY = 1e-10  # keeps a power of a vanishing risk finite, as in the public code
 
 
@@ -56,8 +60,47 @@ def _fair_step(losses, directions, power, step_size, weights):
     return moved / curvature
 
 
+@dataclass(frozen=True)
+class FairMean(Mean):
+    """The fair step, from what agents send and their risks at the model that they were sent.
+
+    Args:
+        power: q.
+        asked: what agents send beside their changes: "loss", and for q-FedSGD the "gradient".
+    """
+
+    power: float
+    asked: frozenset[str]
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Risks, and perhaps gradients."""
+        return work._replace(also=self.asked)
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """The step down, as a change."""
+        if not len(rows):
+            return np.zeros(facts.num_trained)
+        step_size = opened.work.step_size
+        directions = rows / -step_size  # d_k = (w - x_k) / eta
+        if updates.gradient is not None:
+            directions = np.ascontiguousarray(updates.gradient[:, : facts.num_trained])
+        return -fair_step(
+            updates.loss, directions, power=self.power, step_size=step_size,
+            weights=self.counts_here(opened.cohort, updates, facts),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NoSteps(LocalSteps):
+    """Agents only answer what they are asked: they take no step and send no change."""
+
+    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
+        """No steps; the model crosses with the question."""
+        return Work(self.at(round_index), local=equal_turns(SILENT, cohort.agents.size, 0, False))
+
+
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Sampled):
+class QFedAvg(Composed, Sampled):
     """q-FedAvg: agents with larger losses count more, so that the losses become more equal.
 
     power: q >= 0; 0 is the plain mean of the models.
@@ -69,37 +112,17 @@ class QFedAvg(Sampled):
         super().__post_init__()
         check_number(self.power, name="power")
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
-        """Draw, ask for risks and directions, step."""
-        active = self.select(agents, round_index)
-        if not active.size:
-            return ModelState(state.params)
-        losses = agents.losses(active, state.params)
-        directions = self.directions(agents, active, state.params, round_index)
-        shares = np.ones(active.size) if self.client_weights == "uniform" else agents.sizes[active]
-        changes = -self.step_size * directions
-        directions[:, num_trained(agents) :] = 0.0  # buffers have no curvature
-        step = fair_step(
-            losses, directions, power=self.power, step_size=self.step_size,
-            weights=shares,
-        )  # fmt: skip
-        found = state.params - step
-        return ModelState(with_mean_buffers(found, agents, state.params, changes, shares))
-
-    def directions(
-        self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
-    ) -> np.ndarray:
-        """(n, M) d_k = (w - x_k) / eta."""
-        uploads = self.work(agents, active, params, round_index, sent=True)
-        return uploads.changes / -self.step_size
+    def parts(self) -> Federated:
+        """Draw, ask for risks and changes, step."""
+        estimator = FairMean(self.power, frozenset({"loss"}))
+        return self.made_of(UniformCohort(self.num_active), self.local(), estimator)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QFedSGD(QFedAvg):
     """q-FedSGD: as q-FedAvg, with one full gradient per selected agent instead of local steps."""
 
-    def directions(
-        self, agents: Agents, active: np.ndarray, params: np.ndarray, round_index: int
-    ) -> np.ndarray:
-        """(n, M) grad P_k(w)."""
-        return agents.gradients(active, params, sent=True)
+    def parts(self) -> Federated:
+        """Draw, ask for risks and gradients, step."""
+        estimator = FairMean(self.power, frozenset({"loss", "gradient"}))
+        return self.made_of(UniformCohort(self.num_active), NoSteps(self.step_size), estimator)

@@ -10,10 +10,13 @@ version; there is no staleness in it) the limit leans towards the agents that st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from isfed.algorithms.federated import Federated
+from isfed.algorithms.local_sgd import LocalSGD
 from isfed.algorithms.parts import Everybody, check_choice
 from isfed.base.arithmetic import weighted_sum
 from isfed.federation.agents import Agents
@@ -53,11 +56,16 @@ class RestartedSGD(Everybody):
         if self.average == "pre" and np.ndim(self.steps):
             raise ValueError("average='pre' needs one number of steps for all agents")
 
+    @cached_property
+    def federated(self) -> Federated | None:
+        """Local SGD; None for "pre", which has a round of its own."""
+        return LocalSGD.parts(self) if self.average == "post" else None  # type: ignore[arg-type]
+
     def start(self, agents: Agents, params: np.ndarray) -> Any:
         """One model, or for "pre" one of every agent."""
-        state = super().start(agents, params)
-        if self.average == "post":
-            return state
+        super().start(agents, params)
+        if self.federated is not None:
+            return self.federated.start(agents, params)
         uniform = self.client_weights == "uniform"
         return SeparateState(
             np.repeat(params[None], agents.num_agents, axis=0),
@@ -66,23 +74,24 @@ class RestartedSGD(Everybody):
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """A period of steps with one average."""
-        if self.average == "post":
-            return super().round(state, agents, round_index)
+        if self.federated is not None:
+            return self.federated.step(state, agents, round_index)[0]
         models, weights = state.models, self.weights(agents, round_index)
         if not weights.any():
             return state  # nobody answered
-        alone = int(np.max(self.steps)) - 1
+        alone, time = int(np.max(self.steps)) - 1, 2 * round_index
         if alone:
-            time = 2 * round_index
-            models = models + self.work(agents, models, round_index, time=time, steps=alone).changes
-        silent = alone > 0  # the models crossed when the period began
-        last = self.work(
-            agents, models, round_index, time=2 * round_index + 1, steps=1, silent=silent
+            models = models + self.changes_of_all(
+                agents, models, round_index, time=time, steps=alone
+            )
+        # With steps alone, the models crossed when the period began.
+        last = self.changes_of_all(
+            agents, models, round_index, time=time + 1, steps=1, silent=alone > 0
         )
-        return state._replace(models=weighted_sum(weights, models) + last.changes)
+        return state._replace(models=weighted_sum(weights, models) + last)
 
     def model(self, state: Any) -> np.ndarray:
         """The mean of the agents' models, weighted as in every average."""
-        if self.average == "post":
+        if self.federated is not None:
             return state.params
         return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()

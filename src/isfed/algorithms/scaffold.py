@@ -15,24 +15,67 @@ case and sends one vector up instead of two; this file is the method as publishe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from isfed.algorithms.parts import Sampled, agent_weights
-from isfed.federation.agents import Agents
+from isfed.algorithms.estimators import Mean
+from isfed.algorithms.federated import Composed, Evidence, Federated, Opened
+from isfed.algorithms.parts import Sampled
+from isfed.algorithms.samplers import UniformCohort
+from isfed.base.compiled import compiled
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 
 
-class ScaffoldState(NamedTuple):
-    """The model and the control variates."""
+class Controls(NamedTuple):
+    """The control variates."""
 
-    params: np.ndarray  # (M,) w
-    control: np.ndarray  # (M,) v = sum_k c_k v_k
-    controls: np.ndarray  # (K, M) v_k
+    control: np.ndarray  # (M',) v = sum_k c_k v_k
+    controls: np.ndarray  # (K, M') v_k
+
+
+@dataclass(frozen=True)
+class SteeredMean(Mean):
+    """The mean of changes whose steps were corrected by v - v_k; two vectors travel each way."""
+
+    def init(self, facts: Facts, params: np.ndarray) -> Controls:
+        """All control variates are zero."""
+        return Controls(np.zeros(params.size), np.zeros((facts.num_agents, params.size)))
+
+    def ask(self, state: Controls, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Steps with v - v_k; v goes down and v_k+ - v_k comes up."""
+        steered = work.local.but(correction=state.control - state.controls[cohort.agents])
+        return work._replace(local=steered, extra={"models_down": 1, "models_up": 1})
+
+    def combine(
+        self, state: Controls, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Controls, Evidence]:
+        """The mean change; the v_k of those that answered move in place."""
+        (agents, *_), work, place = opened.cohort, opened.work, updates.place
+        reach = work.reach(agents, facts)  # mu E_k
+        if isinstance(reach, np.ndarray):
+            reach = reach[place, None]
+        step, _, evidence = super().combine(state, opened, updates, facts)
+        who, control = agents[place], state.control.copy()
+        _move(state, control, who, facts.share(who), evidence.change / reach)
+        return step, Controls(control, state.controls), evidence
+
+
+@compiled
+def _move(state, control, who, share, mean_change):
+    """v_k+ = v_k - v + (w - x) / (mu E_k), and v; those not heard keep their v_k."""
+    moved = np.zeros(control.size)
+    for i in range(who.size):
+        for j in range(control.size):
+            move = -state.control[j] - mean_change[i, j]
+            state.controls[who[i], j] += move
+            moved[j] += share[i] * move
+    for j in range(control.size):
+        control[j] += moved[j]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SCAFFOLD(Sampled):
+class SCAFFOLD(Composed, Sampled):
     """SCAFFOLD: local steps are corrected by control variates; two vectors travel each way.
 
     divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
@@ -40,31 +83,7 @@ class SCAFFOLD(Sampled):
 
     divide_by_steps: bool = False
 
-    def start(self, agents: Agents, params: np.ndarray) -> ScaffoldState:
-        """All control variates are zero."""
-        super().start(agents, params)
-        size = params.size
-        return ScaffoldState(params.copy(), np.zeros(size), np.zeros((agents.num_agents, size)))
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> ScaffoldState:
+    def parts(self) -> Federated:
         """Draw, step with the correction, average models and control variates."""
-        active = self.select(agents, round_index)
-        if not active.size:
-            return state
-        steps = self.steps_of(agents, active)
-        step = self.step_size / (steps if self.divide_by_steps else np.ones(active.size))
-        correction = state.control - state.controls[active]
-        uploads = self.work(
-            agents, active, state.params, round_index, step=step, correction=correction
-        )
-        agents.cross(models_down=active.size, models_up=active.size)  # v, and v_k+ - v_k
-        moves = -state.control - uploads.changes / (step * steps)[:, None]
-        controls = state.controls.copy()
-        controls[active] += moves
-        # Those not heard keep their v_k, so v moves by c_k for every agent heard.
-        weights = agent_weights(agents, self.client_weights)[active, None]
-        return ScaffoldState(
-            state.params + self.mean(agents, active, uploads.changes),
-            state.control + (weights * moves).sum(axis=0),
-            controls,
-        )
+        local = self.local(divide_by_steps=self.divide_by_steps)
+        return self.made_of(UniformCohort(self.num_active), local, SteeredMean())

@@ -17,18 +17,20 @@ import numpy as np
 from isfed.algorithms import ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
-from isfed.algorithms.algorithm import ModelState, objective_of
+from isfed.algorithms.algorithm import ModelState, filled_state, flat_state, objective_of
 from isfed.algorithms.fedasync import FedAsync
 from isfed.algorithms.fedavg import WeightedFedAvg
 from isfed.algorithms.fedavg_schemes import FedAvgScheme
 from isfed.algorithms.fedcs import FedCS
 from isfed.algorithms.fedprox import FedProx
+from isfed.algorithms.hybrid_fl import HybridFL
 from isfed.algorithms.local_gd import LocalGD
 from isfed.algorithms.local_sgd import StichSGD
 from isfed.algorithms.mocha import Mocha
 from isfed.algorithms.parts import Everybody, Sampled
+from isfed.base.arithmetic import weighted_sum
 from isfed.experiments.cells import Shelf
-from isfed.federation.agents import Agents
+from isfed.federation.agents import Agents, Local, Turns
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.problems import Problem
 from isfed.simulate.history import decibels
@@ -43,13 +45,16 @@ LONG_ROUNDS = 6000
 
 
 @dataclass(frozen=True, kw_only=True)
-class StragglersOnAverage(FedProx):
+class StragglersOnAverage(Sampled):
     """FedProx with everybody, and the mean over who is slow and how few steps it then takes."""
+
+    prox: float = 1.0
+    stragglers: float = 0.0
 
     @classmethod
     def of(cls, method: FedProx, *, num_agents: int) -> StragglersOnAverage:
         """Of a method in which so many of L are slow."""
-        given: dict[str, Any] = {f.name: getattr(method, f.name) for f in fields(method)}
+        given: dict[str, Any] = {f.name: getattr(method, f.name) for f in fields(cls)}
         slow = method.num_active - round((1.0 - method.stragglers) * method.num_active)
         given["num_active"], given["stragglers"] = num_agents, slow / method.num_active
         return cls(**{**given, "full_batch": True})
@@ -57,7 +62,7 @@ class StragglersOnAverage(FedProx):
     def round(self, state: Any, agents: Agents, round_index: int) -> ModelState:
         """The mean of the rounds that there may be."""
         everybody = np.arange(agents.num_agents)
-        steps = self.steps_of(agents, everybody)
+        steps = self.local().steps(everybody, agents.facts())
         most = np.maximum(steps - 1, 1)  # of a slow agent; it takes 1 to so many
         fewer = np.zeros((everybody.size, agents.num_params))
         for count in range(1, int(most.max()) + 1):
@@ -66,11 +71,13 @@ class StragglersOnAverage(FedProx):
         fewer /= most[:, None]
         whole = self._changes(agents, everybody, state.params, steps)
         changes = (1.0 - self.stragglers) * whole + self.stragglers * fewer
-        return ModelState(state.params + self.mean(agents, everybody, changes))
+        share = agents.facts(self.client_weights).share(everybody)
+        return ModelState(state.params + weighted_sum(share, changes))
 
     def _changes(self, agents: Agents, which: Any, params: Any, steps: Any) -> np.ndarray:
-        work = self.work(agents, which, params, 0, steps=steps, prox=float(self.prox))
-        return work.changes
+        local = Local(steps=steps, prox=float(self.prox), full_batch=True)
+        turns = Turns(which, params, np.full(which.size, self.step_size))
+        return agents.work(turns, 0, local).changes
 
 
 def without_chance(algorithm: Any, problem: Problem) -> Any:
@@ -89,7 +96,7 @@ def without_chance(algorithm: Any, problem: Problem) -> Any:
             prox=algorithm.prox, step_size=step, num_active=count, full_batch=True,
             client_weights=algorithm.client_weights,
         )  # fmt: skip
-    if isinstance(algorithm, FedCS):
+    if isinstance(algorithm, FedCS | HybridFL):
         return None
     if isinstance(algorithm, FedProx) and algorithm.stragglers > 0.0 and algorithm.keep_stragglers:
         return StragglersOnAverage.of(algorithm, num_agents=count)
@@ -111,19 +118,19 @@ def rest(problem: Problem, algorithm: Any, *, most: int = 400) -> np.ndarray | N
     rules = algorithm.rules(problem.num_agents)
     agents = CompiledAgents(problem, rules, seed=0, repetition=0)
     state = algorithm.start(agents, objective_of(problem, algorithm).optimum)  # near: fewer rounds
-    names = [n for n, v in state._asdict().items() if np.asarray(v).dtype == np.float64]
+    # What moves: numbers, not counts.
+    moving = {n: v for n, v in flat_state(state).items() if v.dtype == np.float64}
 
     def flat(of: Any) -> np.ndarray:
-        return np.concatenate([np.ravel(getattr(of, name)) for name in names])
+        found = flat_state(of)
+        return np.concatenate([np.ravel(found[name]) for name in moving])
 
     def back(values: np.ndarray) -> Any:
-        parts, at = {}, 0
-        for name in names:
-            shape = np.shape(getattr(state, name))
-            size = int(np.prod(shape))
-            parts[name] = values[at : at + size].reshape(shape)
-            at += size
-        return state._replace(**parts)
+        arrays, at = flat_state(state), 0
+        for name, first in moving.items():
+            arrays[name] = values[at : at + first.size].reshape(first.shape)
+            at += first.size
+        return filled_state(state, arrays)
 
     def step(values: np.ndarray) -> np.ndarray:
         return flat(algorithm.round(back(values.copy()), agents, 0))

@@ -6,7 +6,6 @@ process, as PyTorch models, or on other machines. What crosses is counted here, 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -210,7 +209,7 @@ class AddressedAgents:
         # Asked for a risk, the agents get the model with that question, before they work.
         losses = self.losses(who, sent, sent=local.sent) if "loss" in work.also else None
         if losses is not None and not local.sent:
-            local = replace(local, sent=True)
+            local = local.but(sent=True)
         found = self.work(Turns(who, sent, step), round_index, local)
         if work.extra:
             self.cross(**{entry: number * who.size for entry, number in work.extra.items()})

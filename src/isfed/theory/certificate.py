@@ -150,7 +150,8 @@ def certify(
     >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
     True
     """
-    if not (isinstance(algorithm, Federated) or hasattr(algorithm, "federated")):
+    method = getattr(algorithm, "federated", algorithm)
+    if not isinstance(method, Federated) or method.own_round:
         raise TypeError(
             f"algorithm={shown(algorithm)} must be made of parts, e.g. ISFedAvg(...) or "
             "Federated(...): a method with a round of its own has no estimator to look at"
