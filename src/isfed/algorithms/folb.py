@@ -24,7 +24,7 @@ from isfed.federation.agents import Agents, trained_part
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 
 Variant = Literal["one-set", "two-sets", "near-optimal"]
-TINY = 1e-12
+TINY, GRADIENT = 1e-12, frozenset({"gradient"})
 
 
 def agreement(share: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ class ByAgreement(Mean):
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
         """Gradients at the model that is sent."""
-        return work._replace(also=frozenset({"gradient"}))
+        return work._replace(also=GRADIENT)
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
         """sum_k I_k change_k / sum_l |I_l|; the mean where no gradient is left."""

@@ -87,10 +87,11 @@ class LocalSteps:
         local, steps = self.plain, self.local_steps
         if cohort.steps is not None:
             local = local.but(steps=cohort.steps, sent=cohort.has_model)
-        elif isinstance(steps, Sequence):
+        elif steps is None or isinstance(steps, int):  # asked first: it is fast
+            if steps is not None or cohort.has_model:
+                local = equal_turns(local, cohort.agents.size, steps, cohort.has_model)
+        else:
             local = local.but(steps=np.array(steps)[cohort.agents], sent=cohort.has_model)
-        elif steps is not None or cohort.has_model:
-            local = equal_turns(local, cohort.agents.size, steps, cohort.has_model)
         return Work(self.at(round_index), self.divide_by_steps, local=local)
 
     def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
