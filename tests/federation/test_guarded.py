@@ -1,6 +1,7 @@
 """A job whose agents are absent, wrong or hostile, without a network."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from isfed.algorithms.over_network import Weighting, check_for_network, over_net
 from isfed.base.streams import Purpose
 from isfed.federation.absences import Absences, Responses
 from isfed.federation.cloud import Cloud
+from isfed.federation.guarded import Guarded
 from isfed.federation.privacy import Privacy
 from isfed.federation.reports import Timing
 from isfed.federation.safety import Safety
@@ -443,3 +445,22 @@ def test_what_reads_the_problem_is_refused_with_the_reason():
         check_for_network(Mocha(), 8)
     with pytest.raises(ValueError, match=r"client_weights='size' needs the sizes.*agent_weights"):
         check_for_network(ISFedAvg(step_size=0.1, num_active=3, client_weights="size"), 8)
+
+
+@pytest.mark.parametrize("ask", ["losses", "gradients", "sampled_losses"])
+def test_who_is_left_out_is_not_asked_and_no_answer_is_not_a_number(ask):
+    asked = []
+
+    def answers(which, params, *_):
+        asked.extend(which)
+        found = np.ones((which.size, 2)) if ask == "gradients" else np.ones(which.size)
+        found[which == 2] = math.inf
+        return found
+
+    border = Guarded(SimpleNamespace(num_agents=5, **{ask: answers}))
+    border.standing.excluded[3] = True
+    more = (0,) if ask == "sampled_losses" else ()
+    found = getattr(border, ask)(np.array([1, 2, 3, 4]), np.zeros(2), *more)
+    assert asked == [1, 2, 4]
+    assert np.isnan(found).reshape(4, -1).all(axis=1).tolist() == [False, True, True, False]
+    assert (found[[0, 3]] == 1.0).all()
