@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from isfed.base.imports import check_allowed
 from isfed.datasets.images import fashion_mnist, mnist
 from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
@@ -134,6 +135,9 @@ class NetworkData(DataSet):
         found = super().located(given, folder)
         if str(found["rows"]).endswith(".npz"):
             found["rows"] = str((folder / found["rows"]).resolve())
+        for name in (found["model"], found["optimizer"]):  # imported later, where the agents run
+            if name is not None and ":" in name:
+                check_allowed(name)
         return found
 
     def _load(self) -> Rows:
