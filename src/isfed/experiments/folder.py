@@ -4,7 +4,8 @@
     cells/DIGEST/                                      work in progress on one configuration
 
 summary.json is written last and removed first: where it is, the results are complete. Until new
-results are complete the old ones stay, and then the work in progress is removed.
+results are complete the old ones stay, and then the work in progress is removed. manifest.json has
+the checksums of the others, so that a change after the run is noticed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ HISTORY = "history.parquet"
 MEASURES = "measures.parquet"
 REPETITIONS = "repetitions.parquet"
 INCLUSION = "inclusion.parquet"
+TABLES = (HISTORY, MEASURES, REPETITIONS, INCLUSION)
+MANIFEST = "manifest.json"  # the sha256 of what two runs of the same configuration share
 COMMAND = "command.txt"  # what was typed, if a command made the folder
 REPORT = "report.html"
 CELLS = "cells"
@@ -47,7 +50,7 @@ FIGURES = (
     "systems-synthetic",
 )  # fmt: skip
 WRITTEN = (
-    SUMMARY, CONFIG, TIMES, HISTORY, MEASURES, REPETITIONS, INCLUSION, COMMAND, REPORT,
+    SUMMARY, MANIFEST, CONFIG, TIMES, *TABLES, COMMAND, REPORT,
     *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
 )  # fmt: skip
 # What the first format wrote; --overwrite clears it away.
@@ -237,9 +240,11 @@ class Folder:
         write_whole(self._beside(CONFIG), self.configured.to_toml().encode())
         write_json(self._beside(TIMES), times)
         write_json(self._beside(SUMMARY), heading | dict(summary))
+        checksums = {n: _sha256(self._beside(n)) for n in sorted((*tables, CONFIG, SUMMARY))}
+        write_json(self._beside(MANIFEST), checksums)
         for name in (*WRITTEN, *OLD):  # the summary first
             (self.path / name).unlink(missing_ok=True)
-        for name in (*tables, CONFIG, TIMES, SUMMARY):
+        for name in (*tables, CONFIG, TIMES, MANIFEST, SUMMARY):
             self._beside(name).replace(self.path / name)
         for folder in (self.path / CELLS).glob("*"):
             _remove_cells(folder)
@@ -253,6 +258,26 @@ class Folder:
     def _remove_cells(self) -> None:
         _remove_cells(self.cells)
         _remove_empty(self.path / CELLS)
+
+
+def check_manifest(folder: Path) -> None:
+    """Raise a ValueError if a file is not as the run left it; earlier versions left no manifest."""
+    if not (folder / MANIFEST).exists():
+        return
+    written = read_json(folder / MANIFEST)
+    for name in (CONFIG, SUMMARY, *TABLES):
+        found = _sha256(folder / name) if (folder / name).exists() else None
+        if found != written.get(name):
+            what = "is missing" if found is None else "is not as the run left it"
+            raise ValueError(
+                f"{name} {what}, by its checksum in {MANIFEST}; put the file back, or remove "
+                f"{MANIFEST} to read the folder as it is"
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _divergences(summary: Mapping[str, Any]) -> list[str] | None:
