@@ -92,6 +92,18 @@ def test_a_place_that_cannot_be_written(run, tmp_path):
     assert "cannot write to file" in text
 
 
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_computed(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text(SMALL)
+    assert run("run", "mine.toml")[0] == 0
+    monkeypatch.setattr("isfed.experiments.workers.Crew.run", None)  # nothing gets so far
+    name = b"r\xff".decode("utf-8", "surrogateescape")  # as Python passes on such a word
+    for words in (("run", "mine.toml"), ("report", "runs/mine")):
+        code, text = run(*words, "--out", name)
+        assert code == 1
+        assert r"cannot use 'r\udcff': the name is not UTF-8" in " ".join(text.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.toml", "runs"}
+
+
 def test_a_run_that_starts_to_diverge_is_warned_of(run, tmp_path):
     text = SMALL.replace("0.01", "1.2")
     (tmp_path / "grows.toml").write_text(text)

@@ -63,7 +63,8 @@ class StoreError(RuntimeError):
     """The folder cannot be used, said in one line."""
 
 
-PLACES = ("file", "data_dir")  # keys of a problem that say where the data are, not what they are
+# Keys of a problem that say where the data are, or how much may be read, not what they are.
+PLACES = ("file", "data_dir", "most_gigabytes", "most_columns")
 
 
 def fingerprint(kind: str, tables: Mapping[str, Any]) -> str:
@@ -90,6 +91,16 @@ class Configured:
     def to_toml(self) -> str:
         """The configuration."""
         return tomli_w.dumps(self.resolved)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that is not UTF-8: tables and pages could not be written under it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"cannot use {str(path)!a}: the name is not UTF-8; choose another --out"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -166,6 +177,7 @@ class Folder:
 
     def check(self, *, resume: bool, overwrite: bool) -> bool:
         """Refuse a folder that must not be used; returns whether its results are complete."""
+        check_name(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"cannot write to {self.path}: it is not a folder")
         found = look_at(self.path)

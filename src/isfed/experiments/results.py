@@ -26,6 +26,7 @@ from isfed.experiments.folder import (
     TIMES,
     StoreError,
     check_manifest,
+    check_name,
     look_at,
 )
 from isfed.sampling.telemetry import COLUMNS
@@ -197,6 +198,7 @@ def load_results(folder: str | Path) -> Results:
 
 def _summary(path: Path) -> dict[str, Any]:
     """The summary of a folder that holds complete results of this format."""
+    check_name(path)
     if not path.is_dir():
         raise StoreError(f"{path} is {'not a folder' if path.exists() else 'not there'}")
     found = look_at(path)
