@@ -7,6 +7,7 @@ import gzip
 import lzma
 import tracemalloc
 import zipfile
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +91,7 @@ def test_large_files_may_unpack_to_more(monkeypatch):
 
 def test_arrays_that_unpack_to_much_are_refused(tmp_path, bounded):
     x = np.zeros((500, 40_000), np.uint8)
-    many = {f"x{i}": x for i in range(15)} | {"x": x, "y": np.arange(500) % 2}
+    many: Any = {f"x{i}": x for i in range(15)} | {"x": x, "y": np.arange(500) % 2}
     np.savez_compressed(tmp_path / "rows.npz", **many)
     assert (tmp_path / "rows.npz").stat().st_size < 2e6
     with pytest.raises(TooLargeError, match=r"rows\.npz: .*unpack to 0\.32 GB.*most_gigabytes=2"):
