@@ -218,3 +218,14 @@ print(Stream(1).uniforms(2) >= 0)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[ True  True]"
+
+
+def test_the_security_policy_names_every_place_that_is_unpickled(monkeypatch):
+    policy = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    assert "These files are unpickled" in policy
+    monkeypatch.setattr(compile_cache._CONFIG, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    places = [place.name for place in compile_cache._parents()]
+    assert places == ["__pycache__", "isfed"]
+    for named in ("NUMBA_CACHE_DIR", "`__pycache__`", "`isfed` in `$XDG_CACHE_HOME`"):
+        assert named in policy

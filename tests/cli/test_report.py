@@ -100,3 +100,13 @@ def test_the_other_commands_leave_one_too(run, tmp_path, words, made):
     assert typed[0] == "isfed"
     assert sorted(typed[1:]) == sorted(words)
     assert shlex.join(typed) in (tmp_path / "runs" / made / REPORT).read_text()
+
+
+def test_a_page_is_not_made_of_results_that_were_changed(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SMALL)
+    assert run("run", "mine.toml")[0] == 0
+    config = tmp_path / "runs" / "mine" / folder.CONFIG
+    config.write_text(config.read_text().replace("num_active = 3", "num_active = 4", 1))
+    code, text = run("report", "runs/mine")
+    assert code == 1
+    assert "config.toml is not as the run left it" in " ".join(text.split())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from isfed.experiments import load_results
+from isfed.experiments.registry import POLICIES
 
 SMALL = """
 rounds = 40
@@ -90,6 +92,18 @@ def test_a_place_that_cannot_be_written(run, tmp_path):
     assert "cannot write to file" in text
 
 
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_computed(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text(SMALL)
+    assert run("run", "mine.toml")[0] == 0
+    monkeypatch.setattr("isfed.experiments.workers.Crew.run", None)  # nothing gets so far
+    name = b"r\xff".decode("utf-8", "surrogateescape")  # as Python passes on such a word
+    for words in (("run", "mine.toml"), ("report", "runs/mine")):
+        code, text = run(*words, "--out", name)
+        assert code == 1
+        assert r"cannot use 'r\udcff': the name is not UTF-8" in " ".join(text.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.toml", "runs"}
+
+
 def test_a_run_that_starts_to_diverge_is_warned_of(run, tmp_path):
     text = SMALL.replace("0.01", "1.2")
     (tmp_path / "grows.toml").write_text(text)
@@ -150,3 +164,40 @@ def test_a_missing_extra_says_what_to_install(run, tmp_path, monkeypatch, backen
     code, text = run("run", "mine.toml", "--backend", backend)
     assert code == 2
     assert f"pip install 'isfed[{backend}]'" in " ".join(text.split())
+
+
+OWN = """
+from dataclasses import dataclass
+from isfed.sampling.policies import Initial, Refresh, ScorePolicy
+
+@dataclass(frozen=True)
+class Equal(ScorePolicy):
+    name: str = "equal"
+    initial: Initial = Initial.EQUAL
+    refresh: Refresh = Refresh.NEVER
+"""
+
+
+@pytest.mark.parametrize("flag", [("--trust", "code"), ("--allow-imports",)])
+def test_a_module_that_the_file_names_runs_only_if_allowed(run, tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    place = tmp_path / ("code" if "code" in flag else "")
+    place.mkdir(exist_ok=True)
+    (place / "my_equal.py").write_text(OWN)
+    (tmp_path / "mine.toml").write_text(SMALL + 'agents = "my_equal:Equal"\n')
+    code, text = run("run", "mine.toml")
+    assert code == 2
+    assert "mine.toml: algorithm 2: agents.policy: 'my_equal:Equal'" in " ".join(text.split())
+    assert not (tmp_path / "runs").exists()
+    try:
+        code, text = run("run", "mine.toml", *flag)
+    finally:
+        sys.modules.pop("my_equal", None)
+        POLICIES._known.pop("my_equal:Equal", None)
+    assert code == 0, text
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p) not in (place, tmp_path)])
+    place.joinpath("my_equal.py").write_text("raise SystemExit('it ran')")
+    code, text = run("report", "runs/mine")  # which imports nothing
+    assert code == 0, text
+    again = (tmp_path / "runs" / "mine" / "command.txt").read_text()
+    assert again.split() == ["isfed", "run", "mine.toml", *flag]

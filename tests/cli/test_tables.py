@@ -362,3 +362,14 @@ def test_a_new_table_needs_only_what_the_model_looks_at(run, tmp_path):
         assert said in " ".join(text.split())
     found = [(tmp_path / f"{name}-found.csv").read_text() for name in ("dots", "iso")]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("command", ["compare", "diagnose"])
+def test_limits_are_told_as_the_command_line_spells_them(run, tmp_path, command):
+    text = "who,a,b,y\n" + "".join(f"{'uv'[i % 2]},{i},{i * i},{i % 3}\n" for i in range(40))
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(text.encode()))
+    words = [command, "x.csv.gz", "--agent", "who", "--target", "y"]
+    for option, given, enough in [("--most-columns", 3, 4), ("--most-gigabytes", 1e-7, 2)]:
+        code, said = run(*words, option, str(given))
+        assert code == 2
+        assert f"{option} {enough}" in " ".join(said.split())

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from isfed.base.files import PART
-from isfed.experiments.folder import CELLS, CONFIG, SUMMARY, Configured, Folder, StoreError, locked
+from isfed.experiments.folder import (
+    CELLS,
+    CONFIG,
+    HISTORY,
+    MANIFEST,
+    SUMMARY,
+    TIMES,
+    Configured,
+    Folder,
+    StoreError,
+    locked,
+)
 from isfed.experiments.results import load_results
 
 
@@ -160,3 +172,30 @@ def test_a_folder_of_cells_of_somebody_else_is_theirs(tmp_path):
     (tmp_path / CELLS / "prison").mkdir(parents=True)
     with pytest.raises(StoreError, match=r"not results \(cells\)"):
         Folder(tmp_path, MINE).check(resume=False, overwrite=True)
+
+
+def test_killed_at_any_file_of_the_exchange(tmp_path, monkeypatch):
+    """Wherever the exchange of old for new results stops, no mixture is taken for results."""
+    real, seen = Path.replace, []
+
+    def dies(path, target):
+        seen.append(target.name)
+        if len(seen) > survives:
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    for survives in range(len((HISTORY, CONFIG, TIMES, MANIFEST, SUMMARY))):
+        out, seen[:] = tmp_path / str(survives), []
+        _write(out, OTHER)
+        place = Folder(out, MINE)
+        with place.opened(resume=False, overwrite=True), monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", dies)
+            with pytest.raises(KeyboardInterrupt):
+                place.replace({HISTORY: {"algorithm": ["a"], "round": [2]}}, ROW, {})
+        with pytest.raises(StoreError, match="not finished"):
+            load_results(out)
+        with place.opened(resume=True, overwrite=False) as complete:
+            assert not complete
+            place.replace({HISTORY: {"algorithm": ["a"], "round": [2]}}, ROW, {})
+        assert load_results(out).digest == MINE.digest
+    assert seen[-2:] == [MANIFEST, SUMMARY]

@@ -25,9 +25,11 @@ from isfed import (
     Spread,
     Systematic,
 )
+from isfed.base.imports import allowing
 from isfed.experiments import ConfigError, make_experiment, register, run_experiment
 from isfed.experiments.folder import fingerprint
 from isfed.experiments.keys import arguments, expected, read_value, write_value
+from isfed.experiments.network_data import NetworkData
 from isfed.experiments.registry import (
     DESIGNS,
     LOSSES,
@@ -304,6 +306,8 @@ def test_numbers_are_of_the_type_that_the_record_wants():
 
 MINE = """
 from dataclasses import dataclass
+from os import system
+from subprocess import Popen
 
 from isfed import Deville
 from isfed.algorithms.fedprox import FedProx
@@ -321,20 +325,24 @@ class Twice(FedProx):
     pass
 
 
+def make(shape, classes, hidden):
+    pass
+
+
 five = 5
 """
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A module of the user's own, and the registries as they were."""
+    """The folder of a module of the user's own; afterwards the registries are as they were."""
     (tmp_path / "my_sampler.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    for known in (DESIGNS, METHODS):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for known in (DESIGNS, METHODS, POLICIES, LOSSES):
         monkeypatch.setattr(known, "_known", dict(known._known))
     sys.modules.pop("my_sampler", None)  # a page of the documents has one of this name, too
-    yield
+    yield tmp_path
     sys.modules.pop("my_sampler", None)
 
 
@@ -344,16 +352,19 @@ def test_a_file_names_a_class_of_ones_own_by_its_module(mine):
         "step_size": 0.1,
         "num_active": 2,
     }
-    _, twice, table = read_algorithm(given, where="algorithm 1")
-    assert type(twice).__name__ == "Twice"
-    assert table["kind"] == "my_sampler:Twice"
-    for shift in (1, 3):
-        design = {"design": "my_sampler:Backwards", "shift": shift}
-        given = {"step_size": 0.1, "num_active": 2, "agent_design": design}
-        _, found, table = read_algorithm(given, where="algorithm 1")
-        assert found.agent_design.shift == shift
-        assert table["agent_design"] == design  # config.toml makes it again
-        assert read_algorithm(table, where="again")[1] == found
+    with allowing(anything=False, folders=mine):
+        _, twice, table = read_algorithm(given, where="algorithm 1")
+        assert type(twice).__name__ == "Twice"
+        assert table["kind"] == "my_sampler:Twice"
+        for shift in (1, 3):
+            design = {"design": "my_sampler:Backwards", "shift": shift}
+            given = {"step_size": 0.1, "num_active": 2, "agent_design": design}
+            _, found, table = read_algorithm(given, where="algorithm 1")
+            assert found.agent_design.shift == shift
+            assert table["agent_design"] == design  # config.toml makes it again
+            assert read_algorithm(table, where="again")[1] == found
+    with pytest.raises(ConfigError, match="--trust FOLDER"):  # one permission is not for all files
+        read_algorithm(given, where="algorithm 1")
 
 
 @pytest.mark.parametrize(
@@ -364,9 +375,82 @@ def test_a_file_names_a_class_of_ones_own_by_its_module(mine):
         (":Design", "cannot be imported: ValueError: Empty module name"),
         ("broken:Design", "cannot be imported: ZeroDivisionError: division by zero"),
         ("my_sampler:five", "is 5, not a class or a function"),
+        ("my_sampler:Twice", "cannot be a 'design': the class has no draw; write them"),
+        ("my_sampler:make", "is <function make .*not a class that can be a 'design'"),
+        ("my_sampler:Popen", r"belongs to Python's own library \(subprocess\)"),
+        ("my_sampler:system", r"belongs to Python's own library \((posix|nt)\)"),
+        ("os:system", r"belongs to Python's own library \(os\)"),
+        ("builtins:exec", r"belongs to Python's own library \(builtins\)"),
+        ("numpy:ndarray", "cannot be a 'design': the class has no draw"),
     ],
 )
 def test_what_cannot_be_imported_is_said_in_one_line(mine, name, message):
+    sys.path.insert(0, str(mine))
     given = {"step_size": 0.1, "num_active": 2, "agent_design": name}
-    with pytest.raises(ConfigError, match=f"agent_design.design: '{name}' {message}"):
+    with (
+        allowing(anything=True, folders=()),
+        pytest.raises(ConfigError, match=f"agent_design.design: '{name}' {message}"),
+    ):
         read_algorithm(given, where="algorithm 1")
+
+
+NOTE = "import pathlib; pathlib.Path('started').touch()"
+RUNS_A_PROGRAM = {
+    "agents": {"policy": "subprocess:Popen", "args": [sys.executable, "-c", NOTE]},
+    "agent_design": {"design": "os:system", "command": f'"{sys.executable}" -c "{NOTE}"'},
+    "kind": "runpy:run_path",
+    "examples": {"policy": "mine:Popen", "args": [sys.executable, "-c", NOTE]},
+}
+
+
+@pytest.mark.parametrize("key", RUNS_A_PROGRAM)
+@pytest.mark.parametrize("flags", [{}, {"allow_imports": True}, {"trust": "."}])
+def test_a_file_cannot_start_a_program_whatever_is_allowed(small, mine, monkeypatch, key, flags):
+    monkeypatch.chdir(mine)
+    (mine / "mine.py").write_text("from subprocess import Popen\n", encoding="utf-8")
+    if flags.get("allow_imports"):
+        sys.path.append(str(mine))
+    started = []
+    monkeypatch.setattr("subprocess.Popen.__init__", lambda *a, **k: started.append(a))
+    small["algorithm"] = [{"step_size": 0.1, "num_active": 2, key: RUNS_A_PROGRAM[key]}]
+    with pytest.raises(ConfigError, match="Python"):
+        make_experiment(small, **flags)
+    sys.modules.pop("mine", None)
+    assert not started
+    assert not Path("started").exists()
+
+
+def test_nothing_is_imported_unless_whoever_reads_the_file_says_so(small, mine):
+    (mine / "loud.py").write_text("raise SystemExit('it ran')", encoding="utf-8")
+    small["algorithm"][1]["agent_design"] = "loud:Design"
+    sys.path.append(str(mine))
+    with pytest.raises(ConfigError, match=r"agent_design\.design: 'loud:Design' .*--allow-imports"):
+        make_experiment(small, folder=mine)  # not even beside the file
+    (mine / "elsewhere").mkdir()
+    with pytest.raises(ConfigError, match=r"no module 'loud' in the trusted .*elsewhere"):
+        make_experiment(small, trust=[mine / "elsewhere"])
+    with pytest.raises(ConfigError, match="there is no folder 'nowhere' to trust"):
+        make_experiment(small, trust="nowhere")
+    with pytest.raises(SystemExit, match="it ran"):
+        make_experiment(small, trust=mine)
+
+
+def test_a_trusted_folder_replaces_no_installed_package(small, mine):
+    (mine / "scipy.py").write_text(MINE, encoding="utf-8")
+    small["algorithm"][1]["agent_design"] = "scipy:Backwards"
+    with pytest.raises(ConfigError, match=r"Python finds .*site-packages.*another name"):
+        make_experiment(small, trust=mine)
+
+
+@pytest.mark.parametrize("key", ["model", "optimizer"])
+def test_a_network_of_ones_own_needs_the_permission_too(small, mine, key):
+    small["problem"] = {"data": "network", "rows": "digits", key: "my_sampler:make"}
+    small["algorithm"] = small["algorithm"][:1]
+    with pytest.raises(ConfigError, match="'my_sampler:make' is Python code"):
+        make_experiment(small)
+    source = make_experiment(small, trust=mine).source
+    assert isinstance(source, NetworkData)
+    assert getattr(source, key) == "my_sampler:make"
+    small["problem"][key] = "os:system"
+    with pytest.raises(ConfigError, match="belongs to Python's own library"):
+        make_experiment(small, allow_imports=True)

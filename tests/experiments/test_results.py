@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isfed.experiments import StoreError, load_results, make_experiment, run_experiment
-from isfed.experiments.folder import CONFIG, HISTORY, SUMMARY
+from isfed.experiments.folder import CONFIG, HISTORY, MANIFEST, MEASURES, SUMMARY
 from isfed.experiments.results import StepSearch
 from isfed.simulate.run import simulate
 
@@ -56,14 +56,61 @@ def test_folders_that_are_not_there(tmp_path):
         load_results(tmp_path)
 
 
+def _digit_changed(path):
+    """Another number in a file that can still be read."""
+    text = path.read_text(encoding="utf-8")
+    place = max(place for place, sign in enumerate(text) if sign in "12345678")
+    path.write_text(f"{text[:place]}9{text[place + 1 :]}", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [CONFIG, SUMMARY])
+def test_a_digit_that_was_changed_after_the_run_is_noticed(small, folder, name):
+    before = (folder / name).read_bytes()
+    _digit_changed(folder / name)
+    with pytest.raises(StoreError, match=f"{name} is not as the run left it.*remove {MANIFEST}"):
+        load_results(folder)
+    with pytest.raises(StoreError, match=f"{name} is not as the run left it|another configuration"):
+        run_experiment(make_experiment(small), folder, resume=True)
+    (folder / name).write_bytes(before)
+    assert load_results(folder).digest
+    _digit_changed(folder / name)
+    (folder / MANIFEST).unlink()  # as earlier versions left a folder, or by decision of the user
+    assert load_results(folder).digest
+    assert run_experiment(make_experiment(small), folder, overwrite=True).digest
+
+
+def test_tables_that_were_exchanged_removed_or_added_are_noticed(small, folder, tmp_path):
+    other = tmp_path / "other"
+    run_experiment(make_experiment({**small, "seed": 6}), other)
+    mine = (folder / HISTORY).read_bytes()
+    (folder / HISTORY).write_bytes((other / HISTORY).read_bytes())  # whose own checksum is right
+    with pytest.raises(StoreError, match=f"{HISTORY} is not as the run left it"):
+        load_results(folder)
+    (folder / HISTORY).unlink()
+    with pytest.raises(StoreError, match=f"{HISTORY} is missing"):
+        load_results(folder)
+    (folder / HISTORY).write_bytes(mine)
+    (folder / MEASURES).write_bytes(mine)
+    with pytest.raises(StoreError, match=f"{MEASURES} is not as the run left it"):
+        load_results(folder)
+
+
+def test_a_manifest_that_is_damaged_is_named(folder):
+    (folder / MANIFEST).write_text("{", encoding="utf-8")
+    with pytest.raises(StoreError, match=f"{MANIFEST} is damaged"):
+        load_results(folder)
+
+
 @pytest.mark.parametrize("name", [CONFIG, HISTORY])
 def test_damage_is_named(folder, name):
+    (folder / MANIFEST).unlink()
     (folder / name).write_bytes(b"\x00\x01")
     with pytest.raises(StoreError, match="damaged"):
         load_results(folder)
 
 
 def test_a_summary_without_its_keys_is_damage(folder):
+    (folder / MANIFEST).unlink()
     summary = json.loads((folder / SUMMARY).read_text())
     del summary["made_with"]
     (folder / SUMMARY).write_text(json.dumps(summary))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,3 +162,63 @@ def test_blocks_are_as_many_as_the_workers_need():
 def test_what_cannot_be_is_refused(given, words):
     with pytest.raises(ConfigError, match=words):
         Workers(**given)
+
+
+LONG = """
+rounds = 3000
+repetitions = 400
+[problem]
+num_agents = 60
+num_examples = 20
+[[algorithm]]
+step_size = 0.01
+num_active = 6
+"""
+
+
+def _children(pid: int) -> set[int]:
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if stat.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.add(int(stat.parent.name))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether it runs; one that nobody has waited for yet does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def _until(happens, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not happens() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(happens())
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
+@pytest.mark.parametrize("moment", ["as they start", "at work"])
+def test_workers_end_with_the_process_that_was_killed(tmp_path, moment):
+    (tmp_path / "long.toml").write_text(LONG)
+    command = [sys.executable, "-m", "isfed", "run", "long.toml", "--backend", "loky", "--jobs=2"]
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(command, cwd=tmp_path, stdout=said, stderr=said)
+    left: set[int] = set()
+    try:
+        assert _until(lambda: len(_children(run.pid)) >= 2, 300), (tmp_path / "said").read_text()
+        if moment == "at work":
+            done = "runs/long/cells/*/*.npz"
+            assert _until(lambda: any(tmp_path.glob(done)), 300), (tmp_path / "said").read_text()
+        left = _children(run.pid)
+        assert run.poll() is None
+        run.kill()
+        run.wait()
+        assert _until(lambda: not any(map(_is_alive, left)), 60)
+    finally:
+        run.kill()  # which does nothing to one that has ended
+        run.wait()
+        for pid in filter(_is_alive, left):
+            os.kill(pid, signal.SIGKILL)

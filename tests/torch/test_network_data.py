@@ -271,7 +271,7 @@ def test_mistakes_in_the_file_are_one_line(change, said, tmp_path):
     given = tomllib.loads(FILE)
     given["problem"].update(change)
     with pytest.raises(ConfigError, match=said):
-        run_experiment(make_experiment(given), tmp_path / "out")
+        run_experiment(make_experiment(given, allow_imports=True), tmp_path / "out")
 
 
 def test_a_model_of_ones_own_has_a_name():

@@ -23,6 +23,8 @@ CHECKSUM = "checksum"  # the name of an array
 PART = ".part"  # the end of the name of a file that is not whole yet
 TRIES = 3  # to write a file, while others take what is not whole yet for a dead process's
 WINDOWS = os.name == "nt"
+USUAL_GIGABYTES = 1.0  # that any file may unpack to, however small it is
+USUAL_TIMES = 20  # its own size that a file may unpack to: tables shrink 3 to 10 times
 PATIENCE = (0.01, 0.05, 0.2, 0.5)  # seconds between two tries to rename, on Windows
 
 
@@ -103,11 +105,38 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
+def most_unpacked(packed: int, gigabytes: float | None = None) -> int:
+    """The bytes that a file of `packed` bytes may unpack to; unless `gigabytes` says, the usual.
+
+    >>> most_unpacked(2_000_000), most_unpacked(300_000_000), most_unpacked(10, 0.5)
+    (1000000000, 6000000000, 500000000)
+    """
+    if gigabytes is not None:
+        return int(1e9 * gigabytes)
+    return max(int(1e9 * USUAL_GIGABYTES), USUAL_TIMES * packed)
+
+
+def check_unpacked(found: int, packed: int, gigabytes: float | None = None) -> None:
+    """Raise a ValueError if a file of `packed` bytes unpacks to too much."""
+    most = most_unpacked(packed, gigabytes)
+    if found > most:
+        raise ValueError(
+            f"{packed / 1e6:.3g} MB unpack to {found / 1e9:.3g} GB or more, and {most / 1e9:.3g} "
+            "GB are allowed"
+        )
+
+
+def declared_size(archive: zipfile.ZipFile) -> int:
+    """What an archive says that it unpacks to; Python never reads more than it says."""
+    return sum(entry.file_size for entry in archive.infolist())
+
+
 def unpack_arrays(content: bytes | Path) -> dict[str, np.ndarray]:
     """What `pack_arrays` packed; a ValueError if it is anything else."""
     try:
         source = io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")  # noqa: SIM115
         with source, np.load(source) as file:  # which leaves a damaged file open
+            check_unpacked(declared_size(file.zip), source.seek(0, os.SEEK_END))
             arrays = {name: file[name] for name in file.files}
         given = str(arrays.pop(CHECKSUM))
     except KeyError:

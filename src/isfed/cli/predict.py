@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from isfed.cli.common import errors, one_line_errors
-from isfed.cli.table_options import spelled
+from isfed.cli.table_options import MostColumns, MostGigabytes, spelled
 
 
 def predict(
@@ -32,6 +32,8 @@ def predict(
         Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
         typer.Option(help="Format of the file (default: by its suffix)."),
     ] = None,
+    most_gigabytes: MostGigabytes = None,
+    most_columns: MostColumns = None,
 ) -> None:
     """Predict the target of every row of a new table.
 
@@ -48,8 +50,11 @@ def predict(
 
     with one_line_errors(stopped="nothing was written", spell=spelled):
         saved = load_model(model)
-        given = {"separator": separator, "encoding": encoding, "decimal": decimal}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+        given: dict[str, Any] = {"separator": separator, "encoding": encoding, "decimal": decimal}
+        given |= {"most_gigabytes": most_gigabytes, "most_columns": most_columns}
+        changes: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         # The format is that of the new file, whatever that of the training was.
         reading = replace(saved.reading, format=format, **changes)
         source = open_source(file, reading)

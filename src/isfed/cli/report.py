@@ -38,12 +38,13 @@ def report(
     """
     from isfed.base.files import write_whole
     from isfed.experiments import load_results
-    from isfed.experiments.folder import REPORT
+    from isfed.experiments.folder import REPORT, check_name
     from isfed.report.from_results import page_data
     from isfed.report.page import page
     from isfed.report.pair import pair_data
 
     with one_line_errors(stopped="nothing was written"):
+        check_name(out or folder)
         one = load_results(folder)
         if other is None:
             data, usual = page_data(one), folder / REPORT

@@ -42,19 +42,36 @@ def run_and_report(experiment: Experiment, options: RunOptions) -> Results:
 def run(
     file: Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")],
     options: RunOptions,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A folder with Python modules that the file may name and run; may be repeated."
+        ),
+    ] = None,
+    allow_imports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-imports",
+            help="Let the file name and run any module, of the current folder or installed.",
+        ),
+    ] = False,
 ) -> None:
     """Run an experiment of your own and write its results folder.
 
     docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
-    The file can name methods, policies and designs of your own as "module:Class"; the module is
-    looked for in the current folder and among the installed packages.
+    The file can name methods, policies and designs of your own as "module:Class". Their modules are
+    run, so that you have to say which you trust: those of a folder (--trust), or all.
     """
     from isfed.experiments import read_experiment
     from isfed.report.tables import settling_lines
 
-    sys.path.append(os.getcwd())  # as with `python -m`: a file may name "mine:Sampler"
+    if allow_imports:
+        sys.path.append(os.getcwd())  # as with `python -m`: a file may name "mine:Sampler"
     with one_line_errors():
-        results = run_and_report(read_experiment(file, **options.given), options)
+        experiment = read_experiment(
+            file, allow_imports=allow_imports, trust=trust or (), **options.given
+        )
+        results = run_and_report(experiment, options)
         for line in settling_lines(results):
             print_line(f"- {line}")
         finish(results)

@@ -21,6 +21,7 @@ SPELLING = {
     "encoding": "--encoding", "separator": "--separator", "decimal": "--decimal",
     "format": "--format", "na": "--na", "rounds": "--rounds", "repetitions": "--repetitions",
     "ridge": "--ridge", "seed": "--seed", "drop": "--drop",
+    "most_gigabytes": "--most-gigabytes", "most_columns": "--most-columns",
 }  # fmt: skip
 
 
@@ -39,6 +40,15 @@ def spelled(message: str) -> str:
 
     message = re.sub(r"\bnum_agents=(\d+)", r"the number of agents, \1", message)
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
+
+
+MostGigabytes = Annotated[
+    float | None,
+    typer.Option(help="What a packed file may unpack to (default: 1, or 20 times the file)."),
+]
+MostColumns = Annotated[
+    int | None, typer.Option(help="The largest number of columns (default: 10000).")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +103,8 @@ class TableOptions:
         Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
         typer.Option(help="Format of the file (default: by its suffix)."),
     ] = None
+    most_gigabytes: MostGigabytes = None
+    most_columns: MostColumns = None
 
     def source(self, file: Path, agent: str, target: str, **more: Any) -> FileSource:
         """The user's file with its columns; `more` are other fields of the source."""
@@ -114,6 +126,7 @@ class TableOptions:
         reading = Reading(
             format=self.format, separator=self.separator, encoding=self.encoding,
             decimal=self.decimal, na=tuple(self.na or ()),
+            most_gigabytes=self.most_gigabytes, most_columns=self.most_columns,
         )  # fmt: skip
         drop = tuple(self.drop or ())
         return FileSource(

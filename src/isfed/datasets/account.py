@@ -22,7 +22,9 @@ FEW_CODES = (3, 30)  # so many different whole numbers may be the codes of categ
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
 MOST_ROWS = 0.5  # of all: an agent that has more is pointed out
 SHOWN = 12  # names in a line
-MOST_WORK = 4e9  # rows x columns^2 up to which columns that are sums of others are looked for
+MOST_WORK = (
+    4e9  # rows (or columns) x columns^2 up to which columns that are sums of others are looked for
+)
 CHUNK = 1 << 14  # rows
 DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a sum of others
 
@@ -182,7 +184,7 @@ def levels(values: Sequence) -> str:
 
 def dependent(features: np.ndarray, names: Sequence[str], measured: Sequence[int]) -> list[str]:
     """Measured columns that are sums of others and a constant, by their moments."""
-    if not measured or len(features) * len(measured) ** 2 > MOST_WORK:
+    if max(len(features), len(measured)) * len(measured) ** 2 > MOST_WORK or not measured:
         return []
     columns = [*measured]
     mean = features.mean(axis=0)[columns]

@@ -9,6 +9,8 @@ from typing import Literal
 from isfed.base.arguments import check_fields
 
 SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+LIMITS = ("most_gigabytes", "most_columns")  # on what is read; they change no result
+USUAL_COLUMNS = 10_000
 BLANKS = "blanks"  # any number of spaces and tabs
 FORMATS = ("csv", "svmlight", "parquet", "feather", "excel")
 
@@ -25,6 +27,8 @@ class Reading:
         given.
     decimal: the sign before the decimals, "point" or "comma".
     na: values that stand for a missing one, for instance "-999".
+    most_gigabytes: what a packed file may unpack to; unless given, 1 GB or 20 times the file.
+    most_columns: the largest number of columns; unless given, 10 000.
     """
 
     format: Literal["csv", "svmlight", "parquet", "feather", "excel"] | None = None
@@ -32,6 +36,8 @@ class Reading:
     encoding: str | None = None
     decimal: Literal["point", "comma"] = "point"
     na: Sequence[str] = ()
+    most_gigabytes: float | None = None
+    most_columns: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -39,6 +45,10 @@ class Reading:
             raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
         if self.decimal not in ("point", "comma"):
             raise ValueError(f"decimal={self.decimal!r} must be 'point' or 'comma'")
+        for name in LIMITS:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be a number above 0")
         if isinstance(self.na, str):
             raise ValueError(f"na={self.na!r} must be a list of values")
         if self.encoding is not None:
@@ -64,6 +74,15 @@ class Reading:
         return (
             None if self.separator is None else SEPARATOR_NAMES.get(self.separator, self.separator)
         )
+
+    def check_columns(self, name: str, found: int) -> None:
+        """Raise a ValueError if a table has more columns than it may have."""
+        most = USUAL_COLUMNS if self.most_columns is None else self.most_columns
+        if found > most:
+            raise ValueError(
+                f"{name} has {found} columns, more than the {most} that a table may have; if it is "
+                f"the right table, allow them: most_columns={found}"
+            )
 
     @property
     def comma(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from isfed.base.words import typed
 from isfed.datasets.dates import as_dates
 from isfed.datasets.excel import read_excel
 from isfed.datasets.libsvm import read_libsvm
-from isfed.datasets.packing import PACKED, inner_name, unpacked
+from isfed.datasets.packing import PACKED, check_archive, check_size, inner_name, unpacked
 from isfed.datasets.reading import FORMATS, Reading
 from isfed.datasets.text import SIGNS, USUAL, TextFile
 
@@ -60,8 +61,8 @@ class Source:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by its name; if there is none, the error lists what there is."""
-        names = self.table.column_names
-        if name not in names:
+        if self.table.schema.get_field_index(name) < 0:  # a list of names for every column is slow
+            names = self.table.column_names
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
@@ -115,6 +116,7 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
             f"cannot read a table from {type(source).__name__}: expected a path, or a table with "
             "the Arrow interface (pandas 2.2, polars, pyarrow)"
         )
+    reading.check_columns(opened.name, opened.table.num_columns)
     repeated = [name for name, n in Counter(opened.table.column_names).items() if n > 1]
     if repeated:
         raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
@@ -156,7 +158,7 @@ def _format(path: Path, reading: Reading) -> str:
         if suffix in suffixes:
             return name
     known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-    likely = _likely_format(path)
+    likely = _likely_format(path, reading)
     hint = f"; it looks like {likely}, so use" if likely else "; or use"
     raise ValueError(
         f"{path} ends in {suffix or 'nothing'!r}; expected one of {known} (packed: "
@@ -164,8 +166,8 @@ def _format(path: Path, reading: Reading) -> str:
     )
 
 
-def _likely_format(path: Path) -> str | None:
-    head = unpacked(path)[:4096]
+def _likely_format(path: Path, reading: Reading) -> str | None:
+    head = unpacked(path, reading.most_gigabytes)[:4096]
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(b"ARROW1"):
@@ -186,14 +188,16 @@ def _open_file(path: Path, reading: Reading) -> Source:
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
         return Source(text.table(), str(path), text.line, reading)
     if kind == "excel":
-        packed = path.suffix.lower() in PACKED
-        sheet = read_excel(path, io.BytesIO(unpacked(path)) if packed else None)
+        content = _content(path, reading)
+        _check_excel(path, content, reading)
+        sheet = read_excel(path, content)
         return Source(sheet.table, str(path), sheet.row, reading, counted="row")
     if kind == "svmlight":
-        content = unpacked(path)
-        return Source(_libsvm_table(path, content), str(path), _LibsvmLines(content), reading)
+        content = unpacked(path, reading.most_gigabytes)
+        table = _libsvm_table(path, content, reading)
+        return Source(table, str(path), _LibsvmLines(content), reading)
     try:
-        return Source(_whole(path, kind), str(path), None, reading)
+        return Source(_whole(path, kind, reading), str(path), None, reading)
     except pa.ArrowInvalid as error:
         raise ValueError(
             f"{path} is not a {kind.title()} file, or it is damaged; fetch it again, or name the "
@@ -201,19 +205,36 @@ def _open_file(path: Path, reading: Reading) -> Source:
         ) from error
 
 
-def _whole(path: Path, kind: str) -> pa.Table:
+def _content(path: Path, reading: Reading) -> Any:
+    """What readers of whole files take: the path, or what is inside a packed file."""
+    if path.suffix.lower() not in PACKED:
+        return str(path)
+    return io.BytesIO(unpacked(path, reading.most_gigabytes))
+
+
+def _whole(path: Path, kind: str, reading: Reading) -> pa.Table:
     """A file that is read as one piece."""
-    packed = path.suffix.lower() in PACKED
-    content: Any = io.BytesIO(unpacked(path)) if packed else str(path)
-    return (
-        arrow_parquet.read_table(content)
-        if kind == "parquet"
-        else arrow_feather.read_table(content)
-    )
+    content = _content(path, reading)
+    if kind == "feather":
+        return arrow_feather.read_table(content)
+    with arrow_parquet.ParquetFile(content) as file:
+        shape = file.metadata
+        reading.check_columns(str(path), shape.num_columns)
+        # Equal values take next to no place in a file, and their own in memory.
+        check_size(path, 8 * shape.num_rows * shape.num_columns, reading.most_gigabytes)
+        return file.read()
 
 
-def _libsvm_table(path: Path, content: bytes) -> pa.Table:
+def _check_excel(path: Path, content: Any, reading: Reading) -> None:
+    """A workbook is a zip file; what is none is for its reader to refuse."""
+    if zipfile.is_zipfile(content):
+        with zipfile.ZipFile(content) as archive:
+            check_archive(path, archive, reading.most_gigabytes)
+
+
+def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
     features, labels, queries = read_libsvm(path, content=content)
+    reading.check_columns(str(path), features.shape[1] + 1)
     columns = {LABEL: labels}
     if np.any(queries != 0):
         columns[QUERY] = queries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import csv
 import io
 import re
@@ -19,6 +20,7 @@ SIGNS = (",", ";", "\t", "|")
 USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 PIECE = 1 << 22  # bytes between two places whose line is known
+MOST_HEADER = 1 << 26  # bytes of a header that are looked at
 ROWS = 6  # lines that a separator has to divide alike
 _BOMS = {
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -38,7 +40,7 @@ class TextFile:
         self.plain = path.suffix.lower() not in PACKED
         with path.open("rb") as file:
             head = file.read(HEAD)
-        self._content = b"" if self.plain else unpacked(path)
+        self._content = b"" if self.plain else unpacked(path, reading.most_gigabytes)
         head = head if self.plain else self._content[:HEAD]
         self.encoding = reading.encoding or _encoding(path, head)
         text = head.decode(self.encoding, errors="replace")
@@ -46,7 +48,17 @@ class TextFile:
         # As the file is: nothing has to be decoded, and Arrow reads it piece by piece.
         as_it_is = self.encoding in ("utf-8", "utf-8-sig") and self.sign != BLANKS
         self.plain = self.plain and as_it_is
+        self._check_width()
         self._marks: list[tuple[int, int, int, bool]] = []
+
+    def _check_width(self) -> None:
+        """Refuse a header of too many fields, before a table is made of them."""
+        if self.sign != BLANKS:
+            with io.BytesIO(self._content) if self._content else self.path.open("rb") as file:
+                line = file.readline(MOST_HEADER).decode(self.encoding, errors="replace")
+            with contextlib.suppress(csv.Error):  # a name of immense length: Arrow may know better
+                fields = next(csv.reader([line], delimiter=self.sign), [])
+                self.reading.check_columns(str(self.path), len(fields))
 
     def content(self) -> bytes:
         """All of it as UTF-8, blanks as tabs."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from isfed.base.checks import check_active
+from isfed.base.imports import allowing
 from isfed.experiments import data_sets, network_data  # noqa: F401 (give data sets their names)
 from isfed.experiments.folder import Configured
 from isfed.experiments.keys import ConfigError, check_keys, read_value, write_value
@@ -58,12 +59,31 @@ class Experiment(Configured):
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}
 
 
-def make_experiment(given: Mapping[str, Any], *, folder: Path = Path()) -> Experiment:
+def make_experiment(
+    given: Mapping[str, Any],
+    *,
+    folder: Path = Path(),
+    allow_imports: bool = False,
+    trust: str | Path | Sequence[str | Path] = (),
+) -> Experiment:
     """An experiment from the tables of a TOML file; raises ConfigError with one line.
 
     given: the tables.
     folder: what paths in the tables are relative to.
+    allow_imports: whether the tables may name classes of any module, as "module:Class". Their
+        modules are then run: allow it only for tables that you trust.
+    trust: one or several folders whose modules the tables may name, and no others.
     """
+    try:
+        with allowing(anything=allow_imports, folders=trust):
+            return _make(given, folder)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
     check_keys(given, (*DEFAULTS, "clock", "problem", "algorithm"), where="the file")
     given = DEFAULTS | dict(given)
     name = given["name"]
@@ -110,10 +130,17 @@ def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list
     return algorithms, tables
 
 
-def read_experiment(path: Path, **overrides: Any) -> Experiment:
+def read_experiment(
+    path: Path,
+    *,
+    allow_imports: bool = False,
+    trust: str | Path | Sequence[str | Path] = (),
+    **overrides: Any,
+) -> Experiment:
     """An experiment from a TOML file; raises ConfigError with one line.
 
     path: the file.
+    allow_imports, trust: which modules the file may name, see `make_experiment`; none by default.
     overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
     """
     try:
@@ -129,7 +156,7 @@ def read_experiment(path: Path, **overrides: Any) -> Experiment:
     given.setdefault("name", path.stem)
     given.update({key: value for key, value in overrides.items() if value is not None})
     try:
-        return make_experiment(given, folder=path.parent)
+        return make_experiment(given, folder=path.parent, allow_imports=allow_imports, trust=trust)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

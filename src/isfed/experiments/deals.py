@@ -96,7 +96,7 @@ class PowerLaw:
 
 
 PARTITIONS = Registry(
-    "partition", iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
+    "partition", Partitioning, iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
     few_classes=FewClasses, power_law=PowerLaw,
 )  # fmt: skip
 REGISTRIES[Partitioning] = PARTITIONS

@@ -4,7 +4,8 @@
     cells/DIGEST/                                      work in progress on one configuration
 
 summary.json is written last and removed first: where it is, the results are complete. Until new
-results are complete the old ones stay, and then the work in progress is removed.
+results are complete the old ones stay, and then the work in progress is removed. manifest.json has
+the checksums of the others, so that a change after the run is noticed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ HISTORY = "history.parquet"
 MEASURES = "measures.parquet"
 REPETITIONS = "repetitions.parquet"
 INCLUSION = "inclusion.parquet"
+TABLES = (HISTORY, MEASURES, REPETITIONS, INCLUSION)
+MANIFEST = "manifest.json"  # the sha256 of what two runs of the same configuration share
 COMMAND = "command.txt"  # what was typed, if a command made the folder
 REPORT = "report.html"
 CELLS = "cells"
@@ -47,7 +50,7 @@ FIGURES = (
     "systems-synthetic",
 )  # fmt: skip
 WRITTEN = (
-    SUMMARY, CONFIG, TIMES, HISTORY, MEASURES, REPETITIONS, INCLUSION, COMMAND, REPORT,
+    SUMMARY, MANIFEST, CONFIG, TIMES, *TABLES, COMMAND, REPORT,
     *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
 )  # fmt: skip
 # What the first format wrote; --overwrite clears it away.
@@ -60,7 +63,8 @@ class StoreError(RuntimeError):
     """The folder cannot be used, said in one line."""
 
 
-PLACES = ("file", "data_dir")  # keys of a problem that say where the data are, not what they are
+# Keys of a problem that say where the data are, or how much may be read, not what they are.
+PLACES = ("file", "data_dir", "most_gigabytes", "most_columns")
 
 
 def fingerprint(kind: str, tables: Mapping[str, Any]) -> str:
@@ -87,6 +91,16 @@ class Configured:
     def to_toml(self) -> str:
         """The configuration."""
         return tomli_w.dumps(self.resolved)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that is not UTF-8: tables and pages could not be written under it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"cannot use {str(path)!a}: the name is not UTF-8; choose another --out"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -163,6 +177,7 @@ class Folder:
 
     def check(self, *, resume: bool, overwrite: bool) -> bool:
         """Refuse a folder that must not be used; returns whether its results are complete."""
+        check_name(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"cannot write to {self.path}: it is not a folder")
         found = look_at(self.path)
@@ -237,9 +252,11 @@ class Folder:
         write_whole(self._beside(CONFIG), self.configured.to_toml().encode())
         write_json(self._beside(TIMES), times)
         write_json(self._beside(SUMMARY), heading | dict(summary))
+        checksums = {n: _sha256(self._beside(n)) for n in sorted((*tables, CONFIG, SUMMARY))}
+        write_json(self._beside(MANIFEST), checksums)
         for name in (*WRITTEN, *OLD):  # the summary first
             (self.path / name).unlink(missing_ok=True)
-        for name in (*tables, CONFIG, TIMES, SUMMARY):
+        for name in (*tables, CONFIG, TIMES, MANIFEST, SUMMARY):
             self._beside(name).replace(self.path / name)
         for folder in (self.path / CELLS).glob("*"):
             _remove_cells(folder)
@@ -253,6 +270,26 @@ class Folder:
     def _remove_cells(self) -> None:
         _remove_cells(self.cells)
         _remove_empty(self.path / CELLS)
+
+
+def check_manifest(folder: Path) -> None:
+    """Raise a ValueError if a file is not as the run left it; earlier versions left no manifest."""
+    if not (folder / MANIFEST).exists():
+        return
+    written = read_json(folder / MANIFEST)
+    for name in (CONFIG, SUMMARY, *TABLES):
+        found = _sha256(folder / name) if (folder / name).exists() else None
+        if found != written.get(name):
+            what = "is missing" if found is None else "is not as the run left it"
+            raise ValueError(
+                f"{name} {what}, by its checksum in {MANIFEST}; put the file back, or remove "
+                f"{MANIFEST} to read the folder as it is"
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _divergences(summary: Mapping[str, Any]) -> list[str] | None:

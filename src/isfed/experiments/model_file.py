@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.files import write_whole
-from isfed.datasets.reading import Reading
+from isfed.datasets.reading import LIMITS, Reading
 from isfed.datasets.recipe import Recipe
 from isfed.datasets.tables import encode_features
 from isfed.experiments.results import Results
@@ -60,7 +60,11 @@ class SavedModel:
             "made_with": made_with(),
             "params": self.params.tolist(),
             "recipe": self.recipe.as_dict(),
-            "reading": {f.name: getattr(self.reading, f.name) for f in fields(Reading)},
+            "reading": {
+                f.name: getattr(self.reading, f.name)
+                for f in fields(Reading)
+                if f.name not in LIMITS  # of the machine that trained, not of the model
+            },
         }
         write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from isfed.base.imports import check_allowed
 from isfed.datasets.images import fashion_mnist, mnist
 from isfed.datasets.named import digits, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
@@ -61,6 +62,7 @@ class NetworkData(DataSet):
     device: "cpu", "cuda", "cuda:1", "mps".
     test_rows: the largest number of rows to test on; 0 for all.
     every: rounds between evaluations.
+    most_gigabytes: what the file of rows may unpack to; unless given, 1 GB or 20 times the file.
     sha256: the checksum of the file of rows. If it is given, the file must have it.
     """
 
@@ -83,6 +85,7 @@ class NetworkData(DataSet):
     every: int = 10
     seed: int = 0
     sha256: str | None = None
+    most_gigabytes: float | None = None
     held_out: bool = False
     not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
     usual_active: ClassVar[int] = 5
@@ -134,12 +137,15 @@ class NetworkData(DataSet):
         found = super().located(given, folder)
         if str(found["rows"]).endswith(".npz"):
             found["rows"] = str((folder / found["rows"]).resolve())
+        for name in (found["model"], found["optimizer"]):  # imported later, where the agents run
+            if name is not None and ":" in name:
+                check_allowed(name)
         return found
 
     def _load(self) -> Rows:
         if self._is_file:
             check_digest(Path(self.rows), self.sha256 or "")
-            return self._checked(read_rows(Path(self.rows)))
+            return self._checked(read_rows(Path(self.rows), self.most_gigabytes))
         if self.rows == "digits":
             found = digits()
             return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)

@@ -8,6 +8,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from isfed.datasets.packing import TooLargeError, check_archive
+
 KNOWN = ("x", "y", "agent", "test_x", "test_y")
 TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
 
@@ -27,9 +29,12 @@ class Rows(NamedTuple):
         return 1 + int(max(self.y.max(), self.test_y.max()))
 
 
-def read_rows(file: Path) -> Rows:
-    """The arrays x and y, and agent, test_x and test_y if any; a ValueError says what is wrong."""
-    arrays = _load(file)
+def read_rows(file: Path, most_gigabytes: float | None = None) -> Rows:
+    """The arrays x and y, and agent, test_x and test_y if any; a ValueError says what is wrong.
+
+    most_gigabytes: what the file may unpack to, see `isfed.datasets.packing.unpacked`.
+    """
+    arrays = _load(file, most_gigabytes)
     x, y = _pair(file, arrays, "x", "y")
     owners = arrays.get("agent")
     if owners is not None:
@@ -44,11 +49,14 @@ def read_rows(file: Path) -> Rows:
     return found
 
 
-def _load(file: Path) -> dict[str, np.ndarray]:
+def _load(file: Path, most_gigabytes: float | None) -> dict[str, np.ndarray]:
     try:
         with np.load(file, allow_pickle=False) as content:
+            check_archive(file, content.zip, most_gigabytes)
             arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, BadZipFile) as error:
+    except TooLargeError:
+        raise
+    except (OSError, ValueError, BadZipFile, MemoryError) as error:
         raise ValueError(f"{file} is not a file that numpy.savez wrote: {error}") from error
     tests = {"test_x", "test_y"} & arrays.keys()
     if not {"x", "y"} <= arrays.keys() or len(tests) == 1 or arrays.keys() - set(KNOWN):

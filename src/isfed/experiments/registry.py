@@ -15,6 +15,7 @@ from typing import Any, get_args
 from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
 from isfed.algorithms.adaptive_tau import AdaptiveTau
 from isfed.algorithms.agnostic import AgnosticFL
+from isfed.algorithms.algorithm import Algorithm
 from isfed.algorithms.clustered import ClusteredSampling
 from isfed.algorithms.cooperative import (
     CooperativeSGD,
@@ -44,7 +45,7 @@ from isfed.algorithms.power_of_choice import PowerOfChoice
 from isfed.algorithms.qffl import QFedAvg, QFedSGD
 from isfed.algorithms.restarted import RestartedSGD
 from isfed.algorithms.scaffold import SCAFFOLD
-from isfed.base.imports import import_named
+from isfed.base.imports import check_allowed, import_named, lacking
 from isfed.experiments.keys import (
     Argument,
     ConfigError,
@@ -57,7 +58,7 @@ from isfed.experiments.keys import (
     write_value,
 )
 from isfed.problems import Huber, LeastSquares, Logistic, Softmax
-from isfed.problems.losses import LinearLoss
+from isfed.problems.losses import LinearLoss, Loss
 from isfed.sampling.designs import (
     Design,
     Deville,
@@ -75,10 +76,16 @@ BY = "by"  # the key of an option that is called as the word of its registry
 
 
 class Registry(Mapping[str, Callable]):
-    """Functions that make objects, by name; `word` is the key of a file that names one."""
+    """Functions that make objects, by name.
 
-    def __init__(self, word: str, **known: Callable) -> None:
+    word: the key of a file that names one.
+    protocol: what a class that a file names as "module:Class" has to have before it is called.
+    known: by name.
+    """
+
+    def __init__(self, word: str, protocol: Any, **known: Callable) -> None:
         self.word = word
+        self.protocol = protocol
         self._known: dict[str, Callable] = {}
         for name, factory in known.items():
             self.add(name.replace("_", "-"), factory)
@@ -99,15 +106,34 @@ class Registry(Mapping[str, Callable]):
         self._known[name] = factory
 
     def find(self, name: Any, *, where: str) -> Callable:
-        """What has that name; "package.module:name" is imported, and known from then on."""
-        if isinstance(name, str) and ":" in name and name not in self._known:
+        """What has that name; "package.module:name" is imported if whoever reads the file allows.
+
+        It is written by that name from then on, but every file needs the permission again.
+        """
+        if isinstance(name, str) and ":" in name:
             try:
-                self.add(name, import_named(name))
+                self._known[name] = self._import(name)
             except ValueError as error:
                 raise ConfigError(f"{where}: {error}") from error
         if not isinstance(name, str) or name not in self._known:
             raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
         return self._known[name]
+
+    def _import(self, name: str) -> Callable:
+        """A class that has what is needed in this place; anything else is refused uncalled."""
+        check_allowed(name)
+        found = import_named(name)
+        if any(found is known for known in self._known.values()):
+            return found  # such as "isfed:Memory", a function
+        if not isinstance(found, type):
+            raise ValueError(f"{name!r} is {found!r}, not a class that can be a {self.word!r}")
+        absent = lacking(found, self.protocol)
+        if absent:
+            raise ValueError(
+                f"{name!r} cannot be a {self.word!r}: the class has no {', '.join(absent)}; write "
+                "them as methods, properties or fields of the class (docs/extend.md)"
+            )
+        return found
 
     def options(self, factory: Callable) -> dict[str, Argument]:
         """The options of what `factory` makes, by the key of a file.
@@ -155,18 +181,20 @@ class Registry(Mapping[str, Callable]):
         return name if name in self._known else None
 
 
-METHODS = Registry("kind")
+METHODS = Registry("kind", Algorithm)
 POLICIES = Registry(
-    "policy", uniform=Uniform, oracle=Oracle, current=Current, running=Running, memory=Memory
-)
+    "policy", Policy, uniform=Uniform, oracle=Oracle, current=Current, running=Running,
+    memory=Memory,
+)  # fmt: skip
 DESIGNS = Registry(
-    "design", systematic=Systematic, hartley_rao=HartleyRao, deville=Deville, sampford=Sampford,
-    poisson=Poisson, with_replacement=WithReplacement, spread=Spread, local_pivotal=LocalPivotal,
+    "design", Design, systematic=Systematic, hartley_rao=HartleyRao, deville=Deville,
+    sampford=Sampford, poisson=Poisson, with_replacement=WithReplacement, spread=Spread,
+    local_pivotal=LocalPivotal,
 )  # fmt: skip
 LOSSES = Registry(
-    "loss", least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
+    "loss", Loss, least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
 )
-MIXINGS = Registry("matrix", ring=Ring, elastic=Elastic, graph=Graph)
+MIXINGS = Registry("matrix", Callable, ring=Ring, elastic=Elastic, graph=Graph)
 REGISTRIES: dict[Any, Registry] = {
     Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES, Mixing: MIXINGS,
 }  # fmt: skip

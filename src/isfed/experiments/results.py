@@ -22,8 +22,11 @@ from isfed.experiments.folder import (
     MEASURES,
     REPETITIONS,
     SUMMARY,
+    TABLES,
     TIMES,
     StoreError,
+    check_manifest,
+    check_name,
     look_at,
 )
 from isfed.sampling.telemetry import COLUMNS
@@ -170,12 +173,9 @@ def load_results(folder: str | Path) -> Results:
     except (OSError, ValueError) as error:  # a name that no file can have
         raise StoreError(f"{str(path)[:200]!r} cannot be read: {error}"[:400]) from error
     try:
+        check_manifest(path)
         config = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
-        tables = {
-            name: read_columns(path / name)
-            for name in (HISTORY, MEASURES, REPETITIONS, INCLUSION)
-            if (path / name).exists()
-        }
+        tables = {name: read_columns(path / name) for name in TABLES if (path / name).exists()}
         times = read_json(path / TIMES) if (path / TIMES).exists() else {}
         return Results(
             path=path,
@@ -198,6 +198,7 @@ def load_results(folder: str | Path) -> Results:
 
 def _summary(path: Path) -> dict[str, Any]:
     """The summary of a folder that holds complete results of this format."""
+    check_name(path)
     if not path.is_dir():
         raise StoreError(f"{path} is {'not a folder' if path.exists() else 'not there'}")
     found = look_at(path)

@@ -139,7 +139,7 @@ class DataSet:
         return {"data": DATA.name_of(self), **written(options, keys)}
 
 
-DATA = Registry("data")
+DATA = Registry("data", DataSet)
 
 
 def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from isfed.base.orphans import end_with
 from isfed.experiments.cells import Cell, Finished, Shelf, merged, problem_of, run_cell
 from isfed.experiments.folder import StoreError
 from isfed.experiments.keys import ConfigError, nearest
@@ -139,6 +140,20 @@ def _dask(jobs: int | None) -> Iterator[int]:
         yield jobs or sum(client.nthreads().values())
 
 
+def _tied_loky() -> str:
+    """The name of joblib's processes, made to end with this one if it is killed."""
+    from joblib import register_parallel_backend
+    from joblib.parallel import LokyBackend
+
+    class Backend(LokyBackend):
+        def configure(self, *args: Any, **options: Any) -> int:
+            tied = {"initializer": end_with, "initargs": (os.getpid(),)}
+            return super().configure(*args, **options, **tied)
+
+    register_parallel_backend("isfed-loky", Backend)
+    return "isfed-loky"
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """A cell says nothing of growth: that is said once, of all repetitions together."""
@@ -225,6 +240,8 @@ class Crew:
         by_file = {cell.file: cell for cell in cells}
         threads = self.workers.threads or max(1, num_cores() // self.jobs)
         options: dict[str, Any] = {"backend": self.workers.backend, "n_jobs": self.jobs}
+        if self.workers.backend == "loky":
+            options["backend"] = _tied_loky()
         if self.workers.backend == "ray":
             options["ray_remote_args"] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
         stop = threading.Event()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from math import prod
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -81,7 +82,18 @@ def find_model(name: str) -> MakeModel:
         raise ValueError(f"model={name!r}: {error}; {_WANTED}") from error
     if isinstance(found, nn.Module):
         raise ValueError(f"model={name!r} is a module; {_WANTED}")
+    if not (_is_function(found) or _is_class(found, nn.Module)):
+        raise ValueError(f"model={name!r} is {found!r}; {_WANTED}")
     return found
+
+
+def _is_function(found: Any) -> bool:
+    """Whether it was written in Python; what is built in could do anything with any argument."""
+    return isinstance(found, FunctionType)
+
+
+def _is_class(found: Any, parent: type) -> bool:
+    return isinstance(found, type) and issubclass(found, parent)
 
 
 def find_optimizer(name: str, options: Mapping[str, float]) -> Callable[..., torch.optim.Optimizer]:
@@ -101,6 +113,8 @@ def find_optimizer(name: str, options: Mapping[str, float]) -> Callable[..., tor
         found: Any = known[name] if name in known else import_named(name)
     except ValueError as error:
         raise ValueError(f"optimizer={error}") from error
+    if not (_is_function(found) or _is_class(found, torch.optim.Optimizer)):
+        raise ValueError(f"optimizer={name!r} is {found!r}, not a function or an Optimizer")
     for option in options:
         if option not in signature(found).parameters:
             raise ValueError(f"optimizer={name!r} has no {option}")
