@@ -7,9 +7,12 @@ from numpy.typing import ArrayLike
 
 from isfed.base.arguments import shown
 from isfed.base.checks import as_numbers, is_number
+from isfed.base.interpreted import Light
 from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
 MOST_DRAWS = 2**30  # 8 GB of units
+
+_cap_inclusion = Light(cap_inclusion, lambda weights, count, num: 10 * count)
 
 
 def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
@@ -73,7 +76,7 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
         raise ValueError(
             f"num={num} exceeds the {positive} units of positive score; draw fewer or set a floor"
         )
-    cap_inclusion(weights, weights.size, num)
+    _cap_inclusion(weights, weights.size, num)
     return weights
 
 

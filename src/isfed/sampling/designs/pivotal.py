@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from isfed.base.arguments import shown
 from isfed.base.checks import as_numbers
 from isfed.base.compiled import compiled, inlined
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream, below, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
 
@@ -72,6 +73,9 @@ def _fight(inclusion, points, near, state):
                 last = left[count]
                 left[at[unit]], at[last] = last, at[unit]
     return np.flatnonzero(chances > 0.5)  # rounding is all that can be left of the last one
+
+
+_fight_light = Light(_fight, lambda inclusion, *_: 30 * inclusion.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,4 +142,4 @@ class LocalPivotal:
         """The units drawn, in order."""
         values, _ = check_inclusion(inclusion)
         self.check(values.size)
-        return _fight(values, self.points, self.near, as_stream(rng).state)
+        return _fight_light(values, self.points, self.near, as_stream(rng).state)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
 
@@ -32,6 +33,10 @@ def _draw_sampford(first, others, num, most_tries, state):
         if draw == num:
             return units
     return units[:0]
+
+
+# A draw is tried until it succeeds: how often is not known, and a hundred times is not rare.
+_draw_light = Light(_draw_sampford, lambda first, others, num, *_: 1000 * num)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Sampford:
         if num == certain.size:
             return certain
         chance = values[rest]
-        drawn = _draw_sampford(
+        drawn = _draw_light(
             np.cumsum(chance),
             np.cumsum(chance / (1.0 - chance)),
             num - certain.size,

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream
 from isfed.sampling import score_table as table
 from isfed.sampling.designs.inclusion import check_inclusion
@@ -39,6 +40,9 @@ def _draw_once(weights, num, design, state):
     return units
 
 
+_draw_light = Light(_draw_once, lambda weights, num, *_: 5 * weights.size + 50 * num)
+
+
 @dataclass(frozen=True)
 class Systematic:
     """Systematic sampling in the given order: equally spaced points after one random start.
@@ -57,7 +61,7 @@ class Systematic:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by integration over the start."""
@@ -78,7 +82,7 @@ class HartleyRao:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn."""
         values, num = check_inclusion(inclusion)
-        return _draw_once(values, num, self.code, as_stream(rng).state)
+        return _draw_light(values, num, self.code, as_stream(rng).state)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by enumeration of the orders (N up to 8)."""
@@ -108,7 +112,7 @@ class Deville:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, from the chain of strata."""
