@@ -12,6 +12,7 @@ from isfed.base.interpreted import MOST_WORK, Light, interpreted
 from isfed.base.streams import Stream, _start, fill_uniform
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import LocalPivotal, inclusion_probabilities
+from isfed.sampling.designs.cube import _fly
 from isfed.sampling.designs.pivotal import _fight
 from isfed.sampling.designs.sampford import _draw_sampford
 from isfed.sampling.designs.systematic import _draw_once
@@ -47,6 +48,7 @@ def test_python_and_compiled_code_agree_bit_for_bit(seed):
     inclusion = inclusion_probabilities(weights, num)
     points = rng.normal(size=(count, 2))
     both(_fight, inclusion, points, LocalPivotal(points).near, state)
+    both(_fly, rng.normal(size=(3, count)), inclusion, rng.random(count))
     chance = np.minimum(weights / weights.sum(), 0.5)
     both(_draw_sampford, np.cumsum(chance), np.cumsum(chance / (1 - chance)), 2, 1000, state)
     both(_start, state, np.uint64(seed), seed, -1)
@@ -73,7 +75,7 @@ from isfed.sampling.designs import *
 pi = inclusion_probabilities(np.arange(1.0, 51.0), 5)
 points = np.arange(50.0)
 for design in (Deville(), Systematic(), HartleyRao(), Sampford(), LocalPivotal(points), Poisson(),
-               WithReplacement()):
+               WithReplacement(), ConditionalPoisson(), Brewer(), Tille(), Cube(points)):
     for seed in range(5):
         design.draw(pi, seed)
 print(seconds_compiling())

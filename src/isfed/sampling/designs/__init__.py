@@ -5,12 +5,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.sampling.designs.brewer import Brewer
+from isfed.sampling.designs.conditional_poisson import ConditionalPoisson
+from isfed.sampling.designs.cube import Cube
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.independent import Poisson, WithReplacement
 from isfed.sampling.designs.pivotal import LocalPivotal
 from isfed.sampling.designs.sampford import Sampford
 from isfed.sampling.designs.spread import Spread
+from isfed.sampling.designs.stratified import Clustered, Stratified
 from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic
+from isfed.sampling.designs.tille import Tille
 from isfed.sampling.designs.tree import SumTree
 
 ALL_DESIGNS = (Systematic, HartleyRao, Deville, Sampford, Poisson, WithReplacement)
@@ -40,6 +45,10 @@ class Design(Protocol):
 __all__ = [
     "ALL_DESIGNS",
     "SPREAD_DESIGNS",
+    "Brewer",
+    "Clustered",
+    "ConditionalPoisson",
+    "Cube",
     "Design",
     "Deville",
     "HartleyRao",
@@ -47,8 +56,10 @@ __all__ = [
     "Poisson",
     "Sampford",
     "Spread",
+    "Stratified",
     "SumTree",
     "Systematic",
+    "Tille",
     "WithReplacement",
     "inclusion_probabilities",
 ]

@@ -15,6 +15,7 @@ from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream, below, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
 
+COUNTED = 10_000  # draws, for joint probabilities
 NEIGHBOURS = 16  # looked up in advance; beyond, whoever is left is searched
 
 
@@ -75,6 +76,18 @@ def _fight(inclusion, points, near, state):
     return np.flatnonzero(chances > 0.5)  # rounding is all that can be left of the last one
 
 
+@compiled
+def _count_pairs(inclusion, points, near, draws, state):
+    """How often each pair came together in many draws."""
+    counts = np.zeros((inclusion.size, inclusion.size))
+    for _ in range(draws):
+        units = _fight(inclusion, points, near, state)
+        for i in units:
+            for j in units:
+                counts[i, j] += 1.0
+    return counts
+
+
 _fight_light = Light(_fight, lambda inclusion, *_: 30 * inclusion.size)
 
 
@@ -96,6 +109,7 @@ class LocalPivotal:
     points: Any = None
     near: np.ndarray = field(init=False, repr=False)
     fixed_size: ClassVar[bool] = True
+    exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, spread over the points given; O(N) for "
         "every draw"
@@ -143,3 +157,14 @@ class LocalPivotal:
         values, _ = check_inclusion(inclusion)
         self.check(values.size)
         return _fight_light(values, self.points, self.near, as_stream(rng).state)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Approximate joint inclusion probabilities: how often pairs came in 10 000 draws.
+
+        Their standard error is at most 0.005. Many pairs of neighbours never come together.
+        """
+        values, _ = check_inclusion(inclusion)
+        self.check(values.size)
+        joint = _count_pairs(values, self.points, self.near, COUNTED, Stream(0).state) / COUNTED
+        np.fill_diagonal(joint, values)
+        return joint

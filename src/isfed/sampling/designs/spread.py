@@ -38,6 +38,11 @@ class Along:
         """The units drawn."""
         return self.order[self.design.draw(np.asarray(inclusion)[self.order], rng)]
 
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Those of the design along the order."""
+        places = np.argsort(self.order, kind="stable")
+        return self.design.joint(np.asarray(inclusion)[self.order])[np.ix_(places, places)]
+
 
 @dataclass(frozen=True)
 class Spread:

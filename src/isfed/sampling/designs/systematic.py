@@ -16,7 +16,9 @@ from isfed.base.compiled import compiled
 from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream
 from isfed.sampling import score_table as table
+from isfed.sampling.designs.conditional_poisson import rejective_joint
 from isfed.sampling.designs.inclusion import check_inclusion
+from isfed.sampling.designs.joints import with_certain
 
 MOST_ENUMERATED = 8  # 8! = 40320 orders
 
@@ -75,6 +77,7 @@ class HartleyRao:
 
     code: ClassVar[int] = table.HARTLEY_RAO
     fixed_size: ClassVar[bool] = True
+    exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
     )
@@ -85,12 +88,14 @@ class HartleyRao:
         return _draw_light(values, num, self.code, as_stream(rng).state)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Exact joint inclusion probabilities, by enumeration of the orders (N up to 8)."""
+        """Joint inclusion probabilities: exact for up to 8 units, by enumeration of the orders.
+
+        For more units they are those of `ConditionalPoisson`, which are close: both designs have
+        high entropy. `total_variance` does without them.
+        """
         values, num = check_inclusion(inclusion)
         if values.size > MOST_ENUMERATED:
-            raise ValueError(
-                f"{values.size} units have too many orders to enumerate (at most {MOST_ENUMERATED})"
-            )
+            return with_certain(values, num, rejective_joint)
         total = np.zeros((values.size, values.size))
         for order in permutations(range(values.size)):
             along = np.array(order)
@@ -117,14 +122,12 @@ class Deville:
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, from the chain of strata."""
         values, num = check_inclusion(inclusion)
-        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
-        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
-        size = num - int(np.count_nonzero(values == 1.0))
-        if rest.size:
-            pairs = deville_pairs(values[rest], size, np.eye(rest.size), np.outer)
-            joint[np.ix_(rest, rest)] = pairs + pairs.T
-        np.fill_diagonal(joint, values)
-        return joint
+        return with_certain(values, num, _deville_joint)
+
+
+def _deville_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+    pairs = deville_pairs(inclusion, num, np.eye(inclusion.size), np.outer)
+    return pairs + pairs.T
 
 
 def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
