@@ -22,6 +22,8 @@ from isfed.sampling.designs import (
     WithReplacement,
     inclusion_probabilities,
 )
+from isfed.sampling.estimation import Estimate, JointWarning, estimate_mean, estimate_total
+from isfed.sampling.variance_estimators import VarianceError
 
 __all__ = [
     "Brewer",
@@ -30,7 +32,9 @@ __all__ = [
     "Cube",
     "Design",
     "Deville",
+    "Estimate",
     "HartleyRao",
+    "JointWarning",
     "LocalPivotal",
     "Poisson",
     "Sampford",
@@ -38,6 +42,9 @@ __all__ = [
     "SumTree",
     "Systematic",
     "Tille",
+    "VarianceError",
     "WithReplacement",
+    "estimate_mean",
+    "estimate_total",
     "inclusion_probabilities",
 ]

@@ -1,11 +1,11 @@
 """Conditional Poisson, Brewer and Tillé: sets, pairs and draws by their definitions."""
 
-from fractions import Fraction
 from itertools import combinations
 from math import prod
 
 import numpy as np
 import pytest
+from design_sets import sets_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,76 +46,12 @@ def _joint_of(sets, count):
     return joint, float(sum(sets.values()))
 
 
-def _rejective(inclusion):
-    """Every set by the product of the odds; which odds these are is found by bisection here.
-
-    A set of n units has the probability of its odds' product. The odds of one unit at a time are
-    bisected until its inclusion is right, over and over.
-    """
-    count, num = inclusion.size, round(inclusion.sum())
-    members = np.array([np.isin(np.arange(count), s) for s in combinations(range(count), num)])
-    logits = np.log(inclusion / (1 - inclusion))
-    for _ in range(400):
-        for unit in range(count):
-            weights = np.exp((members * logits).sum(axis=1))
-            inside = weights[members[:, unit]].sum()
-            outside = weights[~members[:, unit]].sum()
-            # With this unit's odds times x, its inclusion is x inside / (x inside + outside).
-            logits[unit] += np.log(inclusion[unit] * outside / ((1 - inclusion[unit]) * inside))
-    weights = np.exp((members * logits).sum(axis=1))
-    return {
-        tuple(np.flatnonzero(row)): w / weights.sum()
-        for row, w in zip(members, weights, strict=True)
-    }
-
-
-def _brewer(inclusion):
-    """Every order of drawing, in fractions: pi (n - a - pi) / (n - a - r pi) of the remaining."""
-    chance = [Fraction(p).limit_denominator(10**9) for p in inclusion]
-    num, found = round(float(sum(chance))), {}
-
-    def step(drawn, probability, left):
-        if left == 0:
-            key = tuple(sorted(drawn))
-            found[key] = found.get(key, 0) + probability
-            return
-        total = num - sum(chance[u] for u in drawn)
-        weights = {
-            u: p * (total - p) / (total - left * p) for u, p in enumerate(chance) if u not in drawn
-        }
-        for unit, weight in weights.items():
-            step((*drawn, unit), probability * weight / sum(weights.values()), left - 1)
-
-    step((), Fraction(1), num)
-    return found
-
-
-def _tille(inclusion):
-    """Every order of elimination: 1 - pi(k) / pi(k + 1), pi(k) the inclusion for k units."""
-    count, num = inclusion.size, round(inclusion.sum())
-    sets = {tuple(range(count)): 1.0}
-    for size in range(count - 1, num - 1, -1):
-        before = inclusion_probabilities(inclusion, size + 1)
-        out = 1.0 - inclusion_probabilities(inclusion, size) / before
-        later = {}
-        for kept, chance in sets.items():
-            assert sum(out[list(kept)]) == pytest.approx(1.0, abs=1e-12)
-            for unit in (u for u in kept if out[u] > 1e-14):  # capped before and after: it stays
-                key = tuple(u for u in kept if u != unit)
-                later[key] = later.get(key, 0.0) + chance * out[unit]
-        sets = later
-    return sets
-
-
-LITERAL = {ConditionalPoisson: _rejective, Brewer: _brewer, Tille: _tille}
-
-
 def _enumerated(design, inclusion):
     certain = np.flatnonzero(inclusion == 1.0)
     rest = np.flatnonzero((inclusion > 0.0) & (inclusion < 1.0))
     if rest.size == 0:
         return _joint_of({tuple(certain): 1.0}, inclusion.size)[0]
-    found = LITERAL[type(design)](inclusion[rest])
+    found = sets_of(design, inclusion[rest])
     sets = {(*certain, *rest[list(drawn)]): chance for drawn, chance in found.items()}
     joint, total = _joint_of(sets, inclusion.size)
     assert total == pytest.approx(1.0, abs=1e-12)
@@ -149,6 +85,21 @@ def test_units_and_pairs_within_four_standard_errors(design, inclusion, largest_
 def test_the_oracle_of_maximum_entropy():
     # ALGORITHMS.md, section 9
     assert ConditionalPoisson().joint(ORACLE)[0, 1] == pytest.approx(0.1069843924, abs=1e-10)
+
+
+def test_the_example_of_the_book_and_of_the_package():
+    # UPmaxentropypi2 of R's `sampling` is documented with these probabilities. Its result stands in
+    # Tillé, Sampling Algorithms (Springer 2006), example 10, page 86, to four digits.
+    inclusion = np.array([0.07, 0.17, 0.41, 0.61, 0.83, 0.91])
+    expected = [
+        [0.07, 0.0049, 0.0130, 0.0215, 0.0447, 0.0559],
+        [0.0049, 0.17, 0.0324, 0.0537, 0.1113, 0.1377],
+        [0.0130, 0.0324, 0.41, 0.1407, 0.2888, 0.3452],
+        [0.0215, 0.0537, 0.1407, 0.61, 0.4691, 0.5351],
+        [0.0447, 0.1113, 0.2888, 0.4691, 0.83, 0.7461],
+        [0.0559, 0.1377, 0.3452, 0.5351, 0.7461, 0.91],
+    ]
+    np.testing.assert_allclose(ConditionalPoisson().joint(inclusion), expected, atol=5.1e-5)
 
 
 def test_two_units_have_a_closed_form():

@@ -27,9 +27,12 @@ class Design(Protocol):
     """A way to draw n of N units with prescribed inclusion probabilities.
 
     For exact variances (`isfed.theory`) a design also has `joint(inclusion)`, the matrix of joint
-    inclusion probabilities. A design that does not draw the same number of units every time says so
-    by `fixed_size = False`; without that attribute its draws count as of fixed size, and where that
-    matters (a correction) the number drawn is checked.
+    inclusion probabilities; `exact_joint = False` says that they are approximate, and `all_pairs =
+    False` that some pairs of units never come together.
+
+    A design that does not draw the same number of units every time says so by `fixed_size = False`;
+    without that attribute its draws count as of fixed size, and where that matters (a correction)
+    the number drawn is checked.
     """
 
     def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ from isfed.sampling.designs.inclusion import check_inclusion
 from isfed.sampling.designs.joints import conditional_joint, with_certain
 
 MOST_NUMBERS = 50_000_000  # of a table of units times sizes: 400 MB
-ACCURACY = 1e-13
+ACCURACY = 1e-11  # relative, of inclusion and of what it lacks to 1
 MOST_ROUNDS = 500
 
 
@@ -78,6 +78,7 @@ def _prepared(inclusion: bytes, num: int) -> tuple[np.ndarray, np.ndarray]:
     # The largest share of the variance bounds how far a step leads beyond its aim.
     share = min(0.5, float((wanted * (1.0 - wanted)).max() / (wanted * (1.0 - wanted)).sum()))
     length = (2.0 - 2.0 * share) / (2.0 - share)
+    error = np.inf
     for _ in range(MOST_ROUNDS):
         chance = odds / (1.0 + odds)
         after = _sizes(chance, num)
@@ -86,7 +87,8 @@ def _prepared(inclusion: bytes, num: int) -> tuple[np.ndarray, np.ndarray]:
         out = (before[:-1] * after[1:, ::-1]).sum(axis=1)
         within = (before[:-1, :-1] * after[1:, -2::-1]).sum(axis=1)
         ratio = target * out / (odds * within)
-        if np.all(np.abs(ratio - 1.0) <= ACCURACY):
+        error, before_it = float(np.abs(ratio - 1.0).max()), error
+        if error <= ACCURACY and error >= before_it / 2.0:  # to the last digits
             break
         odds = odds * (1.0 + length * (ratio - 1.0))
     else:

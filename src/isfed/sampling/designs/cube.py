@@ -148,7 +148,7 @@ class Cube:
             )
         object.__setattr__(self, "balanced", given)
 
-    def _variables(self, inclusion: np.ndarray) -> np.ndarray:
+    def variables(self, inclusion: np.ndarray) -> np.ndarray:
         """(N, p + 1) the number of units, then the variables."""
         if len(self.balanced) != inclusion.size:
             raise ValueError(
@@ -159,7 +159,7 @@ class Cube:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, _ = check_inclusion(inclusion)
-        variables = self._variables(values)
+        variables = self.variables(values)
         stream = as_stream(rng)
         waiting = np.argsort(stream.uniforms(values.size), kind="stable")
         waiting = waiting[(values[waiting] > 0.0) & (values[waiting] < 1.0)]
@@ -178,5 +178,5 @@ class Cube:
         for which variables are given up.
         """
         values, num = check_inclusion(inclusion)
-        variables = self._variables(values)[(values > 0.0) & (values < 1.0)]
+        variables = self.variables(values)[(values > 0.0) & (values < 1.0)]
         return with_certain(values, num, lambda open_, _: balanced_joint(open_, variables))

@@ -110,6 +110,7 @@ class LocalPivotal:
     near: np.ndarray = field(init=False, repr=False)
     fixed_size: ClassVar[bool] = True
     exact_joint: ClassVar[bool] = False
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, spread over the points given; O(N) for "
         "every draw"

@@ -33,6 +33,7 @@ class Along:
     design: Any
     order: np.ndarray
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
 
     def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:
         """The units drawn."""
@@ -64,6 +65,7 @@ class Spread:
     sketch: int = 8
     every: int = 20
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, spread over what their changes look like"
     )

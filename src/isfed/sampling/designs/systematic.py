@@ -55,6 +55,7 @@ class Systematic:
 
     code: ClassVar[int] = table.SYSTEMATIC
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
         "periodic order of the units can cost variance"
@@ -109,6 +110,7 @@ class Deville:
 
     code: ClassVar[int] = table.DEVILLE
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, safe for any order of the units, and "
         "spread along that order; O(n log N) from a sum tree"

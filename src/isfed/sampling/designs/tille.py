@@ -37,8 +37,8 @@ class Tille:
 
     fixed_size: ClassVar[bool] = True
     guarantee: ClassVar[str] = (
-        "exact inclusion and joint inclusion probabilities, n distinct units, all pairs possible; "
-        "O(N log N) for every draw"
+        "exact inclusion and joint inclusion probabilities, n distinct units; the two smallest "
+        "units may never come together; O(N log N) for every draw"
     )
 
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
