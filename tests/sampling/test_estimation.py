@@ -268,13 +268,13 @@ def test_elimination_can_exclude_the_two_smallest():
     chances = np.array([0.07, 0.17, 0.41, 0.61, 0.83, 0.91])
     units = Tille().draw(chances, 0)
     with pytest.raises(VarianceError, match=r"^1 pairs .* \(for instance 0 and 1:"):
-        estimate_total(VALUES[units], units, chances, design=Tille())
+        estimate_total(VALUES[units], units, chances, design=Tille(), variance="sen-yates-grundy")
 
 
 @pytest.mark.parametrize("design", [Deville(), Systematic(), LocalPivotal(np.arange(6.0))])
 def test_the_default_warns_where_pairs_never_come(design):
     units = design.draw(CHANCES, 0)
-    with pytest.warns(JointWarning, match="never draws some pairs of units together"):
+    with pytest.warns(JointWarning, match="may never draw some pairs of units together"):
         found = estimate_total(VALUES[units], units, CHANCES, design=design)
     assert found.variance == "deville"
     with warnings.catch_warnings():

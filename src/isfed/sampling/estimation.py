@@ -199,10 +199,10 @@ def _suited(sample: _Sample) -> str:
         return "horvitz-thompson"
     if not getattr(design, "all_pairs", True):
         warnings.warn(
-            f"{type(design).__name__} never draws some pairs of units together, so nothing "
+            f"{type(design).__name__} may never draw some pairs of units together. Nothing then "
             "estimates its variance without bias. This is Deville's approximation, which is too "
-            "large where units near each other are alike. variance='deville' takes it without this "
-            "warning; ConditionalPoisson() and Sampford() draw all pairs",
+            "large where draws are spread over units that are alike. variance='deville' asks for "
+            "it without a warning; ConditionalPoisson() and Sampford() draw all pairs",
             JointWarning,
             stacklevel=4,
         )

@@ -36,6 +36,7 @@ class Tille:
     """
 
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion and joint inclusion probabilities, n distinct units; the two smallest "
         "units may never come together; O(N log N) for every draw"

@@ -1,9 +1,10 @@
 """How often 95% intervals for a total hold it, for every design and estimate of its variance.
 
-    python benchmarks/coverage.py [--samples 2000] [--quick]
+    python benchmarks/interval_coverage.py [--samples 2000] [--quick]
 
-Populations are skewed: sizes are lognormal, inclusion is proportional to size, and values grow with
-size but for noise. Per cell: how often the interval of the Horvitz-Thompson total held the truth,
+Populations are skewed: sizes are lognormal, and inclusion is proportional to size. Values are
+proportional to size but for noise ("proportional"), or have a part that is not ("additive"), which
+small units then carry with large weights. Per cell: how often the interval of the Horvitz-Thompson total held the truth,
 and in brackets the mean estimated variance over the true one (that of the samples).
 """
 
@@ -42,12 +43,12 @@ KINDS = (
 CASES = ((50, 10), (200, 30), (1000, 100))  # units, and how many are drawn
 
 
-def made(count: int, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def made(count: int, num: int, *, additive: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inclusion, values and a variable that is known for all units."""
     rng = np.random.default_rng(count)
     sizes = np.sort(rng.lognormal(0.0, 0.7, count))
     known = rng.gamma(4.0, 1.0, count)
-    values = sizes * (4.0 + known + 2.0 * rng.normal(size=count)) + 2.0 * known
+    values = sizes * (4.0 + known + 2.0 * rng.normal(size=count)) + additive * known
     return inclusion_probabilities(sizes, num), values, known
 
 
@@ -72,12 +73,11 @@ def designs(inclusion: np.ndarray, known: np.ndarray) -> list[tuple[str, object,
     return found
 
 
-def cell(design, inclusion, values, *, kind: str, joint, samples: int) -> str:
+def cell(design, inclusion, values, *, kind: str, joint, drawn: list[np.ndarray]) -> str:
     """One design and one estimate of its variance."""
-    stream, truth = Stream(1), values.sum()
+    truth = values.sum()
     held, totals, squares = 0, [], []
-    for _ in range(samples):
-        units = design.draw(inclusion, stream)
+    for units in drawn:
         try:
             found = estimate_total(
                 values[units], units, inclusion, design=design, variance=kind, joint=joint
@@ -87,7 +87,7 @@ def cell(design, inclusion, values, *, kind: str, joint, samples: int) -> str:
         held += found.low <= truth <= found.high
         totals.append(found.value)
         squares.append(found.stderr**2)
-    return f"{100 * held / samples:.1f} ({np.nanmean(squares) / np.var(totals):.2f})"
+    return f"{100 * held / len(drawn):.1f} ({np.nanmean(squares) / np.var(totals):.2f})"
 
 
 def main() -> None:
@@ -97,15 +97,17 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # of variances that are estimated as negative
     print(f"standard error of a coverage: {100 * math.sqrt(0.95 * 0.05 / given.samples):.1f}%")
-    for count, num in CASES[: 1 if given.quick else None]:
-        inclusion, values, known = made(count, num)
-        print(f"\n{num} of {count} units\n")
+    cases = [(part, *case) for part in (0.0, 2.0) for case in CASES]
+    for additive, count, num in cases[: 1 if given.quick else None]:
+        inclusion, values, known = made(count, num, additive=additive)
+        print(f"\n{'additive' if additive else 'proportional'}: {num} of {count} units\n")
         print("| design | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
         for name, design, chances in designs(inclusion, known):
             joint = None if isinstance(design, WithReplacement) else design.joint(chances)
+            stream = Stream(1)
+            drawn = [design.draw(chances, stream) for _ in range(given.samples)]
             cells = [
-                cell(design, chances, values, kind=kind, joint=joint, samples=given.samples)
-                for kind in KINDS
+                cell(design, chances, values, kind=kind, joint=joint, drawn=drawn) for kind in KINDS
             ]
             print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
