@@ -175,6 +175,17 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
                     "WithReplacement")},
     **{f"{name}.joint": (getattr(isfed, name)().joint, {}, {"inclusion": "array"})
        for name in ("Systematic", "Deville", "HartleyRao", "Sampford", "Poisson")},
+    **{name: (getattr(isfed, name), {
+        "values": [1.0, 2.0], "units": [0, 1], "inclusion": [0.5, 0.5, 0.5, 0.5],
+        "design": isfed.Brewer()}, {
+        "values": "array", "units": "units", "inclusion": "array", "design": "object",
+        "method": "word", "variance": "word?", "confidence": "share"})
+       for name in ("estimate_total", "estimate_mean")},
+    "Stratified": (isfed.Stratified, {"design": isfed.Brewer(), "strata": [0, 0, 1, 1]},
+                   {"design": "object"}),
+    "Clustered": (isfed.Clustered, {"design": isfed.Brewer(), "clusters": [0, 0, 1, 1]},
+                  {"design": "object"}),
+    "Cube": (isfed.Cube, {"balanced": np.ones((4, 1))}, {"balanced": "array"}),
     "inclusion_probabilities": (isfed.inclusion_probabilities, {"scores": HALF, "num": 1}, {
         "scores": "array", "num": "whole", "floor": "share"}),
     "Rules": (Rules, {"num_agents": 2, "step_size": 0.1, "examples": Uniform(),

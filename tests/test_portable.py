@@ -81,6 +81,8 @@ ALLOWED = {
     "algorithms/mocha.py:_penalty": "shown",
     "algorithms/cooperative.py:check_mixing": "refuses a matrix, to a tolerance",
     "algorithms/fedasync.py:weight": "Python's own numbers, whose power is the system's",
+    "sampling/variance_estimators.py": "shown",
+    "sampling/designs/joints.py": "joint probabilities, compared to a tolerance: no draw uses them",
     "sampling/designs/outcomes.py": "whole numbers: how many samples there are",
 }
 

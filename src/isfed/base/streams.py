@@ -17,6 +17,7 @@ import numpy as np
 from isfed.base.arguments import shown
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled, inlined
+from isfed.base.interpreted import Light
 
 UINT = np.uint64
 # splitmix64 (Steele, Lea, Flood): the increment and the two multipliers of its mixing function.
@@ -130,6 +131,10 @@ def _start(state, key, round_index, agent):
     start(state, key, round_index, agent)
 
 
+_start_light = Light(_start, lambda state, key, round_index, agent: 50)
+_fill_uniform = Light(fill_uniform, lambda state, out, count: 20 * count)
+
+
 class Stream:
     """A source of random numbers for the designs: four words of state, advanced by every draw.
 
@@ -146,21 +151,21 @@ class Stream:
             return
         self.state = np.empty(4, np.uint64)
         key = stream_key(seed, repetition=0, purpose=Purpose.DESIGN)
-        _start(self.state, key, 0, NO_AGENT)
+        _start_light(self.state, key, 0, NO_AGENT)
 
     @classmethod
     def at(cls, key: np.uint64, *, round_index: int, agent: int = NO_AGENT) -> Stream:
         """The stream of one turn."""
         stream = cls.__new__(cls)
         stream.state = np.empty(4, np.uint64)
-        _start(stream.state, key, round_index, agent)
+        _start_light(stream.state, key, round_index, agent)
         return stream
 
     def uniforms(self, count: int) -> np.ndarray:
         """`count` uniforms on [0, 1)."""
         check_whole(count, name="count", least=0)
         out = np.empty(count)
-        fill_uniform(self.state, out, count)
+        _fill_uniform(self.state, out, count)
         return out
 
     def normals(self, count: int) -> np.ndarray:

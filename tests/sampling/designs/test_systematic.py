@@ -12,7 +12,8 @@ from isfed.base.compiled import compiled
 from isfed.base.streams import Stream
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Deville, HartleyRao, Systematic, inclusion_probabilities
-from isfed.sampling.designs.systematic import MOST_ENUMERATED, _draw_once
+from isfed.sampling.designs.systematic import _draw_once
+from isfed.sampling.designs.variance import total_variance
 
 SIZES = [2, 15, 16, 17, 255, 256, 257, 1024, 1025, 4096, 4097, 20000]
 FIXED = [Systematic(), HartleyRao(), Deville()]
@@ -214,10 +215,14 @@ class TestHartleyRao:
             drawn = HartleyRao().draw(num * weights / weights.sum(), seed)
             np.testing.assert_array_equal(drawn, np.array(order)[units[0]])
 
-    def test_joint_of_too_many_units_is_refused(self):
-        count = MOST_ENUMERATED + 1
-        with pytest.raises(ValueError, match=r"^9 units have too many orders .* \(at most 8\)$"):
-            HartleyRao().joint(np.full(count, 1 / count))
+    def test_joint_of_many_units_is_near_the_exact_variance(self):
+        rng = np.random.default_rng(1)
+        inclusion = inclusion_probabilities(rng.lognormal(0.0, 0.7, 40), 6)
+        values = (inclusion * (1.0 + 0.3 * rng.normal(size=40)))[:, None]
+        spread = HartleyRao().joint(inclusion) - np.outer(inclusion, inclusion)
+        weighted = values[:, 0] / inclusion
+        exact = total_variance(HartleyRao(), inclusion, values)[0]
+        assert weighted @ spread @ weighted == pytest.approx(exact, rel=0.02)
 
 
 def _pivotal(inclusion):

@@ -117,7 +117,7 @@ def test_a_design_without_joint_probabilities_says_so():
     class Own:
         fixed_size = True
 
-    with pytest.raises(NoJointError, match="Own has no joint"):
+    with pytest.raises(NoJointError, match="Own has no exact joint"):
         total_variance(Own(), [0.5, 0.5, 0.5, 0.5], np.ones((4, 1)))
 
 

@@ -5,12 +5,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.sampling.designs.brewer import Brewer
+from isfed.sampling.designs.conditional_poisson import ConditionalPoisson
+from isfed.sampling.designs.cube import Cube
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.independent import Poisson, WithReplacement
 from isfed.sampling.designs.pivotal import LocalPivotal
 from isfed.sampling.designs.sampford import Sampford
 from isfed.sampling.designs.spread import Spread
+from isfed.sampling.designs.stratified import Clustered, Stratified
 from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic
+from isfed.sampling.designs.tille import Tille
 from isfed.sampling.designs.tree import SumTree
 
 ALL_DESIGNS = (Systematic, HartleyRao, Deville, Sampford, Poisson, WithReplacement)
@@ -22,9 +27,12 @@ class Design(Protocol):
     """A way to draw n of N units with prescribed inclusion probabilities.
 
     For exact variances (`isfed.theory`) a design also has `joint(inclusion)`, the matrix of joint
-    inclusion probabilities. A design that does not draw the same number of units every time says so
-    by `fixed_size = False`; without that attribute its draws count as of fixed size, and where that
-    matters (a correction) the number drawn is checked.
+    inclusion probabilities; `exact_joint = False` says that they are approximate, and `all_pairs =
+    False` that some pairs of units never come together.
+
+    A design that does not draw the same number of units every time says so by `fixed_size = False`;
+    without that attribute its draws count as of fixed size, and where that matters (a correction)
+    the number drawn is checked.
     """
 
     def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:
@@ -40,6 +48,10 @@ class Design(Protocol):
 __all__ = [
     "ALL_DESIGNS",
     "SPREAD_DESIGNS",
+    "Brewer",
+    "Clustered",
+    "ConditionalPoisson",
+    "Cube",
     "Design",
     "Deville",
     "HartleyRao",
@@ -47,8 +59,10 @@ __all__ = [
     "Poisson",
     "Sampford",
     "Spread",
+    "Stratified",
     "SumTree",
     "Systematic",
+    "Tille",
     "WithReplacement",
     "inclusion_probabilities",
 ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from isfed.base.arguments import shown
 from isfed.base.checks import as_numbers, is_number
+from isfed.base.interpreted import Light
 from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
 MOST_DRAWS = 2**30  # 8 GB of units
+
+_cap_inclusion = Light(cap_inclusion, lambda weights, count, num: 10 * count)
 
 
 def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
@@ -73,7 +78,7 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
         raise ValueError(
             f"num={num} exceeds the {positive} units of positive score; draw fewer or set a floor"
         )
-    cap_inclusion(weights, weights.size, num)
+    _cap_inclusion(weights, weights.size, num)
     return weights
 
 
@@ -97,3 +102,9 @@ def check_total(inclusion: np.ndarray) -> int:
     if num > MOST_DRAWS:
         raise ValueError(f"inclusion sums to {total}: more draws than memory holds")
     return num
+
+
+def check_design(design: Any) -> None:
+    """Raise a TypeError for what is no design: it must be able to draw."""
+    if isinstance(design, type) or not callable(getattr(design, "draw", None)):
+        raise TypeError(f"design={shown(design)} must be a design, e.g. Brewer()")

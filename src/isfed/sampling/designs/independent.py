@@ -54,3 +54,9 @@ class WithReplacement:
         ends = np.cumsum(values)
         points = as_stream(rng).uniforms(check_total(values)) * ends[-1]
         return np.searchsorted(ends, points, side="right").clip(max=np.flatnonzero(values)[-1])
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Exact means of the products of two counts; on the diagonal, of the squared counts."""
+        values = check_scores(inclusion, name="inclusion")
+        num = check_total(values)
+        return np.outer(values, values) * ((num - 1) / num) + np.diag(values)

@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from isfed.base.arguments import shown
 from isfed.base.checks import as_numbers
 from isfed.base.compiled import compiled, inlined
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream, below, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
 
+COUNTED = 10_000  # draws, for joint probabilities
 NEIGHBOURS = 16  # looked up in advance; beyond, whoever is left is searched
 
 
@@ -74,6 +76,21 @@ def _fight(inclusion, points, near, state):
     return np.flatnonzero(chances > 0.5)  # rounding is all that can be left of the last one
 
 
+@compiled
+def _count_pairs(inclusion, points, near, draws, state):
+    """How often each pair came together in many draws."""
+    counts = np.zeros((inclusion.size, inclusion.size))
+    for _ in range(draws):
+        units = _fight(inclusion, points, near, state)
+        for i in units:
+            for j in units:
+                counts[i, j] += 1.0
+    return counts
+
+
+_fight_light = Light(_fight, lambda inclusion, *_: 30 * inclusion.size)
+
+
 @dataclass(frozen=True, eq=False)
 class LocalPivotal:
     """The local pivotal method: units that are close in space are seldom drawn together.
@@ -92,6 +109,8 @@ class LocalPivotal:
     points: Any = None
     near: np.ndarray = field(init=False, repr=False)
     fixed_size: ClassVar[bool] = True
+    exact_joint: ClassVar[bool] = False
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, spread over the points given; O(N) for "
         "every draw"
@@ -138,4 +157,15 @@ class LocalPivotal:
         """The units drawn, in order."""
         values, _ = check_inclusion(inclusion)
         self.check(values.size)
-        return _fight(values, self.points, self.near, as_stream(rng).state)
+        return _fight_light(values, self.points, self.near, as_stream(rng).state)
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Approximate joint inclusion probabilities: how often pairs came in 10 000 draws.
+
+        Their standard error is at most 0.005. Many pairs of neighbours never come together.
+        """
+        values, _ = check_inclusion(inclusion)
+        self.check(values.size)
+        joint = _count_pairs(values, self.points, self.near, COUNTED, Stream(0).state) / COUNTED
+        np.fill_diagonal(joint, values)
+        return joint

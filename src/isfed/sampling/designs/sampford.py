@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike
 
 from isfed.base.checks import check_whole
 from isfed.base.compiled import compiled
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream, uniform
 from isfed.sampling.designs.inclusion import check_inclusion
+from isfed.sampling.designs.joints import sampford_joint, with_certain
 
 
 @compiled
@@ -32,6 +34,10 @@ def _draw_sampford(first, others, num, most_tries, state):
         if draw == num:
             return units
     return units[:0]
+
+
+# A draw is tried until it succeeds: how often is not known, and a hundred times is not rare.
+_draw_light = Light(_draw_sampford, lambda first, others, num, *_: 1000 * num)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Sampford:
         if num == certain.size:
             return certain
         chance = values[rest]
-        drawn = _draw_sampford(
+        drawn = _draw_light(
             np.cumsum(chance),
             np.cumsum(chance / (1.0 - chance)),
             num - certain.size,
@@ -79,44 +85,4 @@ class Sampford:
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities (Sampford 1967)."""
         values, num = check_inclusion(inclusion)
-        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
-        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
-        size = num - int(np.count_nonzero(values == 1.0))
-        if rest.size:
-            joint[np.ix_(rest, rest)] = _sampford_joint(values[rest], size)
-        np.fill_diagonal(joint, values)
-        return joint
-
-
-@compiled
-def _sampford_joint(inclusion, num):
-    """P(s) is proportional to the product of the odds in s times (n - sum of inclusion in s)."""
-    count = inclusion.size
-    odds = inclusion / (1.0 - inclusion)
-    products, moments = np.empty(num + 1), np.empty(num + 1)
-    _sums_over_sets(odds, inclusion, -1, -1, num, products, moments)
-    total = num * products[num] - moments[num]
-    joint = np.zeros((count, count))
-    if num < 2:
-        return joint
-    for i in range(count):
-        for j in range(i):
-            _sums_over_sets(odds, inclusion, i, j, num - 2, products, moments)
-            rest = (num - inclusion[i] - inclusion[j]) * products[num - 2] - moments[num - 2]
-            joint[i, j] = joint[j, i] = odds[i] * odds[j] * rest / total
-    return joint
-
-
-@compiled
-def _sums_over_sets(odds, inclusion, i, j, largest, products, moments):
-    """For sets of size 0..largest without i and j: the sum of the product of odds, and of that
-    times the sum of inclusion."""
-    products[: largest + 1] = 0.0
-    moments[: largest + 1] = 0.0
-    products[0] = 1.0
-    for unit in range(odds.size):
-        if unit in (i, j):
-            continue
-        for size in range(largest, 0, -1):
-            moments[size] += odds[unit] * (moments[size - 1] + inclusion[unit] * products[size - 1])
-            products[size] += odds[unit] * products[size - 1]
+        return with_certain(values, num, sampford_joint)

@@ -33,10 +33,16 @@ class Along:
     design: Any
     order: np.ndarray
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
 
     def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:
         """The units drawn."""
         return self.order[self.design.draw(np.asarray(inclusion)[self.order], rng)]
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Those of the design along the order."""
+        places = np.argsort(self.order, kind="stable")
+        return self.design.joint(np.asarray(inclusion)[self.order])[np.ix_(places, places)]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Spread:
     sketch: int = 8
     every: int = 20
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, spread over what their changes look like"
     )

@@ -13,9 +13,12 @@ from numpy.typing import ArrayLike
 
 from isfed.base.arithmetic import weighted_sum
 from isfed.base.compiled import compiled
+from isfed.base.interpreted import Light
 from isfed.base.streams import Stream, as_stream
 from isfed.sampling import score_table as table
+from isfed.sampling.designs.conditional_poisson import rejective_joint
 from isfed.sampling.designs.inclusion import check_inclusion
+from isfed.sampling.designs.joints import with_certain
 
 MOST_ENUMERATED = 8  # 8! = 40320 orders
 
@@ -39,6 +42,9 @@ def _draw_once(weights, num, design, state):
     return units
 
 
+_draw_light = Light(_draw_once, lambda weights, num, *_: 5 * weights.size + 50 * num)
+
+
 @dataclass(frozen=True)
 class Systematic:
     """Systematic sampling in the given order: equally spaced points after one random start.
@@ -49,6 +55,7 @@ class Systematic:
 
     code: ClassVar[int] = table.SYSTEMATIC
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
         "periodic order of the units can cost variance"
@@ -57,7 +64,7 @@ class Systematic:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by integration over the start."""
@@ -71,6 +78,7 @@ class HartleyRao:
 
     code: ClassVar[int] = table.HARTLEY_RAO
     fixed_size: ClassVar[bool] = True
+    exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
     )
@@ -78,15 +86,17 @@ class HartleyRao:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn."""
         values, num = check_inclusion(inclusion)
-        return _draw_once(values, num, self.code, as_stream(rng).state)
+        return _draw_light(values, num, self.code, as_stream(rng).state)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Exact joint inclusion probabilities, by enumeration of the orders (N up to 8)."""
+        """Joint inclusion probabilities: exact for up to 8 units, by enumeration of the orders.
+
+        For more units they are those of `ConditionalPoisson`, which are close: both designs have
+        high entropy. `total_variance` does without them.
+        """
         values, num = check_inclusion(inclusion)
         if values.size > MOST_ENUMERATED:
-            raise ValueError(
-                f"{values.size} units have too many orders to enumerate (at most {MOST_ENUMERATED})"
-            )
+            return with_certain(values, num, rejective_joint)
         total = np.zeros((values.size, values.size))
         for order in permutations(range(values.size)):
             along = np.array(order)
@@ -100,6 +110,7 @@ class Deville:
 
     code: ClassVar[int] = table.DEVILLE
     fixed_size: ClassVar[bool] = True
+    all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, safe for any order of the units, and "
         "spread along that order; O(n log N) from a sum tree"
@@ -108,19 +119,17 @@ class Deville:
     def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
         """The units drawn, in order."""
         values, num = check_inclusion(inclusion)
-        return np.sort(_draw_once(values, num, self.code, as_stream(rng).state))
+        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, from the chain of strata."""
         values, num = check_inclusion(inclusion)
-        joint = np.outer(values, values)  # right for certain units: P(i and j) = P(j)
-        rest = np.flatnonzero((values > 0.0) & (values < 1.0))
-        size = num - int(np.count_nonzero(values == 1.0))
-        if rest.size:
-            pairs = deville_pairs(values[rest], size, np.eye(rest.size), np.outer)
-            joint[np.ix_(rest, rest)] = pairs + pairs.T
-        np.fill_diagonal(joint, values)
-        return joint
+        return with_certain(values, num, _deville_joint)
+
+
+def _deville_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+    pairs = deville_pairs(inclusion, num, np.eye(inclusion.size), np.outer)
+    return pairs + pairs.T
 
 
 def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:

@@ -58,17 +58,19 @@ def total_variance(design: Any, inclusion: ArrayLike, values: np.ndarray) -> np.
         return squares - values.sum(axis=0) ** 2 / num
     # Certain units add nothing to the variance, and the rest is drawn as if they were not there.
     open_units = (chances > 0.0) & (chances < 1.0)
-    chances, values = chances[open_units], values[open_units]
+    whole, chances, values = chances, chances[open_units], values[open_units]
     num -= int(np.count_nonzero(np.asarray(inclusion) == 1.0))
     if chances.size == 0 or num == 0:
         return np.zeros(values.shape[1])
     weighted = values / chances[:, None]
-    variance = _second_moment(design, chances, num, weighted) - values.sum(axis=0) ** 2
+    variance = _second_moment(design, whole, num, weighted) - values.sum(axis=0) ** 2
     return np.maximum(variance, 0.0)  # rounding alone can lead below
 
 
-def _second_moment(design: Any, chances: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:
-    """E of the square of the sum of `weighted` over the units drawn."""
+def _second_moment(design: Any, whole: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:
+    """E of the square of the sum of `weighted` over the units drawn that are not certain."""
+    open_units = np.flatnonzero((whole > 0.0) & (whole < 1.0))
+    chances = whole[open_units]
     if getattr(design, "fixed_size", False) and num == 1:
         return weighted_sum(chances, weighted**2)
     kind = type(design)  # not isinstance: what a subclass draws is not known
@@ -84,15 +86,15 @@ def _second_moment(design: Any, chances: np.ndarray, num: int, weighted: np.ndar
             weighted_sum(chances * (1.0 - chances), weighted**2)
             + weighted_sum(chances, weighted) ** 2
         )
-    if hasattr(design, "joint"):
+    if hasattr(design, "joint") and getattr(design, "exact_joint", True):
         if chances.size > MOST_JOINT:
             raise NoJointError(
                 f"the joint probabilities of {chances.size} units under {kind.__name__} take too "
                 f"long (at most {MOST_JOINT})"
             )
-        joint = design.joint(chances)
+        joint = design.joint(whole)[np.ix_(open_units, open_units)]
         return (weighted * product(joint, weighted)).sum(axis=0)
-    raise NoJointError(f"{kind.__name__} has no joint inclusion probabilities")
+    raise NoJointError(f"{kind.__name__} has no exact joint inclusion probabilities")
 
 
 def _systematic_moment(chances: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:

@@ -1,0 +1,182 @@
+"""The cube method: draws whose estimated totals of known variables are nearly exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isfed.base.arguments import shown
+from isfed.base.checks import as_numbers
+from isfed.base.compiled import compiled
+from isfed.base.interpreted import Light
+from isfed.base.streams import Stream, as_stream
+from isfed.sampling.designs.inclusion import check_inclusion
+from isfed.sampling.designs.joints import balanced_joint, with_certain
+
+ROUNDING = 1e-11  # what is nearer to 0 or to 1 is decided
+
+
+@compiled
+def null_vector(rows, vector):
+    """Fill `vector` with one that is not zero and orthogonal to fewer rows than it has numbers.
+
+    By elimination with complete pivoting; `rows` is overwritten.
+    """
+    count, size = rows.shape
+    pivots = np.full(size, -1)  # the row that eliminates each column
+    for place in range(count):
+        best, row, column = ROUNDING, -1, -1
+        for i in range(place, count):
+            for j in range(size):
+                if pivots[j] < 0 and abs(rows[i, j]) > best:
+                    best, row, column = abs(rows[i, j]), i, j
+        if row < 0:
+            break
+        pivots[column] = place
+        pivot = rows[row, column]
+        for j in range(size):
+            value = rows[row, j]
+            rows[row, j] = rows[place, j]
+            rows[place, j] = value / pivot
+        for i in range(count):
+            factor = rows[i, column]
+            if i != place and factor != 0.0:
+                for j in range(size):
+                    rows[i, j] -= factor * rows[place, j]
+    free = 0
+    while pivots[free] >= 0:
+        free += 1
+    for j in range(size):
+        vector[j] = -rows[pivots[j], free] if pivots[j] >= 0 else 0.0
+    vector[free] = 1.0
+
+
+@compiled
+def move(chances, group, direction, coin):
+    """To one of the two ends of the line through the chances of `group`; the mean stays."""
+    forth, back = np.inf, np.inf
+    ahead, behind = 0, 0  # which unit ends the way
+    for i in range(group.size):
+        slope, chance = direction[i], chances[group[i]]
+        if slope == 0.0:
+            continue
+        rise, fall = (1.0 - chance) / abs(slope), chance / abs(slope)
+        on, off = (rise, fall) if slope > 0.0 else (fall, rise)
+        if on < forth:
+            forth, ahead = on, i
+        if off < back:
+            back, behind = off, i
+    onward = coin * (forth + back) < back
+    length, first = (forth, ahead) if onward else (-back, behind)
+    for i in range(group.size):
+        chance = chances[group[i]] + length * direction[i]
+        if i == first:
+            chance = 1.0 if (direction[i] > 0.0) == onward else 0.0
+        if chance < ROUNDING:
+            chance = 0.0
+        chances[group[i]] = 1.0 if chance > 1.0 - ROUNDING else chance
+
+
+@compiled
+def _fly(rows, chances, coins):
+    """Decide one unit after the other; `chances` become 0 or 1, but for rounding.
+
+    rows: (p, N) the variables over inclusion. A step moves at most p + 1 units; with fewer left
+    only the first variables are kept.
+    """
+    most = rows.shape[0] + 1
+    group = np.empty(most, np.int64)
+    size, fresh = 0, 0
+    for coin in coins:
+        while size < most and fresh < chances.size:
+            group[size] = fresh
+            size += 1
+            fresh += 1
+        if size < 2:
+            break
+        kept = np.empty((size - 1, size))
+        for i in range(size - 1):
+            for j in range(size):
+                kept[i, j] = rows[i, group[j]]
+        direction = np.empty(size)
+        null_vector(kept, direction)
+        move(chances, group[:size], direction, coin)
+        left = 0
+        for i in range(size):
+            if 0.0 < chances[group[i]] < 1.0:
+                group[left] = group[i]
+                left += 1
+        size = left
+
+
+_fly_light = Light(_fly, lambda rows, chances, coins: 8 * rows.size * len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Cube:
+    """The cube method of Deville and Tillé (2004): balanced on variables known for every unit.
+
+    The inclusion probabilities move along directions that change no estimated total of the
+    variables until one of them is 0 or 1, and so on. When the last units leave no such direction,
+    the last variable is given up. The number of units is always kept.
+
+    balanced: (N, p) the variables, the most important first; one row for each unit.
+
+    >>> design = Cube(np.arange(8.0))
+    >>> int(design.draw([0.5] * 8, rng=0).sum()) in range(12, 17)  # the mean total is 14
+    True
+    """
+
+    balanced: Any
+    fixed_size: ClassVar[bool] = True
+    exact_joint: ClassVar[bool] = False
+    guarantee: ClassVar[str] = (
+        "exact inclusion probabilities, n distinct units, totals of the given variables nearly "
+        "exact; joint inclusion probabilities approximate; O(N p^3) for every draw"
+    )
+
+    def __post_init__(self) -> None:
+        given = np.array(as_numbers(self.balanced, name="balanced"), np.float64)
+        given = given[:, None] if given.ndim == 1 else given
+        if given.ndim != 2 or given.size == 0 or not np.isfinite(given).all():
+            raise ValueError(
+                "balanced must be finite numbers, one row for each unit and as many numbers in "
+                f"each, got {shown(self.balanced)}"
+            )
+        object.__setattr__(self, "balanced", given)
+
+    def variables(self, inclusion: np.ndarray) -> np.ndarray:
+        """(N, p + 1) the number of units, then the variables."""
+        if len(self.balanced) != inclusion.size:
+            raise ValueError(
+                f"Cube knows {len(self.balanced)} units, but is to draw from {inclusion.size}"
+            )
+        return np.column_stack([inclusion, self.balanced])
+
+    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+        """The units drawn, in order."""
+        values, _ = check_inclusion(inclusion)
+        variables = self.variables(values)
+        stream = as_stream(rng)
+        waiting = np.argsort(stream.uniforms(values.size), kind="stable")
+        waiting = waiting[(values[waiting] > 0.0) & (values[waiting] < 1.0)]
+        rows = variables[waiting] / values[waiting, None]
+        scale = np.abs(rows).max(axis=0, initial=0.0)
+        rows = np.ascontiguousarray((rows / np.where(scale > 0.0, scale, 1.0)).T)
+        chances = values[waiting]
+        _fly_light(rows, chances, stream.uniforms(waiting.size))
+        values[waiting] = chances
+        return np.flatnonzero(values > 0.5)  # rounding is all that can be left of the last one
+
+    def joint(self, inclusion: ArrayLike) -> np.ndarray:
+        """Approximate joint inclusion probabilities, those of Deville and Tillé (2005).
+
+        They suppose that the draw is as random as its balance allows, and ignore the last units,
+        for which variables are given up.
+        """
+        values, num = check_inclusion(inclusion)
+        variables = self.variables(values)[(values > 0.0) & (values < 1.0)]
+        return with_certain(values, num, lambda open_, _: balanced_joint(open_, variables))
