@@ -18,7 +18,7 @@ import numpy as np
 from variance_problems import PRESETS
 from variance_study import Cell, errors
 
-from isfed.algorithms import corrected
+from isfed.algorithms import control_variates
 from isfed.federation.correction import (
     AGREEMENT,
     FORGET,
@@ -97,15 +97,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     seeds = range(parser.parse_args().seeds)
-    plain = corrected.absorb
+    plain = control_variates.absorb
     for cell, step in CELLS:
         found = {"common": shown(cell, errors(cell, "drift, importance", step, seeds))}
         for shrink in SHRINKS:
             alone: list[float] = []
             for seed in seeds:
-                corrected.absorb = OwnGains(shrink).absorb
+                control_variates.absorb = OwnGains(shrink).absorb
                 alone += errors(cell, "drift, importance", step, (seed,), "agents")
-            corrected.absorb = plain
+            control_variates.absorb = plain
             found[f"own, shrunk by {shrink:g}"] = shown(cell, alone)
         print(f"{cell.problem}, L={cell.active}: {found}", flush=True)
 

@@ -166,9 +166,9 @@ def test_a_spread_reports_the_probabilities_that_its_rounds_use(choices, share):
     method = algorithm.federated
     for i in range(8, 11):  # the order is renewed after the round 11
         before = state.sampler.nodes.copy()
-        state, info = method.step(state, agents, i)
+        state, info = cast(Any, method).step(state, agents, i)
         agent, prob = int(info.cohort.agents[0]), float(info.cohort.prob[0])
-        row = method.telemetry(method.facts(agents), info)
+        row: Any = method.telemetry(method.facts(agents), info)
         assert row[AGENTS_FLOOR] == float(prob <= 2.0 * share / 5)
         table = Table.over(before, 5, Memory(floor=share), Deville())
         assert prob == pytest.approx(table.probabilities()[agent], rel=1e-12)

@@ -1,6 +1,7 @@
 """Samplers and estimators that several methods share, put together in ways of one's own."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def agents_of(method, problem=None):
     return ObjectAgents(problem, method.rules(problem.num_agents), seed=1, repetition=0)
 
 
-def made(sampler, estimator, how="uniform"):
+def made(sampler, estimator, how: Any = "uniform"):
     local = LocalSteps(STEP, 1, full_batch=True)
     return Federated(sampler, local, estimator, client_weights=how)
 

@@ -1,6 +1,7 @@
 """Passes: how often agents are heard, that a round is unbiased, and that a whole pass is exact."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from isfed.simulate.run import make_run
 SIZES = (3, 5, 4, 6, 3, 4)
 
 
-def make(policy=None, *, num_active=2, how="uniform", step_size=0.05):
+def make(policy=None, *, num_active=2, how: Any = "uniform", step_size=0.05):
     sampler = Passes(num_active, policy or Uniform())
     local = LocalSteps(step_size, divide_by_steps=True, full_batch=True)
     return Federated(sampler, local, HorvitzThompson(), client_weights=how)

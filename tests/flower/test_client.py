@@ -22,7 +22,7 @@ PROBLEM = PAPER.replace(num_agents=2).make(seed=1)
 RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)
 
 
-def ask(tmp_path, *, round_index=0, job="job", handler=None, chance=0.5, **fields):
+def ask(tmp_path, *, round_index=0, job="job", handler=None, chance: float | None = 0.5, **fields):
     """One train message to agent 0, and its reply."""
     order = wire.pack_order(
         wire.Order(job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))

@@ -122,7 +122,7 @@ def test_choices_are_what_the_tables_of_a_federation_hold(policy):
     algorithm = ISFedAvg(step_size=0.1, num_active=2, agents=policy, examples=policy)
     made = Federation(problem, algorithm, seed=0, repetition=0, initial=np.zeros(2))
     chosen = choices_at(problem, algorithm)
-    np.testing.assert_allclose(chosen.agents, made.cloud.table.inclusion(2), rtol=1e-12)
+    np.testing.assert_allclose(chosen.agents, made.table.inclusion(2), rtol=1e-12)
     for k, agent in enumerate(made.agents):
         inclusion = agent.table.inclusion(agent.batch_size)
         np.testing.assert_allclose(chosen.of_agent(problem, k), inclusion, rtol=1e-12)

@@ -78,8 +78,8 @@ class HorvitzThompson:
         if self.on == "change":
             return work
         scale = None if facts.weight is None else facts.weight[cohort.agents]
-        step_size, divide, _, _, *rest = work
-        return Work(step_size, divide, cohort.prob, scale, *rest)
+        rest: Any = work[4:]  # twice as fast as `_replace`
+        return Work(work.step_size, work.divide, cohort.prob, scale, *rest)
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) c_k / p_k in units of 1: what every agent stands for."""

@@ -168,9 +168,10 @@ class FOLB(Composed, Sampled):
 
     def parts(self) -> Federated:
         """Draw, work, and count the changes by how their gradients agree."""
-        local, given = self.local(prox=self.prox), {"client_weights": self.client_weights}
+        local, how = self.local(prox=self.prox), self.client_weights
         if self.variant == "near-optimal":
-            return Federated(NearOptimal(self.num_active), local, SignedMean(), **given)
+            return Federated(NearOptimal(self.num_active), local, SignedMean(), client_weights=how)
         sampler = (TwoSets if self.variant == "two-sets" else UniformCohort)(self.num_active)
         made = WithPenalty if self.penalty > 0.0 else Federated
-        return made(sampler, local, ByAgreement(self.absolute, self.penalty), **given)
+        estimator = ByAgreement(self.absolute, self.penalty)
+        return made(sampler, local, estimator, client_weights=how)

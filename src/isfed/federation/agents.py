@@ -158,7 +158,7 @@ class Agents(Protocol):
         ...
 
 
-def num_trained(agents: Agents) -> int:
+def num_trained(agents: Any) -> int:
     """How many of the first entries of the model are trained; the others are a module's buffers."""
     return getattr(agents, "num_trained", agents.num_params)
 
@@ -171,6 +171,9 @@ def trained_part(agents: Agents, changes: np.ndarray) -> np.ndarray:
 
 class AddressedAgents:
     """What all agents in this process share: keys, and the book-keeping of what crosses."""
+
+    work: Any  # these two are the business of each kind of agents
+    gradients: Any
 
     def __init__(self, problem: Problem, *, seed: int, repetition: int) -> None:
         self.problem = problem

@@ -314,7 +314,7 @@ def _joint(design: Any, inclusion: np.ndarray, kind: str) -> np.ndarray:
 def _check_kind(kind: str, design: Any, *, repeats: bool, fixed: bool) -> None:
     """Refuse an estimate of the variance that does not suit the design."""
     known = (*BY_PAIRS, *BY_UNITS, *OTHERS)
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise ValueError(f"variance={shown(kind)} must be one of {', '.join(known)}, or None")
     name = type(design).__name__
     if repeats != (kind == "hansen-hurwitz"):

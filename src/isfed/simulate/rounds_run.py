@@ -11,7 +11,7 @@ from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state, obje
 from isfed.algorithms.federated import composition_of
 from isfed.base.files import check_like
 from isfed.base.streams import Purpose
-from isfed.federation.agents import NO_SHIFT, Agents
+from isfed.federation.agents import NO_SHIFT
 from isfed.federation.clock import Clock
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
@@ -29,7 +29,7 @@ class RoundsRun:
         self,
         problem: Problem,
         algorithm: Any,
-        make_agents: Callable[..., Agents],
+        make_agents: Callable[..., Any],
         *,
         repetitions: int | range,
         seed: int,
@@ -80,12 +80,12 @@ class RoundsRun:
     def compile(self) -> None:
         """Nothing to do: what is compiled is small."""
 
-    def _distance(self, state: Any, agents: Agents) -> float:
+    def _distance(self, state: Any, agents: Any) -> float:
         """|w_i - w^o|^2, eq. (56), where w^o is the minimiser of the method's objective."""
         shift = agents.shift if self._response.size else NO_SHIFT
         return distance_from(self._optimum, self._response, self.algorithm.model(state), shift)
 
-    def _round(self, state: Any, agents: Agents, round_index: int) -> tuple[Any, Any]:
+    def _round(self, state: Any, agents: Any, round_index: int) -> tuple[Any, Any]:
         """One round, after the true model has taken its random step; the state and telemetry."""
         if self._drift > 0.0:
             move = agents.stream(Purpose.DRIFT, round_index).normals(agents.shift.size)
