@@ -4,8 +4,11 @@
 
 Populations are skewed: sizes are lognormal, and inclusion is proportional to size. Values are
 proportional to size but for noise ("proportional"), or have a part that is not ("additive"), which
-small units then carry with large weights. Per cell: how often the interval of the Horvitz-Thompson total held the truth,
-and in brackets the mean estimated variance over the true one (that of the samples).
+small units then carry with large weights.
+
+Per cell: how often the interval of the Horvitz-Thompson total held the truth, and in brackets the
+mean estimated variance over that of the samples. A variance that is estimated as negative gives no
+interval: it counts as a miss, and is left out of the mean.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +56,7 @@ def made(count: int, num: int, *, additive: float) -> tuple[np.ndarray, np.ndarr
     return inclusion_probabilities(sizes, num), values, known
 
 
-def designs(inclusion: np.ndarray, known: np.ndarray) -> list[tuple[str, object, np.ndarray]]:
+def designs(inclusion: np.ndarray, known: np.ndarray) -> list[tuple[str, Any, np.ndarray]]:
     """The name of each design, itself, and its inclusion probabilities."""
     count, num = inclusion.size, round(inclusion.sum())
     plain = [

@@ -142,7 +142,7 @@ def test_approximations_as_they_are_printed():
     hajek = [(1 - q) * n / (n - 1) for q in p]
     centre = sum(c * v / q for c, v, q in zip(hajek, y, p, strict=True)) / sum(hajek)
     spread = sum(c * (v / q - centre) ** 2 for c, v, q in zip(hajek, y, p, strict=True))
-    expected = {"hajek": spread}
+    expected: dict[str, float] = {"hajek": spread}
     share = [(1 - q) / sum(1 - r for r in p) for q in p]
     spread = sum((1 - q) * (v / q - centre) ** 2 for v, q in zip(y, p, strict=True))
     expected["deville"] = spread / (1 - sum(a * a for a in share))

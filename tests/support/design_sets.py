@@ -11,9 +11,9 @@ from isfed.sampling.designs import Brewer, ConditionalPoisson, Tille, inclusion_
 from isfed.sampling.designs.outcomes import outcomes
 
 
-def sets_of(design: Any, inclusion: np.ndarray) -> dict[tuple[int, ...], float]:
+def sets_of(design: Any, inclusion: np.ndarray) -> dict[tuple[int, ...], Any]:
     """For inclusion probabilities between 0 and 1, of which there are few."""
-    literal = {ConditionalPoisson: _rejective, Brewer: _brewer, Tille: _tille}
+    literal: dict[type, Any] = {ConditionalPoisson: _rejective, Brewer: _brewer, Tille: _tille}
     if type(design) in literal:
         return literal[type(design)](inclusion)
     return dict(outcomes(design, inclusion))

@@ -45,7 +45,7 @@ def _spectrum(chance: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray]:
 def conditional_joint(chance: np.ndarray, num: int) -> np.ndarray:
     """P(i and j drawn) for independent units, given that `num` are drawn (off the diagonal)."""
     factors, weights = _spectrum(chance, num)
-    return ((factors * weights) @ factors.T).real / weights.sum().real
+    return np.real((factors * weights) @ factors.T) / np.real(weights.sum())
 
 
 def sampford_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
