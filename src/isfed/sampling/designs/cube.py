@@ -175,7 +175,7 @@ class Cube:
         """Approximate joint inclusion probabilities, those of Deville and Tillé (2005).
 
         They suppose that the draw is as random as its balance allows, and ignore the last units,
-        for which variables are given up.
+        for which variables are given up. Where the approximation is negative it is set to 0.
         """
         values, num = check_inclusion(inclusion)
         variables = self.variables(values)[(values > 0.0) & (values < 1.0)]
