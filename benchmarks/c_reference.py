@@ -13,7 +13,7 @@ import problems
 from measure import Case, Report, by_turns
 
 from isfed import Deville, ISFedAvg, Logistic, Memory, Problem, Score, Systematic
-from isfed.base.streams import Purpose, stream_key
+from isfed.base.random_streams import Purpose, stream_key
 from isfed.sampling.policies import Refresh
 from isfed.simulate.kernel_run import KernelRun
 

@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from isfed.experiments import Workers, make_experiment
-from isfed.experiments.cells import Shelf, cells_of
-from isfed.experiments.workers import Crew
-from isfed.simulate.run import simulate
+from isfed.simulate.simulate_call import simulate
+from isfed.studies import Workers, make_experiment
+from isfed.studies.executors import Crew
+from isfed.studies.work_cells import Shelf, cells_of
 
 
 def experiment(rounds: int, repetitions: int):

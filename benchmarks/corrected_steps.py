@@ -34,7 +34,7 @@ from isfed import (
     Uniform,
     simulate,
 )
-from isfed.theory.stability import memory_limit, stable_step_size
+from isfed.theory.stable_step_size import memory_limit, stable_step_size
 
 REPETITIONS, SMALL, HALVINGS = 8, 1 / 32, 5
 SHARES = (0.5, 1.0, 2.0, 4.0, 8.0)

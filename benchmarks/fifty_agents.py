@@ -60,12 +60,12 @@ def study(
     from local_grid import LocalGrid
 
     from isfed import ISFedAvg, Uniform
-    from isfed.federation.absences import Absences
+    from isfed.federation.response_rates import Absences
     from isfed.federation.safety import Safety
-    from isfed.flower import Strategy, agent_turn, exchange
+    from isfed.flower import Strategy, agent_turn, message_exchange
 
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as a SuperLink would
-    exchange.POLL_SECONDS = POLL
+    message_exchange.POLL_SECONDS = POLL
     rng = np.random.default_rng(0)
     # With `uneven`, half of the agents cause three quarters of the absences and delays.
     share = np.where(np.arange(agents) % 2, 1.5, 0.5) if uneven else np.ones(agents)

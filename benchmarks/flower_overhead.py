@@ -24,10 +24,10 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from isfed import ISFedAvg
-from isfed.flower import Strategy, demo_app, wire
+from isfed.flower import Strategy, demo_app, wire_format
 from isfed.flower.demo import Watch, in_process, terminable
-from isfed.flower.exchange import exchange
-from isfed.flower.processes import LocalFederation
+from isfed.flower.local_processes import LocalFederation
+from isfed.flower.message_exchange import exchange
 
 LIMIT = 120.0
 WAYS = ("FedAvg", "ours, Flower's exchange", "ours")
@@ -37,7 +37,7 @@ client, server = ClientApp(), ServerApp()
 @client.train()
 def train(message, context):
     """A turn of ISFedAvg if there is an order, else the same steps without weights."""
-    if wire.ORDER in message.content:
+    if wire_format.ORDER in message.content:
         return demo_app.train(message, context)
     agent = int(context.node_config["partition-id"])
     problem = demo_app.demo_problem(3, 0)

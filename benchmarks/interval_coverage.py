@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling import (
     Brewer,
     Clustered,

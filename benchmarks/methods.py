@@ -17,16 +17,16 @@ from measure import Report, by_turns
 from plain_numpy import NumpyRun
 
 from isfed import Problem
-from isfed.algorithms import mocha
-from isfed.experiments.sources import RegressionSource
-from isfed.experiments.systems import FAMILIES, Part, methods_of
-from isfed.federation import arrays, compiled_agents
-from isfed.simulate.run import make_run
+from isfed.federation import compiled_agents, problem_arrays
+from isfed.methods import mocha
+from isfed.simulate.simulate_call import make_run
+from isfed.studies.problem_sources import RegressionSource
+from isfed.studies.systems_study import FAMILIES, Part, methods_of
 
 WARM_UP = 20
 MOST = 100.0  # microseconds of a round in which some are heard
 MOST_RATIO = 3.0  # of a round in which everybody works, over its compiled work
-COMPILED = ((compiled_agents, "_work"), (compiled_agents, "_gradients"), (arrays, "risks"),
+COMPILED = ((compiled_agents, "_work"), (compiled_agents, "_gradients"), (problem_arrays, "risks"),
             (mocha, "dual_round"))  # fmt: skip
 EVERYBODY = (
     *FAMILIES["everybody works"], "synchronous SGD", "decentralised SGD, ring", "elastic averaging",

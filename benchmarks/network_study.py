@@ -14,15 +14,15 @@ from functools import cache
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, FedAvg, ISFedAvg, Problem
-from isfed.algorithms.job import Job
-from isfed.algorithms.over_network import over_network
-from isfed.federation.absences import Absences
 from isfed.federation.agent import Rules
 from isfed.federation.guarded import Guarded
 from isfed.federation.messages import Cohort, Updates, Work
 from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety
-from isfed.federation.trust import ScoreRange, revealed_score
+from isfed.federation.score_bounds import ScoreRange, revealed_score
+from isfed.methods.network_job import Job
+from isfed.methods.over_network import over_network
 from isfed.simulate.kernel_run import num_cores
 
 SCORES = ScoreRange(1e-3, 1e3)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from isfed import FedAvg, simulate
-from isfed.experiments.networks import SETTINGS
-from isfed.report.tables import percent
+from isfed.report.terminal_tables import percent
+from isfed.studies.networks_study import SETTINGS
 from isfed.torch import diagnose
 
 KEPT = Path(__file__).parent / "networks.json"

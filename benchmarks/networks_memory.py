@@ -22,9 +22,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from isfed import FedAvg, importance, simulate
-from isfed.experiments.networks import SETTINGS
 from isfed.sampling.designs import HartleyRao
-from isfed.simulate.history import DivergenceError
+from isfed.simulate.run_history import DivergenceError
+from isfed.studies.networks_study import SETTINGS
 
 CORRECTIONS: tuple[Literal["difference", "drift"], ...] = ("difference", "drift")
 

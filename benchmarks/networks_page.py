@@ -20,17 +20,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from isfed.base.files import read_json, write_whole
-from isfed.experiments import StoreError, load_results
-from isfed.experiments.networks import SETTINGS
-from isfed.experiments.results import Measurements, Results
-from isfed.report.networks import (
+from isfed.base.atomic_files import read_json, write_whole
+from isfed.report.networks_report import (
     accuracy_curves,
     draw_accuracy,
     percent,
     rounds_to_fedavg,
     verdict_lines,
 )
+from isfed.studies import StoreError, load_results
+from isfed.studies.networks_study import SETTINGS
+from isfed.studies.results_reader import Measurements, Results
 
 HERE = Path(__file__).parent
 KEPT = HERE / "networks.json"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from isfed import FederatedData, Problem, Softmax
-from isfed.experiments.networks import SETTINGS
+from isfed.studies.networks_study import SETTINGS
 
 RIDGES = (1e-3, 1e-4, 1e-5)
 

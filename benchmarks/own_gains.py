@@ -18,8 +18,7 @@ import numpy as np
 from variance_problems import PRESETS
 from variance_study import Cell, errors
 
-from isfed.algorithms import control_variates
-from isfed.federation.correction import (
+from isfed.federation.variate_updates import (
     AGREEMENT,
     FORGET,
     LENGTH,
@@ -28,6 +27,7 @@ from isfed.federation.correction import (
     pooled_gain,
     step_and_move,
 )
+from isfed.methods import control_variates
 
 OWN_FORGET = 0.1
 SHRINKS = (0.0, 3.0, 30.0)
@@ -70,7 +70,7 @@ class OwnGains:
     def absorb(
         self, rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
     ) -> None:
-        """As `isfed.federation.correction.absorb`."""
+        """As `isfed.federation.variate_updates.absorb`."""
         if self.book is None or not reference.book.any():
             self._begin(reference)
         scores, share = reports

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, Clock, FedCS, ISFedAvg, Memory, Problem, Uniform
-from isfed.simulate.run import make_run
+from isfed.simulate.simulate_call import make_run
 
 CLOCK = Clock(rate=(1.0, 100.0), latency=0.0)
 ACTIVE, CHUNK, PAID, PASSED = 6, 5, 4000.0, 2000.0

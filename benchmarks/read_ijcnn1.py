@@ -10,9 +10,9 @@ import time
 
 from sklearn.datasets import load_svmlight_file
 
-from isfed.datasets import named as datasets
+from isfed.datasets import named_datasets as datasets
 from isfed.datasets import partition
-from isfed.datasets.files import content_of
+from isfed.datasets.dataset_files import content_of
 
 REPEATS = 7
 LIMIT = 2.0

@@ -9,7 +9,7 @@ import problems
 from measure import Report, by_turns
 from plain_numpy import NumpyRun
 
-from isfed.simulate.run import Engine, make_run
+from isfed.simulate.simulate_call import Engine, make_run
 
 CHECKED_ROUNDS = 200
 ENGINES: tuple[Engine, ...] = ("kernel", "agents", "objects")

@@ -12,8 +12,8 @@ import argparse
 from dataclasses import replace
 
 from isfed import simulate
-from isfed.experiments.classification import Ijcnn1Source, paper_classification
-from isfed.simulate.history import stderr_of_mean
+from isfed.simulate.run_history import stderr_of_mean
+from isfed.studies.classification_study import Ijcnn1Source, paper_classification
 
 
 def main() -> None:

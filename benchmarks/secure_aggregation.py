@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from isfed import PAPER, Agent, ISFedAvg, Uniform
-from isfed.algorithms.in_process import Federation
-from isfed.base.streams import Purpose, stream_key
+from isfed.base.random_streams import Purpose, stream_key
 from isfed.federation.cloud import Cloud
+from isfed.methods.object_federation import Federation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 

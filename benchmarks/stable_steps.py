@@ -28,8 +28,8 @@ from isfed import (
     simulate,
 )
 from isfed.theory import predict
-from isfed.theory.choices import choices_at
-from isfed.theory.stability import StableSteps
+from isfed.theory.probabilities import choices_at
+from isfed.theory.stable_step_size import StableSteps
 
 SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)
 WAYS: dict[str, tuple[Policy, Policy]] = {

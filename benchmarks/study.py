@@ -22,7 +22,7 @@ from isfed import (
     Score,
     simulate,
 )
-from isfed.simulate.history import Steady
+from isfed.simulate.run_history import Steady
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -11,8 +11,15 @@ import numpy as np
 from PIL import Image
 
 from isfed import load_results
-from isfed.experiments.results import AlgorithmResult, Results
-from isfed.report.systems import AXES, HEADINGS, STILL_MOVING, curve, figure_name, systems_rows
+from isfed.report.systems_report import (
+    AXES,
+    HEADINGS,
+    STILL_MOVING,
+    curve,
+    figure_name,
+    systems_rows,
+)
+from isfed.studies.results_reader import AlgorithmResult, Results
 
 SOURCE = Path(__file__).with_suffix(".md")
 DOCS = Path(__file__).parents[1] / "docs"

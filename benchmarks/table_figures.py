@@ -23,10 +23,10 @@ from stable_steps import PROBLEMS, make
 
 from isfed import FederatedData, ISFedAvg, Memory, Policy, Problem, Softmax, Uniform, simulate
 from isfed.datasets import standardise
-from isfed.datasets.named import mnist_by_writer
+from isfed.datasets.named_datasets import mnist_by_writer
 from isfed.theory import diagnose
-from isfed.theory.choices import choices_at
-from isfed.theory.stability import StableSteps
+from isfed.theory.probabilities import choices_at
+from isfed.theory.stable_step_size import StableSteps
 
 SMALL = 0.02  # of the largest stable step size
 

@@ -37,11 +37,11 @@ from isfed import (
     inclusion_probabilities,
     step_limits,
 )
-from isfed.experiments.named import NAMED
-from isfed.simulate.driver import chunks
 from isfed.simulate.kernel_run import KernelRun
+from isfed.simulate.run_driver import chunks
+from isfed.studies.named_problems import NAMED
 from isfed.theory import Constants, Rule, diagnose, gradient_variance, predict
-from isfed.theory.choices import Choices, choices_at, gradients_of_agents
+from isfed.theory.probabilities import Choices, choices_at, gradients_of_agents
 
 RESULTS = Path(__file__).parent / "results" / "theory.json"
 POLICIES = {

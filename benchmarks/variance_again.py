@@ -21,7 +21,7 @@ from variance_page import as_text, heading, result, verdict
 from variance_problems import PRESETS, largest_step
 from variance_study import Cell, cells, errors, tune
 
-from isfed.base.files import read_json, write_json
+from isfed.base.atomic_files import read_json, write_json
 
 RESULTS = Path(__file__).parent / "results" / "variance-again"
 FIRST_SEED = 20  # the study has 0 to 9

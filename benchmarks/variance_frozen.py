@@ -30,12 +30,12 @@ from isfed import (
     Spread,
     Uniform,
 )
-from isfed.base.streams import Stream
-from isfed.datasets.named import mnist_by_writer
+from isfed.base.random_streams import Stream
+from isfed.datasets.named_datasets import mnist_by_writer
 from isfed.sampling.designs import inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
 from isfed.sampling.designs.variance import total_variance
-from isfed.simulate.run import make_run
+from isfed.simulate.simulate_call import make_run
 
 ACTIVE, EVERY, SKETCH, FLOOR, DRAWS = 10, 50, 8, 0.1, 4000
 CURVE = 2  # numbers of a sketch that the curve goes through

@@ -18,7 +18,7 @@ import variance_problems
 from variance_problems import PRESETS, largest_step
 from variance_study import METHODS, Cell, cells, path_of
 
-from isfed.base.files import read_json, write_whole
+from isfed.base.atomic_files import read_json, write_whole
 
 KEPT = Path(__file__).parent / "variance.json"
 DIGITS = 6

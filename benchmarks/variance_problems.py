@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, FederatedData, Logistic, Problem, Softmax, Synthetic
-from isfed.datasets.named import ijcnn1, mnist_by_writer
+from isfed.datasets.named_datasets import ijcnn1, mnist_by_writer
 from isfed.datasets.partition import dirichlet, one_class
 
 AGENTS, ROWS, RIDGE = 100, 20_000, 1e-3

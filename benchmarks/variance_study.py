@@ -43,8 +43,8 @@ from isfed import (
     Spread,
     Uniform,
 )
-from isfed.base.files import write_json
-from isfed.simulate.run import Engine, make_run
+from isfed.base.atomic_files import write_json
+from isfed.simulate.simulate_call import Engine, make_run
 
 RESULTS = Path(__file__).parent / "results" / "variance"
 TUNING_SEEDS, FIRST_SEED = (1000, 1001, 1002, 1003), 0

@@ -26,10 +26,10 @@ from isfed import (
     SumTree,
     Uniform,
 )
-from isfed.datasets.reading import Reading
+from isfed.datasets.read_options import Reading
 from isfed.federation.agent import Rules
 from isfed.flower import Absences, Privacy, Safety, ScoreRange
-from isfed.simulate.history import History
+from isfed.simulate.run_history import History
 
 NUMBERS = {"step_size": "positive", "num_active": "whole", "local_steps": "whole?"}
 METHOD = {"step_size": "positive", "full_batch": "flag", "client_weights": "word"}

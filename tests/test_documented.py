@@ -17,7 +17,7 @@ import isfed
 
 ENTRY = re.compile(r"^(?: {4})?(\*{0,2}\w+(?:, \w+)*): \S", re.M)
 OPTIONAL = {"isfed.torch": "torch", "isfed.flower": "flwr"}
-ROOMS = ("isfed", "isfed.theory", "isfed.datasets", "isfed.experiments", *OPTIONAL)
+ROOMS = ("isfed", "isfed.theory", "isfed.datasets", "isfed.studies", *OPTIONAL)
 
 
 def public(room: str) -> list[str]:

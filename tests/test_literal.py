@@ -27,7 +27,7 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.algorithms.in_process import Federation
+from isfed.methods.object_federation import Federation
 from isfed.sampling.policies import Table
 
 ROUNDS = 12

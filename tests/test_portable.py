@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import isfed
-from isfed.base import files
+from isfed.base import atomic_files
 from isfed.simulate.kernel_run import num_cores
 
 SOURCES = sorted(Path(isfed.__file__).parent.rglob("*.py"))
@@ -53,7 +53,7 @@ def test_text_files_state_their_encoding():
 
 
 # Rooms in which data are made, agents drawn and steps taken.
-DECIDING = ("algorithms", "base", "federation", "flower", "problems", "sampling", "simulate")
+DECIDING = ("methods", "base", "federation", "flower", "problems", "sampling", "simulate")
 ALSO = ("datasets/partition.py",)
 # NumPy's code of these depends on the processor, and so may the last bits.
 FUNCTIONS = re.compile(
@@ -68,19 +68,19 @@ SUMS = re.compile(
 COMPILERS = {"compiled", "called", "inlined", "allocating"}
 # By file, or by file and function; each with the reason why no draw, datum or step hangs on it.
 ALLOWED = {
-    "base/gram.py": "sums for the theory and the optimum, compared to a tolerance",
+    "base/gram_matrix.py": "sums for the theory and the optimum, compared to a tolerance",
     "problems/optimum.py": "w^o, compared to a tolerance",
-    "problems/newton.py": "w^o, compared to a tolerance",
-    "problems/risk.py": "w^o, compared to a tolerance",
+    "problems/newton_solver.py": "w^o, compared to a tolerance",
+    "problems/scaled_risk.py": "w^o, compared to a tolerance",
     "problems/losses.py": "values and derivatives for risks that are shown and for w^o",
     "problems/problem.py:risk": "shown",
-    "simulate/history.py:decibels": "shown",
-    "simulate/history.py:stderr_db": "shown",
-    "algorithms/mocha.py:primal": "shown",
-    "algorithms/mocha.py:dual_value": "shown",
-    "algorithms/mocha.py:_penalty": "shown",
-    "algorithms/cooperative.py:check_mixing": "refuses a matrix, to a tolerance",
-    "algorithms/fedasync.py:weight": "Python's own numbers, whose power is the system's",
+    "simulate/run_history.py:decibels": "shown",
+    "simulate/run_history.py:stderr_db": "shown",
+    "methods/mocha.py:primal": "shown",
+    "methods/mocha.py:dual_value": "shown",
+    "methods/mocha.py:_penalty": "shown",
+    "methods/cooperative_sgd.py:check_mixing": "refuses a matrix, to a tolerance",
+    "methods/fedasync.py:weight": "Python's own numbers, whose power is the system's",
     "sampling/variance_estimators.py": "shown",
     "sampling/designs/joints.py": "joint probabilities, compared to a tolerance: no draw uses them",
     "sampling/designs/outcomes.py": "whole numbers: how many samples there are",
@@ -140,7 +140,9 @@ def test_nothing_that_decides_results_depends_on_the_processor():
             reasons = {name, f"{name}:{function}"} & ALLOWED.keys()
             used |= reasons
             wrong += [] if reasons else [f"{name}:{line} in {function}"]
-    assert wrong == [], "use isfed.base.arithmetic, or say in ALLOWED why it decides nothing"
+    assert wrong == [], (
+        "use isfed.base.portable_arithmetic, or say in ALLOWED why it decides nothing"
+    )
     assert used == ALLOWED.keys()
 
 
@@ -173,14 +175,14 @@ def windows(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "fcntl", None)
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.setattr(files, "WINDOWS", True)
-    monkeypatch.setattr(files, "PATIENCE", (0.0, 0.0))
+    monkeypatch.setattr(atomic_files, "WINDOWS", True)
+    monkeypatch.setattr(atomic_files, "PATIENCE", (0.0, 0.0))
 
 
 def hold_twice(path: Path) -> None:
-    with files.hold(path), pytest.raises(BlockingIOError):
-        files.hold(path)
-    files.hold(path).close()  # free again
+    with atomic_files.hold(path), pytest.raises(BlockingIOError):
+        atomic_files.hold(path)
+    atomic_files.hold(path).close()  # free again
 
 
 def test_a_lock_is_exclusive(tmp_path):
@@ -192,7 +194,7 @@ def test_a_lock_is_exclusive_on_windows(tmp_path, windows):
 
 
 def test_two_runs_do_not_share_a_folder_on_windows(tmp_path, windows):
-    from isfed.experiments.folder import StoreError, locked
+    from isfed.studies.results_folder import StoreError, locked
 
     busy = pytest.raises(StoreError, match="another run is writing")
     with locked(tmp_path), busy, locked(tmp_path):
@@ -215,7 +217,7 @@ def busy(times: int, monkeypatch) -> list[str]:
 
 def test_a_file_that_is_being_read_is_replaced_later_on_windows(tmp_path, monkeypatch, windows):
     tries = busy(2, monkeypatch)
-    files.write_whole(tmp_path / "a", b"new")
+    atomic_files.write_whole(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
     assert len(tries) == 3
 
@@ -226,20 +228,20 @@ def test_a_file_that_stays_busy_is_an_error_and_leaves_nothing_behind(
     (tmp_path / "a").write_bytes(b"old")
     busy(99, monkeypatch)
     with pytest.raises(PermissionError):
-        files.write_whole(tmp_path / "a", b"new")
+        atomic_files.write_whole(tmp_path / "a", b"new")
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
 
 
 def test_elsewhere_a_refusal_is_final(tmp_path, monkeypatch):
     tries = busy(1, monkeypatch)
     with pytest.raises(PermissionError):
-        files.write_whole(tmp_path / "a", b"new")
+        atomic_files.write_whole(tmp_path / "a", b"new")
     assert len(tries) == 1
 
 
 def test_an_agent_keeps_its_files_where_there_are_no_users_and_modes(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from isfed.flower.memory import private_folder
+    from isfed.flower.agent_state import private_folder
 
     monkeypatch.delattr(os, "getuid", raising=False)
     tmp_path.chmod(0o755)

@@ -58,18 +58,18 @@ ORDERS = (
     "import isfed",
     "from isfed import simulate; import isfed",
     "import isfed.simulate",
-    "import isfed.simulate.run; from isfed import simulate",
-    "from isfed import simulate; import isfed.simulate.run",
+    "import isfed.simulate.simulate_call; from isfed import simulate",
+    "from isfed import simulate; import isfed.simulate.simulate_call",
     "from isfed.simulate import simulate; import isfed",
-    "from isfed.simulate.run import simulate; import isfed",
-    "import isfed.simulate.run as run, isfed",
+    "from isfed.simulate.simulate_call import simulate; import isfed",
+    "import isfed.simulate.simulate_call as run, isfed",
 )
 BOTH = """
 isfed, found = names["isfed"], names.get("simulate")
 assert isinstance(isfed.simulate, ModuleType) and callable(isfed.simulate)
-assert isinstance(isfed.simulate.run, ModuleType)
-assert isfed.simulate.simulate is isfed.simulate.run.simulate
-assert found in (None, isfed.simulate, isfed.simulate.run.simulate)
+assert isinstance(isfed.simulate.simulate_call, ModuleType)
+assert isfed.simulate.simulate is isfed.simulate.simulate_call.simulate
+assert found in (None, isfed.simulate, isfed.simulate.simulate_call.simulate)
 try:
     isfed.simulate(None, None, rounds=1, nonsense=2)
 except TypeError as error:
@@ -99,7 +99,7 @@ def test_the_callable_package_runs_and_shows_the_arguments_of_the_function():
     problem = isfed.PAPER.replace(num_agents=4, num_examples=20).make()
     history = simulate(problem, FedAvg(step_size=0.01, num_active=2), rounds=3)
     assert history.msd.shape == (1, 3)
-    assert inspect.signature(simulate) == inspect.signature(isfed.simulate.run.simulate)  # pyright: ignore[reportFunctionMemberAccess]
+    assert inspect.signature(simulate) == inspect.signature(isfed.simulate.simulate_call.simulate)  # pyright: ignore[reportFunctionMemberAccess]
     assert "simulate(problem" in str(inspect.getdoc(isfed.simulate))
 
 
@@ -107,3 +107,31 @@ def test_the_callable_package_can_be_pickled():
     assert pickle.loads(pickle.dumps(isfed.simulate)) is isfed.simulate
     again = pickle.loads(pickle.dumps(partial(isfed.simulate, rounds=3)))
     assert again.func is isfed.simulate
+
+
+def test_modules_are_found_by_their_old_names():
+    code = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import isfed.experiments.registry as old
+    from isfed.algorithms.fedprox import FedProx
+    from isfed.base.streams import Purpose
+import isfed, isfed.studies.name_registry as new
+from isfed.base import random_streams
+print(old is new, FedProx is isfed.FedProx, Purpose is random_streams.Purpose, new.__spec__.name)
+print(*(str(w.message).split(";")[0] for w in caught), sep="|")
+"""
+    found, said = in_a_fresh_process(code).splitlines()
+    assert found == "True True True isfed.studies.name_registry"
+    assert "isfed.experiments.registry is now isfed.studies.name_registry" in said.split("|")
+    assert "isfed.base.streams is now isfed.base.random_streams" in said.split("|")
+
+
+def test_every_new_name_of_a_module_exists():
+    from isfed.old_names import RENAMED
+
+    folder = Path(isfed.__file__).parent
+    for old, new in RENAMED.items():
+        assert folder.joinpath(*new.split(".")).with_suffix(".py").exists(), new
+        assert not folder.joinpath(*old.split(".")).with_suffix(".py").exists(), old

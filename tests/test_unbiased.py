@@ -28,10 +28,10 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.algorithms.estimators import HorvitzThompson
-from isfed.algorithms.federated import Evidence
-from isfed.algorithms.in_process import Federation
 from isfed.federation.messages import EVERY, Updates
+from isfed.methods.estimators import HorvitzThompson
+from isfed.methods.federated import Evidence
+from isfed.methods.object_federation import Federation
 from isfed.sampling.policies import Refresh, Table
 
 WORD = 2**64 - 1

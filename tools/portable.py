@@ -78,9 +78,9 @@ def hashed(*arrays: Any) -> str:
 
 def methods() -> Iterator[tuple[str, Any]]:
     """Every method of `isfed methods`, and variants that compute otherwise."""
-    from isfed.experiments.keys import arguments
-    from isfed.experiments.registry import METHODS
     from isfed.sampling.designs import Spread
+    from isfed.studies.config_schema import arguments
+    from isfed.studies.name_registry import METHODS
 
     common = {"step_size": 0.01, "num_active": 4}
 
@@ -118,9 +118,9 @@ def hashes() -> dict[str, str]:
     """Of the data, and of what every method does with them on agents that are slow or away."""
     from isfed import simulate
     from isfed.datasets.partition import sizes_in_range
-    from isfed.federation.clock import Clock, Times
-    from isfed.problems.devices import Synthetic
-    from isfed.simulate.history import Costs
+    from isfed.federation.virtual_clock import Clock, Times
+    from isfed.problems.synthetic_devices import Synthetic
+    from isfed.simulate.run_history import Costs
 
     numbers = np.random.default_rng(0).random((20_000, 40)) + 0.5
     found = {ALONE: hashed(np.exp(numbers), numbers @ numbers[0], np.linalg.norm(numbers.ravel()))}

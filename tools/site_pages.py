@@ -57,7 +57,7 @@ def api_page() -> str:
 def where_of(name: str) -> str:
     """The module that defines a public name; constants are where the root looks them up."""
     if name == "simulate":
-        return "isfed.simulate.run.simulate"
+        return "isfed.simulate.simulate_call.simulate"
     found = getattr(isfed, name)
     named = inspect.isclass(found) or inspect.isfunction(found)
     home = getattr(found, "__module__", None) if named else None
@@ -153,8 +153,8 @@ def _kind(parameter: Any) -> str:
 
 def keys_page() -> str:
     """The keys of a TOML file: of the experiment, of every method, policy, design and loss."""
-    from isfed.experiments import registry
-    from isfed.federation.clock import Clock
+    from isfed.federation.virtual_clock import Clock
+    from isfed.studies import name_registry
 
     parts = [
         "# TOML keys",
@@ -167,14 +167,14 @@ def keys_page() -> str:
         "## Policies",
         "`agents` and `examples` of an algorithm: a name, or a table such as "
         '`{policy = "memory", floor = 0.05}`.',
-        _table_of(registry.POLICIES),
+        _table_of(name_registry.POLICIES),
         "## Designs",
         "`agent_design` and `example_design`: a name, or a table such as "
         '`{design = "spread", by = "local-pivotal", every = 10}`. `spread` and `local-pivotal` are '
         "for `agent_design`.",
-        _table_of(registry.DESIGNS),
+        _table_of(name_registry.DESIGNS),
         "## Losses",
-        _table_of(registry.LOSSES),
+        _table_of(name_registry.LOSSES),
         "## Clock",
         "`[clock]`, if virtual seconds are to be counted or agents may fail to answer. "
         + _first_sentence(Clock),
@@ -182,21 +182,24 @@ def keys_page() -> str:
         "## Algorithms",
         "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show.",
     ]
-    for kind in registry.METHODS:
-        parts.append(f"### `{kind}`\n\n{_first_sentence(registry.METHODS[kind])}")
-        parts.append(_keys_of(registry.METHODS[kind], without=registry.NOT_KEYS))
+    for kind in name_registry.METHODS:
+        parts.append(f"### `{kind}`\n\n{_first_sentence(name_registry.METHODS[kind])}")
+        parts.append(_keys_of(name_registry.METHODS[kind], without=name_registry.NOT_KEYS))
     return "\n\n".join(parts) + "\n"
 
 
 def _experiment_keys() -> list[str]:
     """The keys outside every table."""
-    from isfed.experiments import config
-    from isfed.experiments.keys import arguments, expected
+    from isfed.studies import experiment_config
+    from isfed.studies.config_schema import arguments, expected
 
-    documented, known = explanations(config.Experiment), arguments(config.Experiment)
+    documented, known = (
+        explanations(experiment_config.Experiment),
+        arguments(experiment_config.Experiment),
+    )
     rows = [
         f"| `{key}` | {documented[key]} | {expected(known[key].hint)} | `{default}` |"
-        for key, default in config.DEFAULTS.items()
+        for key, default in experiment_config.DEFAULTS.items()
     ]
     return [
         "## The experiment",
@@ -207,23 +210,23 @@ def _experiment_keys() -> list[str]:
 
 def _problem_keys() -> list[str]:
     """The keys of [problem]: of a preset, of every data set with a name, of a table."""
-    from isfed.datasets.reading import Reading
-    from isfed.datasets.tables import Columns
-    from isfed.experiments import sources
-    from isfed.experiments.deals import PARTITIONS
-    from isfed.problems.synthetic import Regression
+    from isfed.datasets.read_options import Reading
+    from isfed.datasets.table_data import Columns
+    from isfed.problems.synthetic_regression import Regression
+    from isfed.studies import problem_sources
+    from isfed.studies.partition_config import PARTITIONS
 
     parts = [
         "## The problem",
         "`[problem]` has one of the keys `preset`, `data` and `file`, which decides what else it "
         "has.",
         "### `preset`",
-        f"One of {', '.join(f'`{name}`' for name in sources.PRESETS)}: a regression that is "
-        "generated. `seed` is that of the data; the other keys replace those of the preset. The "
+        f"One of {', '.join(f'`{name}`' for name in problem_sources.PRESETS)}: a regression that "
+        "is generated. `seed` is that of the data; the other keys replace those of the preset. The "
         "defaults are those of `paper`.",
         _keys_of(Regression, without=("name",)),
     ]
-    for name, kind in sources.DATA.items():
+    for name, kind in problem_sources.DATA.items():
         found: Any = kind
         heading = f'### `data = "{name}"`'
         parts += [heading, _first_sentence(kind), _keys_of(kind, without=found.not_keys)]
@@ -234,7 +237,7 @@ def _problem_keys() -> list[str]:
         _table_of(PARTITIONS),
         "### `file`",
         "A table of your own; [All about tables](../tables.md) explains what is read.",
-        _keys_of(sources.FileSource, without=("columns", "reading")),
+        _keys_of(problem_sources.FileSource, without=("columns", "reading")),
         "Which column is what:",
         _keys_of(Columns),
         "How the file is read, if its name and its content do not tell:",
@@ -245,7 +248,7 @@ def _problem_keys() -> list[str]:
 
 def _keys_of(factory: Any, *, without: tuple[str, ...] = ()) -> str:
     """A table of the keys that make a record."""
-    from isfed.experiments.keys import arguments
+    from isfed.studies.config_schema import arguments
 
     documented = explanations(factory)
     rows = [_key(argument, documented) for argument in arguments(factory, without=without).values()]
@@ -286,19 +289,19 @@ def explanations(factory: Any) -> dict[str, str]:
     return found
 
 
-def _value(argument: Any, registry: Any) -> str:
-    from isfed.experiments.keys import REQUIRED, expected, write_value
+def _value(argument: Any, name_registry: Any) -> str:
+    from isfed.studies.config_schema import REQUIRED, expected, write_value
 
     kinds = expected(argument.hint)
     if argument.default in (REQUIRED, None):
         return kinds
-    write = registry.write if argument.hint == registry.word else write_value
+    write = name_registry.write if argument.hint == name_registry.word else write_value
     return f"{kinds}, default {write(argument.default)}"
 
 
 def _key(argument: Any, documented: Mapping[str, str]) -> str:
-    from isfed.experiments.keys import REQUIRED
-    from isfed.experiments.registry import written
+    from isfed.studies.config_schema import REQUIRED
+    from isfed.studies.name_registry import written
 
     what = documented.get(argument.name, "").replace("|", "\\|")
     if argument.default is REQUIRED:
@@ -313,8 +316,8 @@ def _key(argument: Any, documented: Mapping[str, str]) -> str:
 
 def _expected(hint: Any) -> str:
     """What a key may hold; what has a name in a registry is called by the registry's word."""
-    from isfed.experiments.keys import expected
-    from isfed.experiments.registry import REGISTRIES
+    from isfed.studies.config_schema import expected
+    from isfed.studies.name_registry import REGISTRIES
 
     kinds = [kind for kind in (hint, *get_args(hint)) if not isinstance(kind, list)]
     named = [REGISTRIES[kind].word for kind in kinds if kind in REGISTRIES]

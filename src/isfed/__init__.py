@@ -7,57 +7,56 @@ that a script pays for the parts that it uses and no others.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.algorithms import DynamicFedAvg, FedAvg, ISFedAvg
-    from isfed.algorithms.adaptive_tau import AdaptiveTau
-    from isfed.algorithms.agnostic import AgnosticFL
-    from isfed.algorithms.algorithm import Algorithm, Method, ModelState
-    from isfed.algorithms.around import Scheduled, Served
-    from isfed.algorithms.by_score import ByScore
-    from isfed.algorithms.clustered import ClusteredSampling
-    from isfed.algorithms.control_variates import ControlVariates
-    from isfed.algorithms.cooperative import (
+    from isfed.base.random_streams import Stream
+    from isfed.datasets import Columns, read_table
+    from isfed.federation.agent import Agent, Rules, Upload
+    from isfed.federation.agents import Agents, Local, Turns, Uploads
+    from isfed.federation.cloud import Cloud, Selection
+    from isfed.federation.messages import Cohort, Facts, Updates, Work
+    from isfed.federation.variate_updates import Correction
+    from isfed.federation.virtual_clock import Clock
+    from isfed.methods import DynamicFedAvg, FedAvg, ISFedAvg
+    from isfed.methods.adaptive_tau import AdaptiveTau
+    from isfed.methods.agnostic_fl import AgnosticFL
+    from isfed.methods.by_score import ByScore
+    from isfed.methods.clustered_sampling import ClusteredSampling
+    from isfed.methods.control_variates import ControlVariates
+    from isfed.methods.cooperative_sgd import (
         CooperativeSGD,
         DecentralisedSGD,
         ElasticAveraging,
         FullySynchronousSGD,
         PeriodicAveraging,
     )
-    from isfed.algorithms.estimators import HorvitzThompson, InverseResponse, Mean
-    from isfed.algorithms.fedasync import FedAsync
-    from isfed.algorithms.fedavg_schemes import FedAvgScheme
-    from isfed.algorithms.fedcs import FedCS
-    from isfed.algorithms.federated import Add, Estimator, Evidence, Federated, Sampler, Server
-    from isfed.algorithms.fedprox import FedProx
-    from isfed.algorithms.fedvarp import FedVARP
-    from isfed.algorithms.folb import FOLB
-    from isfed.algorithms.hierfavg import HierFAVG
-    from isfed.algorithms.hybrid_fl import HybridFL
-    from isfed.algorithms.importance import importance
-    from isfed.algorithms.local_gd import LocalGD
-    from isfed.algorithms.local_sgd import KAVG, LocalSGD, StichSGD
-    from isfed.algorithms.local_steps import LocalSteps
-    from isfed.algorithms.mocha import Mocha
-    from isfed.algorithms.momentum import MomentumSGD
-    from isfed.algorithms.passes import Passes
-    from isfed.algorithms.power_of_choice import PowerOfChoice
-    from isfed.algorithms.qffl import QFedAvg, QFedSGD
-    from isfed.algorithms.restarted import RestartedSGD
-    from isfed.algorithms.scaffold import SCAFFOLD
-    from isfed.algorithms.server import Average, LookAhead
-    from isfed.algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi, ServerMomentum
-    from isfed.base.streams import Stream
-    from isfed.datasets import Columns, read_table
-    from isfed.experiments.estimators import FederatedClassifier, FederatedRegressor
-    from isfed.experiments.results import Results, load_results
-    from isfed.federation.agent import Agent, Rules, Upload
-    from isfed.federation.agents import Agents, Local, Turns, Uploads
-    from isfed.federation.clock import Clock
-    from isfed.federation.cloud import Cloud, Selection
-    from isfed.federation.correction import Correction
-    from isfed.federation.messages import Cohort, Facts, Updates, Work
+    from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean
+    from isfed.methods.fedasync import FedAsync
+    from isfed.methods.fedavg_schemes import FedAvgScheme
+    from isfed.methods.fedcs import FedCS
+    from isfed.methods.federated import Add, Estimator, Evidence, Federated, Sampler, Server
+    from isfed.methods.fedprox import FedProx
+    from isfed.methods.fedvarp import FedVARP
+    from isfed.methods.folb import FOLB
+    from isfed.methods.hierfavg import HierFAVG
+    from isfed.methods.hybrid_fl import HybridFL
+    from isfed.methods.importance_defaults import importance
+    from isfed.methods.local_gd import LocalGD
+    from isfed.methods.local_sgd import KAVG, LocalSGD, StichSGD
+    from isfed.methods.local_steps import LocalSteps
+    from isfed.methods.method_protocol import Algorithm, Method, ModelState
+    from isfed.methods.mocha import Mocha
+    from isfed.methods.momentum_sgd import MomentumSGD
+    from isfed.methods.passes import Passes
+    from isfed.methods.power_of_choice import PowerOfChoice
+    from isfed.methods.q_ffl import QFedAvg, QFedSGD
+    from isfed.methods.restarted_sgd import RestartedSGD
+    from isfed.methods.scaffold import SCAFFOLD
+    from isfed.methods.server_optimizers import FedAdagrad, FedAdam, FedYogi, ServerMomentum
+    from isfed.methods.server_wrappers import Average, LookAhead
+    from isfed.methods.wrappers import Scheduled, Served
     from isfed.problems import (
         EQUAL,
         OUTLIERS,
@@ -95,62 +94,64 @@ if TYPE_CHECKING:
     from isfed.sampling.estimation import estimate_mean, estimate_total
     from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Score, Uniform
     from isfed.simulate import DivergenceError, History, Measure, simulate
+    from isfed.studies.results_reader import Results, load_results
+    from isfed.studies.sklearn_estimators import FederatedClassifier, FederatedRegressor
     from isfed.theory import certify, diagnose
-    from isfed.theory.stability import stable_step_size, step_limits
+    from isfed.theory.stable_step_size import stable_step_size, step_limits
 
     __version__: str
 
 # Where the public names live; a test holds this table, the imports above and __all__ together.
 _NAMES = {
-    "algorithms.by_score": ("ByScore",),
-    "algorithms.control_variates": ("ControlVariates",),
-    "algorithms.estimators": ("HorvitzThompson", "InverseResponse", "Mean",),
-    "algorithms.federated": ("Add", "Estimator", "Evidence", "Federated", "Sampler", "Server",),
-    "algorithms.local_steps": ("LocalSteps",),
-    "algorithms.passes": ("Passes",),
+    "methods.by_score": ("ByScore",),
+    "methods.control_variates": ("ControlVariates",),
+    "methods.estimators": ("HorvitzThompson", "InverseResponse", "Mean",),
+    "methods.federated": ("Add", "Estimator", "Evidence", "Federated", "Sampler", "Server",),
+    "methods.local_steps": ("LocalSteps",),
+    "methods.passes": ("Passes",),
     "federation.messages": ("Cohort", "Facts", "Updates", "Work",),
-    "algorithms.algorithm": ("Algorithm", "Method", "ModelState"),
+    "methods.method_protocol": ("Algorithm", "Method", "ModelState"),
     "federation.agents": ("Agents", "Local", "Turns", "Uploads"),
-    "algorithms": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
-    "algorithms.adaptive_tau": ("AdaptiveTau",),
-    "algorithms.agnostic": ("AgnosticFL",),
-    "algorithms.clustered": ("ClusteredSampling",),
-    "algorithms.around": ("Scheduled", "Served"),
-    "algorithms.cooperative": (
+    "methods": ("DynamicFedAvg", "FedAvg", "ISFedAvg"),
+    "methods.adaptive_tau": ("AdaptiveTau",),
+    "methods.agnostic_fl": ("AgnosticFL",),
+    "methods.clustered_sampling": ("ClusteredSampling",),
+    "methods.wrappers": ("Scheduled", "Served"),
+    "methods.cooperative_sgd": (
         "CooperativeSGD", "DecentralisedSGD", "ElasticAveraging", "FullySynchronousSGD",
         "PeriodicAveraging",
     ),
-    "algorithms.fedasync": ("FedAsync",),
-    "algorithms.fedavg_schemes": ("FedAvgScheme",),
-    "algorithms.fedcs": ("FedCS",),
-    "algorithms.fedprox": ("FedProx",),
-    "algorithms.fedvarp": ("FedVARP",),
-    "algorithms.folb": ("FOLB",),
-    "algorithms.hierfavg": ("HierFAVG",),
-    "algorithms.hybrid_fl": ("HybridFL",),
-    "algorithms.importance": ("importance",),
-    "algorithms.local_gd": ("LocalGD",),
-    "algorithms.local_sgd": (
+    "methods.fedasync": ("FedAsync",),
+    "methods.fedavg_schemes": ("FedAvgScheme",),
+    "methods.fedcs": ("FedCS",),
+    "methods.fedprox": ("FedProx",),
+    "methods.fedvarp": ("FedVARP",),
+    "methods.folb": ("FOLB",),
+    "methods.hierfavg": ("HierFAVG",),
+    "methods.hybrid_fl": ("HybridFL",),
+    "methods.importance_defaults": ("importance",),
+    "methods.local_gd": ("LocalGD",),
+    "methods.local_sgd": (
         "KAVG", "LocalSGD", "StichSGD",
     ),
-    "algorithms.mocha": ("Mocha",),
-    "algorithms.momentum": ("MomentumSGD",),
-    "algorithms.power_of_choice": ("PowerOfChoice",),
-    "algorithms.qffl": (
+    "methods.mocha": ("Mocha",),
+    "methods.momentum_sgd": ("MomentumSGD",),
+    "methods.power_of_choice": ("PowerOfChoice",),
+    "methods.q_ffl": (
         "QFedAvg", "QFedSGD",
     ),
-    "algorithms.restarted": ("RestartedSGD",),
-    "algorithms.scaffold": ("SCAFFOLD",),
-    "algorithms.server": ("Average", "LookAhead"),
-    "algorithms.server_optimizers": ("FedAdagrad", "FedAdam", "FedYogi", "ServerMomentum"),
-    "base.streams": ("Stream",),
+    "methods.restarted_sgd": ("RestartedSGD",),
+    "methods.scaffold": ("SCAFFOLD",),
+    "methods.server_wrappers": ("Average", "LookAhead"),
+    "methods.server_optimizers": ("FedAdagrad", "FedAdam", "FedYogi", "ServerMomentum"),
+    "base.random_streams": ("Stream",),
     "datasets": ("Columns", "read_table"),
-    "experiments.estimators": ("FederatedClassifier", "FederatedRegressor"),
-    "experiments.results": ("Results", "load_results"),
+    "studies.sklearn_estimators": ("FederatedClassifier", "FederatedRegressor"),
+    "studies.results_reader": ("Results", "load_results"),
     "federation.agent": ("Agent", "Rules", "Upload"),
-    "federation.clock": ("Clock",),
+    "federation.virtual_clock": ("Clock",),
     "federation.cloud": ("Cloud", "Selection"),
-    "federation.correction": ("Correction",),
+    "federation.variate_updates": ("Correction",),
     "problems": (
         "EQUAL", "OUTLIERS", "PAPER", "FederatedData", "Huber", "LeastSquares", "Logistic", "Loss",
         "NoOptimumError", "Problem", "Regression", "Softmax", "Synthetic",
@@ -164,15 +165,30 @@ _NAMES = {
     "sampling.policies": ("Current", "Memory", "Oracle", "Policy", "Running", "Score", "Uniform"),
     "simulate": ("DivergenceError", "History", "Measure"),
     "theory": ("certify", "diagnose"),
-    "theory.stability": ("stable_step_size", "step_limits"),
+    "theory.stable_step_size": ("stable_step_size", "step_limits"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 # Rooms that can be reached as `isfed.theory` after `import isfed` alone. `simulate` is a function
 # too: the package itself can be called.
 _ROOMS = (
-    "algorithms", "base", "datasets", "experiments", "federation", "problems", "sampling",
+    "methods", "base", "datasets", "studies", "federation", "problems", "sampling",
     "simulate", "theory",
 )  # fmt: skip
+
+
+class _OldNames:
+    """Finds modules by the names that they had before: see `isfed.old_names`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith("isfed.") or name == "isfed.old_names":
+            return None
+        from isfed.old_names import spec_of
+
+        return spec_of(name)
+
+
+sys.meta_path.insert(0, _OldNames)  # first: an old room would be searched for modules otherwise
 
 
 def __getattr__(name: str) -> Any:

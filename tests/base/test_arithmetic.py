@@ -9,10 +9,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from isfed.base import arithmetic
+from isfed.base import portable_arithmetic
 
 RNG = np.random.default_rng(0)
-SHAPES = [(1, 1, 1), (4, 2, 1), (7, 5, 2), (3, 4, 8), (6, 9, 11), (2, 3, 2 * arithmetic.BLOCK + 5)]
+SHAPES = [
+    (1, 1, 1),
+    (4, 2, 1),
+    (7, 5, 2),
+    (3, 4, 8),
+    (6, 9, 11),
+    (2, 3, 2 * portable_arithmetic.BLOCK + 5),
+]
 
 
 def fused(a: float, b: float, c: float) -> float:
@@ -31,9 +38,9 @@ def backwards(one: np.ndarray, two: np.ndarray) -> float:
 def test_a_product_adds_from_the_last_term_to_the_first(rows, terms, columns):
     left, right = RNG.standard_normal((rows, terms)), RNG.standard_normal((terms, columns))
     literal = [[backwards(row, column) for column in right.T] for row in left]
-    np.testing.assert_array_equal(arithmetic.product(left, right), literal)
+    np.testing.assert_array_equal(portable_arithmetic.product(left, right), literal)
     np.testing.assert_array_equal(
-        arithmetic.matvec(left, right[:, 0]), [backwards(row, right[:, 0]) for row in left]
+        portable_arithmetic.matvec(left, right[:, 0]), [backwards(row, right[:, 0]) for row in left]
     )
 
 
@@ -50,13 +57,13 @@ def test_a_weighted_sum_of_short_rows_adds_in_four_lanes(count):
         for i in range(whole, count):
             total = fused(weights[i], column[i], total)
         literal.append(total)
-    np.testing.assert_array_equal(arithmetic.weighted_sum(weights, rows), literal)
+    np.testing.assert_array_equal(portable_arithmetic.weighted_sum(weights, rows), literal)
 
 
 def test_a_weighted_sum_of_long_rows_adds_backwards():
     weights, rows = RNG.standard_normal(7), RNG.standard_normal((7, 20))
     literal = [backwards(weights, column) for column in rows.T]
-    np.testing.assert_array_equal(arithmetic.weighted_sum(weights, rows), literal)
+    np.testing.assert_array_equal(portable_arithmetic.weighted_sum(weights, rows), literal)
 
 
 def test_lengths_and_inner_products_add_in_eight_lanes():
@@ -66,30 +73,37 @@ def test_lengths_and_inner_products_add_in_eight_lanes():
     total = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
     for last in products[16:]:
         total += last
-    assert arithmetic.inner(one, two) == total
-    assert arithmetic.norm(one) == math.sqrt(arithmetic.inner(one, one))
-    np.testing.assert_array_equal(arithmetic.row_norms(one[None]), [arithmetic.norm(one)])
+    assert portable_arithmetic.inner(one, two) == total
+    assert portable_arithmetic.norm(one) == math.sqrt(portable_arithmetic.inner(one, one))
+    np.testing.assert_array_equal(
+        portable_arithmetic.row_norms(one[None]), [portable_arithmetic.norm(one)]
+    )
 
 
 def test_any_layout_and_kind_of_number_will_do():
     rows = RNG.standard_normal((6, 10))
     rows.flags.writeable = False
     whole, plain = np.array([1, 0, 2]), np.array([1.0, 0.0, 2.0])
-    found = arithmetic.weighted_sum(whole, rows[::2, ::3])
-    np.testing.assert_array_equal(found, arithmetic.weighted_sum(plain, rows[::2, ::3].copy()))
-    assert arithmetic.weighted_sum(np.empty(0), np.empty((0, 3))).tolist() == [0.0] * 3
-    assert arithmetic.product(np.empty((2, 0)), np.empty((0, 9))).tolist() == [[0.0] * 9] * 2
+    found = portable_arithmetic.weighted_sum(whole, rows[::2, ::3])
+    np.testing.assert_array_equal(
+        found, portable_arithmetic.weighted_sum(plain, rows[::2, ::3].copy())
+    )
+    assert portable_arithmetic.weighted_sum(np.empty(0), np.empty((0, 3))).tolist() == [0.0] * 3
+    assert (
+        portable_arithmetic.product(np.empty((2, 0)), np.empty((0, 9))).tolist() == [[0.0] * 9] * 2
+    )
     with pytest.raises(ValueError, match="do not fit"):
-        arithmetic.weighted_sum(plain, rows)
+        portable_arithmetic.weighted_sum(plain, rows)
     with pytest.raises(ValueError, match="do not fit"):
-        arithmetic.product(rows, rows)
+        portable_arithmetic.product(rows, rows)
 
 
 @pytest.mark.parametrize(
     ("ours", "systems"),
     [
-        (arithmetic.exp, math.exp), (arithmetic.log, math.log), (arithmetic.log1p, math.log1p),
-        (arithmetic.arccos, math.acos),
+        (portable_arithmetic.exp, math.exp), (portable_arithmetic.log, math.log),
+        (portable_arithmetic.log1p, math.log1p),
+        (portable_arithmetic.arccos, math.acos),
     ],
 )  # fmt: skip
 def test_functions_are_those_of_the_systems_library(ours, systems):
@@ -101,9 +115,9 @@ def test_functions_are_those_of_the_systems_library(ours, systems):
 def test_powers_are_those_of_the_systems_library():
     values = RNG.random(200)
     literal = [value**1.7 for value in values.tolist()]
-    np.testing.assert_array_equal(arithmetic.power(values, 1.7), literal)
+    np.testing.assert_array_equal(portable_arithmetic.power(values, 1.7), literal)
     literal = [1.7**value for value in values.tolist()]
-    np.testing.assert_array_equal(arithmetic.power(1.7, values), literal)
+    np.testing.assert_array_equal(portable_arithmetic.power(1.7, values), literal)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (20, 2), (5, 30), (12, 12)])
@@ -113,7 +127,7 @@ def test_singular_vectors_are_those_of_lapack(shape, dependent):
     if dependent:
         matrix[:, -1] = 2.0 * matrix[:, 0]
         matrix[-1] = 0.0
-    vectors, values = arithmetic.left_singular(matrix)
+    vectors, values = portable_arithmetic.left_singular(matrix)
     left, expected, _ = np.linalg.svd(matrix, full_matrices=False)
     largest = max(expected[0], 1e-300)
     np.testing.assert_allclose(np.sort(values)[::-1], expected, atol=1e-13 * largest)
@@ -123,7 +137,7 @@ def test_singular_vectors_are_those_of_lapack(shape, dependent):
 
 def test_the_same_bits_without_compiling():
     code = (
-        "import numpy as np; from isfed.base.arithmetic import product, weighted_sum;"
+        "import numpy as np; from isfed.base.portable_arithmetic import product, weighted_sum;"
         "x = np.random.default_rng(3).standard_normal((9, 9));"
         "print(product(x, x[:, :3]).tobytes().hex(), weighted_sum(x[0], x).tobytes().hex())"
     )

@@ -16,11 +16,11 @@ from numba.core.registry import CPUDispatcher
 
 import isfed
 from isfed.base import compile_cache
-from isfed.base.compiling import announcing, seconds_compiling
+from isfed.base.compile_progress import announcing, seconds_compiling
 
 PACKAGE = Path(isfed.__file__).parent
 MODULE = """
-from isfed.base.compiled import compiled
+from isfed.base.jit import compiled
 
 @compiled
 def double(x):
@@ -102,7 +102,7 @@ def test_a_cache_that_cannot_be_written_is_said_once(load, tmp_path):
 
 
 def test_compiling_is_announced_and_timed(load, monkeypatch):
-    monkeypatch.setattr("isfed.base.compiling.WORTH_SAYING", -1.0)
+    monkeypatch.setattr("isfed.base.compile_progress.WORTH_SAYING", -1.0)
     said = []
     before = seconds_compiling()
     with announcing(lambda: said.append("compiling")):
@@ -116,7 +116,7 @@ def test_compiling_is_announced_and_timed(load, monkeypatch):
 
 
 PARTS = """
-from isfed.base.compiled import allocating, called, compiled, inlined
+from isfed.base.jit import allocating, called, compiled, inlined
 import numpy as np
 
 @inlined
@@ -211,7 +211,7 @@ except RuntimeError:
 else:
     raise SystemExit("a home was found after all")
 import isfed
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 print(Stream(1).uniforms(2) >= 0)
 """
     kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from isfed.base.files import (
+from isfed.base.atomic_files import (
     PART,
     clear_parts,
     load_arrays,

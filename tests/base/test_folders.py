@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from isfed.base.folders import HeldFolder, abandoned, remove_abandoned
+from isfed.base.temporary_folders import HeldFolder, abandoned, remove_abandoned
 
 MAKE = """
 import sys, time
 from pathlib import Path
-from isfed.base.folders import HeldFolder
+from isfed.base.temporary_folders import HeldFolder
 folder = HeldFolder("some-", Path(sys.argv[1]))
 (folder.path / "secret").write_text("of the process")
 print(folder.path, flush=True)

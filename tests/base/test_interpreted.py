@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from isfed.base.compiled import compiled
-from isfed.base.interpreted import MOST_WORK, Light, interpreted
-from isfed.base.streams import Stream, _start, fill_uniform
+from isfed.base.interpret_first import MOST_WORK, Light, interpreted
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream, _start, fill_uniform
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import LocalPivotal, inclusion_probabilities
 from isfed.sampling.designs.cube import _fly
@@ -70,7 +70,7 @@ def test_after_enough_work_it_is_compiled():
 def test_small_draws_compile_nothing():
     code = """
 import numpy as np
-from isfed.base.compiling import seconds_compiling
+from isfed.base.compile_progress import seconds_compiling
 from isfed.sampling.designs import *
 pi = inclusion_probabilities(np.arange(1.0, 51.0), 5)
 points = np.arange(50.0)

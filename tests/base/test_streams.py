@@ -5,9 +5,9 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from isfed.base import streams
-from isfed.base.compiled import compiled
-from isfed.base.streams import NO_AGENT, Purpose, Stream, as_stream, stream_key, stream_keys
+from isfed.base import random_streams
+from isfed.base.jit import compiled
+from isfed.base.random_streams import NO_AGENT, Purpose, Stream, as_stream, stream_key, stream_keys
 
 WORD = 2**64 - 1
 
@@ -47,13 +47,13 @@ def _nth(key, n):
 @compiled
 def _many_uniform(state, out):
     for i in range(out.size):
-        out[i] = streams.uniform(state)
+        out[i] = random_streams.uniform(state)
 
 
 @compiled
 def _many_below(state, bound, out):
     for i in range(out.size):
-        out[i] = streams.below(state, bound)
+        out[i] = random_streams.below(state, bound)
 
 
 def _stream_of(state):

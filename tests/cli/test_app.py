@@ -14,7 +14,7 @@ from rich.text import Text
 
 import isfed
 from isfed.cli.app import app
-from isfed.cli.common import console, one_line_errors
+from isfed.cli.command_helpers import console, one_line_errors
 from isfed.sampling.designs import ALL_DESIGNS
 
 

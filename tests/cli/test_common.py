@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from isfed.cli.common import RunOptions, with_options
+from isfed.cli.command_helpers import RunOptions, with_options
 
 
 def test_a_record_of_options_becomes_options_of_the_command():

@@ -7,8 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from isfed.algorithms.catalogue import CATALOGUE
-from isfed.report.methods import HEADINGS, WIDE, as_json, as_table, entries, for_terminal
+from isfed.methods.catalogue import CATALOGUE
+from isfed.report.methods_table import HEADINGS, WIDE, as_json, as_table, entries, for_terminal
 
 
 def test_the_command(run):

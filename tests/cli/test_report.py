@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isfed.experiments import folder
-from isfed.experiments.folder import COMMAND, REPORT, TIMES
+from isfed.studies import results_folder
+from isfed.studies.results_folder import COMMAND, REPORT, TIMES
 
 SMALL = """
 rounds = 40
@@ -25,7 +25,7 @@ num_active = 3
 kind = "LocalGD"
 step_size = 0.01
 """
-NOT_COMPARED = (TIMES, folder.LOCK)
+NOT_COMPARED = (TIMES, results_folder.LOCK)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -52,7 +52,7 @@ def test_a_run_leaves_its_page_and_its_command_and_who_computes_changes_no_byte(
         code, text = run(*words, "--backend", backend, *more, "--out", backend)
         assert code == 0, text
         assert contents(tmp_path / backend) == contents(made)
-    assert set(contents(made)) <= set(folder.WRITTEN)
+    assert set(contents(made)) <= set(results_folder.WRITTEN)
 
 
 def test_a_resumed_and_an_overwritten_folder_have_the_page_of_their_results(run, tmp_path):
@@ -105,7 +105,7 @@ def test_the_other_commands_leave_one_too(run, tmp_path, words, made):
 def test_a_page_is_not_made_of_results_that_were_changed(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SMALL)
     assert run("run", "mine.toml")[0] == 0
-    config = tmp_path / "runs" / "mine" / folder.CONFIG
+    config = tmp_path / "runs" / "mine" / results_folder.CONFIG
     config.write_text(config.read_text().replace("num_active = 3", "num_active = 4", 1))
     code, text = run("report", "runs/mine")
     assert code == 1

@@ -1,9 +1,9 @@
 """`isfed reproduce systems` as a user meets it, on problems that are small."""
 
 from isfed import PAPER
-from isfed.experiments.data_sets import SyntheticSource
-from isfed.experiments.sources import RegressionSource
-from isfed.experiments.systems import Part, Systems
+from isfed.studies.dataset_config import SyntheticSource
+from isfed.studies.problem_sources import RegressionSource
+from isfed.studies.systems_study import Part, Systems
 
 REGRESSION = RegressionSource(PAPER.replace(num_agents=8, num_examples=6, batch_size=(1, 3)))
 SMALL = (
@@ -39,7 +39,7 @@ def test_several_jobs_need_no_backend(monkeypatch, run):
         asked.append(workers)
         raise ValueError("enough")
 
-    monkeypatch.setattr("isfed.experiments.systems.run_systems", noted)
+    monkeypatch.setattr("isfed.studies.systems_study.run_systems", noted)
     code, _ = run("reproduce", "systems", "--jobs", "2")
     assert code == 2
     assert (asked[0].backend, asked[0].jobs) == ("loky", 2)

@@ -158,13 +158,13 @@ def test_an_earlier_comparison_stays_unless_asked(run, tmp_path):
 
 
 def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
-    from isfed.experiments import contest
+    from isfed.studies import comparison_run
 
     rows = ["site,x,y", *(f"s{i % 4},{i % 7},{i % 5}" for i in range(40))]
     (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
     words = ["compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT]
     with monkeypatch.context() as patch:
-        patch.setattr(contest, "FIRST_POWERS", range(500, 502))
+        patch.setattr(comparison_run, "FIRST_POWERS", range(500, 502))
         code, text = run(*words, "--out", "far")
     assert code == 1
     assert "diverged at every step size" in text
@@ -173,7 +173,7 @@ def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(contest._Contest, "_run", stop)
+        patch.setattr(comparison_run._Contest, "_run", stop)
         code, text = run(*words)
     assert code == 130
     assert "--resume" in text

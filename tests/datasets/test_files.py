@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from isfed.datasets import files
-from isfed.datasets.files import DataMissingError, File, content_of, fetch
+from isfed.datasets import dataset_files
+from isfed.datasets.dataset_files import DataMissingError, File, content_of, fetch
 
 CONTENT = b"1 1:2\n" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -39,7 +39,7 @@ def home(tmp_path):
 def own_folders(tmp_path, monkeypatch):
     """No test looks into the real folders."""
     monkeypatch.delenv("ISFED_DATA", raising=False)
-    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(dataset_files, "cache_folder", lambda: tmp_path / "cache")
 
 
 def data_file(*urls, sha256=SHA256):

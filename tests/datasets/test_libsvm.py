@@ -6,7 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
-from isfed.datasets.libsvm import read_libsvm
+from isfed.datasets.libsvm_reader import read_libsvm
 
 GOOD = "# a comment\n+1 1:0.5 3:-2 # more\n\n-1 2:1e-3\n"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isfed.datasets import named as datasets
-from isfed.datasets.named import Examples, read_idx
+from isfed.datasets import named_datasets as datasets
+from isfed.datasets.named_datasets import Examples, read_idx
 
 
 def real(*wanted):

@@ -10,9 +10,9 @@ import pytest
 from nasty_tables import BAD, GOOD, PLAIN
 
 from isfed.cli.table_options import TableOptions, spelled
-from isfed.datasets.reading import Reading
-from isfed.datasets.sources import open_source
-from isfed.datasets.text import TextFile
+from isfed.datasets.delimited_text import TextFile
+from isfed.datasets.read_options import Reading
+from isfed.datasets.table_sources import open_source
 
 
 def read(case, folder):
@@ -118,7 +118,7 @@ def test_lines_are_counted_in_the_file(tmp_path, quoted):
 def test_the_line_of_a_row_counts_empty_lines_and_lines_within_quotes(
     piece, end, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("isfed.datasets.text.PIECE", piece)
+    monkeypatch.setattr("isfed.datasets.delimited_text.PIECE", piece)
     lines = ["a,b", "", "1,x", '2,"y', "", 'z"', "", "3,x", "4,x", '5,""', "6,x", "", "", "7,x"]
     path = tmp_path / "uneven.csv"
     path.write_bytes(end.join(lines).encode())

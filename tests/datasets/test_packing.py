@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isfed.base import files
-from isfed.base.files import load_arrays, pack_arrays
+from isfed.base import atomic_files
+from isfed.base.atomic_files import load_arrays, pack_arrays
 from isfed.datasets import read_table
-from isfed.datasets.packing import TooLargeError, unpacked
-from isfed.datasets.reading import Reading
-from isfed.datasets.sources import open_source
-from isfed.datasets.tables import Columns
-from isfed.experiments.own_rows import read_rows
+from isfed.datasets.compression import TooLargeError, unpacked
+from isfed.datasets.read_options import Reading
+from isfed.datasets.table_data import Columns
+from isfed.datasets.table_sources import open_source
+from isfed.studies.npz_data import read_rows
 
 PART, PARTS = 1 << 25, 30  # 1 GB in all
 LIMIT = 0.1  # gigabytes
@@ -56,7 +56,7 @@ def bomb(path, suffix):
 @pytest.fixture
 def bounded(monkeypatch):
     """A smaller limit than the usual, and little room above it."""
-    monkeypatch.setattr(files, "USUAL_GIGABYTES", LIMIT)
+    monkeypatch.setattr(atomic_files, "USUAL_GIGABYTES", LIMIT)
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -85,8 +85,8 @@ def test_what_is_within_the_limit_is_read_whole(tmp_path, suffix):
 
 
 def test_large_files_may_unpack_to_more(monkeypatch):
-    assert files.most_unpacked(10**9) == 20 * 10**9
-    assert files.most_unpacked(10**9, 0.5) == 5 * 10**8
+    assert atomic_files.most_unpacked(10**9) == 20 * 10**9
+    assert atomic_files.most_unpacked(10**9, 0.5) == 5 * 10**8
 
 
 def test_arrays_that_unpack_to_much_are_refused(tmp_path, bounded):
@@ -101,7 +101,9 @@ def test_arrays_that_unpack_to_much_are_refused(tmp_path, bounded):
 
 
 def test_checkpoints_of_any_size_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "USUAL_GIGABYTES", 1e-6)  # they are not packed: far from 20 times
+    monkeypatch.setattr(
+        atomic_files, "USUAL_GIGABYTES", 1e-6
+    )  # they are not packed: far from 20 times
     (tmp_path / "x.npz").write_bytes(pack_arrays({"a": np.zeros(100_000)}))
     assert load_arrays(tmp_path / "x.npz")["a"].size == 100_000
 

@@ -11,9 +11,9 @@ import pytest
 
 from isfed import LeastSquares, Logistic, Problem, Softmax
 from isfed.base.progress import listening
-from isfed.datasets.reading import Reading
-from isfed.datasets.sources import open_source
-from isfed.datasets.tables import Columns, read_table
+from isfed.datasets.read_options import Reading
+from isfed.datasets.table_data import Columns, read_table
+from isfed.datasets.table_sources import open_source
 
 ROWS = {
     "site": ["b", "a", "b", "a", "b"],

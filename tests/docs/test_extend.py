@@ -7,10 +7,10 @@ import pytest
 from page_blocks import run_page
 
 from isfed import load_results
-from isfed.base.imports import import_named
-from isfed.experiments.registry import DESIGNS, METHODS, POLICIES
+from isfed.base.import_by_name import import_named
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.messages import Facts, Updates
+from isfed.studies.name_registry import DESIGNS, METHODS, POLICIES
 
 
 @pytest.fixture(scope="module")

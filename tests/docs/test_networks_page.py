@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isfed.base.files import read_json
+from isfed.base.atomic_files import read_json
 
 PLACE = Path(__file__).parents[2] / "benchmarks" / "networks_page.py"
 

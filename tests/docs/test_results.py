@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.experiments.folder import WRITTEN
+from isfed.studies.results_folder import WRITTEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 TEXT = PAGE.read_text()

@@ -31,8 +31,8 @@ from hypothesis import strategies as st
 from table_cases import Case
 from warm import sketched
 
-from isfed.experiments import make_experiment
-from isfed.experiments.folder import StoreError
+from isfed.studies import make_experiment
+from isfed.studies.results_folder import StoreError
 
 KINDS = {"calls": 575, "TOML files": 225, "tables": 200}  # and how many of a thousand
 BATCH = 250

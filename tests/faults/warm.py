@@ -122,7 +122,7 @@ def _live(words, place, out, errors, death, draw, prepare) -> None:
         if prepare is not None:
             prepare()
         from isfed.cli.app import app
-        from isfed.cli.stopping import leave_on_interrupt
+        from isfed.cli.interrupt_exit import leave_on_interrupt
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a process of its own ...
         leave_on_interrupt()  # ... and as the console script begins
@@ -160,8 +160,8 @@ def _watch(below: str, death: Death) -> Callable[[str, tuple], None]:
 
 
 FIGURES = (
-    ("isfed.report.figures", "msd_figure"), ("isfed.report.comparison", "comparison_figure"),
-    ("isfed.report.diagnosis", "inclusion_figure"),
+    ("isfed.report.figures", "msd_figure"), ("isfed.report.comparison_report", "comparison_figure"),
+    ("isfed.report.diagnosis_report", "inclusion_figure"),
 )  # fmt: skip
 
 
@@ -201,18 +201,25 @@ def _during(number: int, then: int | None = None) -> Callable[[Callable], Callab
 def prepare(place: Path) -> dict[str, tuple[float, int]]:
     """Load, compile and mark the phases; for every command what it computes and how often it
     touches a file, undisturbed."""
-    from isfed.experiments import cells, contest, folder, runner, tuned, workers
-    from isfed.simulate import driver
+    from isfed.simulate import run_driver
+    from isfed.studies import (
+        comparison_run,
+        executors,
+        experiment_runner,
+        results_folder,
+        tuned_step_sizes,
+        work_cells,
+    )
 
-    for module in (contest, tuned):
+    for module in (comparison_run, tuned_step_sizes):
         module.search_step_size = _during(TUNING)(module.search_step_size)  # type: ignore[attr-defined]
-    workers.Crew.run = _during(RUNNING)(workers.Crew.run)  # type: ignore[method-assign]
-    cells.save_arrays = _during(CHECKPOINT)(cells.save_arrays)
-    cells.write_whole = _during(CHECKPOINT)(cells.write_whole)
-    folder.Folder.replace = _during(RESULTS)(folder.Folder.replace)  # type: ignore[method-assign]
-    runner.load_results = _during(RESULTS, then=REPORT)(runner.load_results)
-    driver.LEAST_BETWEEN, driver.MOST_SHARE = 0.02, 10.0
-    cells.CHUNK_SECONDS = 0.02
+    executors.Crew.run = _during(RUNNING)(executors.Crew.run)  # type: ignore[method-assign]
+    work_cells.save_arrays = _during(CHECKPOINT)(work_cells.save_arrays)
+    work_cells.write_whole = _during(CHECKPOINT)(work_cells.write_whole)
+    results_folder.Folder.replace = _during(RESULTS)(results_folder.Folder.replace)  # type: ignore[method-assign]
+    experiment_runner.load_results = _during(RESULTS, then=REPORT)(experiment_runner.load_results)
+    run_driver.LEAST_BETWEEN, run_driver.MOST_SHARE = 0.02, 10.0
+    work_cells.CHUNK_SECONDS = 0.02
 
     from damage import in_process  # which uses this module
 

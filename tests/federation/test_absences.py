@@ -8,11 +8,11 @@ import pytest
 from small_federations import regression
 
 from isfed import ISFedAvg
-from isfed.algorithms.estimators import AdjustedState, InverseResponse
-from isfed.algorithms.over_network import over_network
-from isfed.federation.absences import WINDOW, Absences, Responses
 from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.response_rates import WINDOW, Absences, Responses
 from isfed.federation.safety import Safety
+from isfed.methods.estimators import AdjustedState, InverseResponse
+from isfed.methods.over_network import over_network
 
 
 def weights_times_answers(rates, turns, seed):

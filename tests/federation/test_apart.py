@@ -9,15 +9,15 @@ from corrected_cases import CORRECTIONS, POLICIES, make, small_problem
 from stepped import SteppedObjects
 
 from isfed import ISFedAvg, Memory, Upload
-from isfed.algorithms.federated import Opened
-from isfed.algorithms.in_process import Federation
-from isfed.algorithms.over_network import over_network
-from isfed.federation.absences import Absences
-from isfed.federation.apart import OwnMemory, Terms, corrected_turn, noise_share
-from isfed.federation.correction import make_rule
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.federation.privacy import Privacy
+from isfed.federation.remote_variates import OwnMemory, Terms, corrected_turn, noise_share
+from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety
+from isfed.federation.variate_updates import make_rule
+from isfed.methods.federated import Opened
+from isfed.methods.object_federation import Federation
+from isfed.methods.over_network import over_network
 
 REMEMBERING = {
     name: choices

@@ -5,8 +5,8 @@ import pytest
 from small_federations import regression
 
 from isfed import Clock, FedAvg, FedProx, LocalSGD, simulate
-from isfed.algorithms.samplers import draw_uniformly
 from isfed.federation.object_agents import ObjectAgents
+from isfed.methods.uniform_samplers import draw_uniformly
 
 SOME = {"step_size": 0.02, "num_active": 2}
 

@@ -18,17 +18,17 @@ from isfed import (
     Running,
     Upload,
 )
-from isfed.algorithms.estimators import HorvitzThompson, Mean
-from isfed.algorithms.federated import Federated
-from isfed.algorithms.in_process import Federation
-from isfed.algorithms.over_network import Weighting, check_for_network, over_network, weighting_of
-from isfed.base.streams import Purpose
-from isfed.federation.absences import Absences, Responses
+from isfed.base.random_streams import Purpose
 from isfed.federation.cloud import Cloud
 from isfed.federation.guarded import Guarded
 from isfed.federation.privacy import Privacy
-from isfed.federation.reports import Timing
+from isfed.federation.response_rates import Absences, Responses
+from isfed.federation.round_reports import Timing
 from isfed.federation.safety import Safety
+from isfed.methods.estimators import HorvitzThompson, Mean
+from isfed.methods.federated import Federated
+from isfed.methods.object_federation import Federation
+from isfed.methods.over_network import Weighting, check_for_network, over_network, weighting_of
 
 ALGORITHM = ISFedAvg(step_size=0.01, num_active=3)
 PROBLEM = PAPER.replace(num_agents=8).make(seed=3)

@@ -27,8 +27,8 @@ from isfed import (
     simulate,
     stable_step_size,
 )
-from isfed.theory.choices import choices_at
-from isfed.theory.variance import gradient_variance
+from isfed.theory.probabilities import choices_at
+from isfed.theory.round_variance import gradient_variance
 
 SIZES, BATCHES = (2, 5, 1, 3), (5, 2, 4, 3)
 SOME: dict[str, Any] = {"step_size": 0.02, "num_active": 2}

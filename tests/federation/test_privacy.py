@@ -10,9 +10,9 @@ from hypothesis.extra import numpy as hnp
 from stepped import Stepped
 
 from isfed import Upload
-from isfed.algorithms import ISFedAvg
 from isfed.federation.privacy import Privacy
 from isfed.federation.safety import Safety
+from isfed.methods import ISFedAvg
 
 
 @given(

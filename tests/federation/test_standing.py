@@ -5,7 +5,7 @@ import pytest
 from stepped import SteppedObjects
 
 from isfed import OUTLIERS, PAPER, ISFedAvg
-from isfed.federation.standing import Standing
+from isfed.federation.agent_records import Standing
 
 
 def test_an_agent_drawn_all_the_time_cannot_raise_the_median():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isfed import Deville, Memory, Running, Uniform
-from isfed.federation.trust import (
+from isfed.federation.score_bounds import (
     ScoreRange,
     check_most_inclusion,
     default_most_inclusion,

@@ -28,5 +28,5 @@ def task(monkeypatch):
     from local_grid import give_identity
 
     give_identity(monkeypatch)
-    monkeypatch.setattr("isfed.flower.exchange.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("isfed.flower.roll.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("isfed.flower.message_exchange.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("isfed.flower.node_directory.RETRY_SECONDS", 0.05)

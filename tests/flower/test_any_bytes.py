@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isfed import ISFedAvg
-from isfed.federation.trust import ScoreRange
-from isfed.flower import evaluation, wire
-from isfed.flower.arrays import Layout, WireError, read_bytes
+from isfed.federation.score_bounds import ScoreRange
+from isfed.flower import evaluation, wire_format
+from isfed.flower.array_records import Layout, WireError, read_bytes
 
 MODEL = np.array([[1.0, -2.0, 3.0]])
 LAYOUT = Layout.of(ArrayRecord({"w": Array(MODEL)}))
@@ -64,11 +64,11 @@ def test_an_array_is_read_as_it_was_written_or_refused(data):
 )
 def test_an_upload_is_the_one_that_was_sent_or_refused(data, dtype, shape, name, score, digest):
     change = ArrayRecord({name: hostile.labelled(data, dtype=dtype, shape=shape)})
-    digest = wire.digest(change) if digest is None else digest
+    digest = wire_format.digest(change) if digest is None else digest
     content = RecordDict({"change": change, "metrics": _record(MetricRecord, {"score": score})})
     content["isfed"] = _record(ConfigRecord, {"digest": digest})
     try:
-        upload = wire.unpack_upload(content, LAYOUT)
+        upload = wire_format.unpack_upload(content, LAYOUT)
     except WireError:
         return
     except OverflowError:  # a whole number beyond every float; a reply is refused for any error
@@ -86,7 +86,9 @@ def _record(kind, fields):
         return kind()
 
 
-ORDER = dict(wire.pack_order(wire.Order("job", 0, 0, 0.5, 7, RULES, ScoreRange(0.1, 9.0))))
+ORDER = dict(
+    wire_format.pack_order(wire_format.Order("job", 0, 0, 0.5, 7, RULES, ScoreRange(0.1, 9.0)))
+)
 
 
 @QUICK
@@ -94,7 +96,7 @@ ORDER = dict(wire.pack_order(wire.Order("job", 0, 0, 0.5, 7, RULES, ScoreRange(0
 def test_an_order_is_possible_or_refused(fields):
     content = RecordDict({"isfed": _record(ConfigRecord, {**ORDER, **fields})})
     try:
-        order = wire.unpack_order(content)
+        order = wire_format.unpack_order(content)
     except WireError:
         return
     np.uint64(order.key)
@@ -121,4 +123,4 @@ def test_metrics_are_finite_and_alike_or_left_out(told):
 @pytest.mark.parametrize("key", ["-1", "1" + "0" * 16])
 def test_a_key_beyond_64_bits_is_refused(key):
     with pytest.raises(WireError, match="too large or too small"):
-        wire.unpack_order(RecordDict({"isfed": ConfigRecord({**ORDER, "key": key})}))
+        wire_format.unpack_order(RecordDict({"isfed": ConfigRecord({**ORDER, "key": key})}))

@@ -11,12 +11,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from isfed import PAPER, ISFedAvg
-from isfed.base.files import load_arrays, save_arrays
+from isfed.base.atomic_files import load_arrays, save_arrays
 from isfed.federation.messages import Local
 from isfed.federation.privacy import Privacy
-from isfed.federation.trust import ScoreRange
-from isfed.flower import agent_turn, own_turn, tell_agent, wire
-from isfed.flower.arrays import Layout
+from isfed.federation.score_bounds import ScoreRange
+from isfed.flower import agent_turn, own_turn, tell_agent, wire_format
+from isfed.flower.array_records import Layout
 
 PROBLEM = PAPER.replace(num_agents=2).make(seed=1)
 RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)
@@ -24,8 +24,8 @@ RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)
 
 def ask(tmp_path, *, round_index=0, job="job", handler=None, chance: float | None = 0.5, **fields):
     """One train message to agent 0, and its reply."""
-    order = wire.pack_order(
-        wire.Order(job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))
+    order = wire_format.pack_order(
+        wire_format.Order(job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))
     )
     for name, value in fields.items():
         order[name.replace("_", "-")] = value
@@ -39,7 +39,7 @@ def ask(tmp_path, *, round_index=0, job="job", handler=None, chance: float | Non
     )
     reply = handler(message, context)
     layout = Layout.of(model)
-    return wire.unpack_upload(reply.content, layout)
+    return wire_format.unpack_upload(reply.content, layout)
 
 
 def test_a_turn_asked_for_again_gives_the_same_answer(tmp_path):
@@ -102,7 +102,7 @@ def test_data_that_changed_size_is_noticed(tmp_path):
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused(tmp_path, fields, message):
-    with pytest.raises(wire.WireError, match=message):
+    with pytest.raises(wire_format.WireError, match=message):
         ask(tmp_path, **fields)
     assert not list(tmp_path.iterdir())
 
@@ -110,7 +110,7 @@ def test_an_order_that_makes_no_sense_is_refused(tmp_path, fields, message):
 def test_an_app_of_another_strategy_is_told_so(tmp_path):
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     turn = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss)
-    with pytest.raises(wire.WireError, match=r"is the strategy isfed\.flower\.Strategy"):
+    with pytest.raises(wire_format.WireError, match=r"is the strategy isfed\.flower\.Strategy"):
         turn(message, Context(1, 1, {}, RecordDict(), {}))
 
 
@@ -127,7 +127,7 @@ def test_an_app_of_another_strategy_is_told_so(tmp_path):
     ],
 )
 def test_steps_and_questions_that_make_no_sense_are_refused(tmp_path, fields, message):
-    with pytest.raises(wire.WireError, match=message):
+    with pytest.raises(wire_format.WireError, match=message):
         ask(tmp_path, **fields)
     assert not list(tmp_path.iterdir())
 
@@ -144,19 +144,19 @@ def question(what, **options):
     return handler, replies
 
 
-@pytest.mark.parametrize("what", wire.ASKS)
+@pytest.mark.parametrize("what", wire_format.ASKS)
 def test_a_question_asked_again_has_the_same_answer_and_leaves_nothing(tmp_path, what):
     handler, replies = question(what)
     with pytest.raises(KeyboardInterrupt):
         ask(tmp_path, handler=handler, ask=what)
-    size = {wire.GRADIENT: 2, wire.WORK: 2}.get(what, 0)
-    one, other = (wire.unpack_answer(content, what, size) for content in replies)
+    size = {wire_format.GRADIENT: 2, wire_format.WORK: 2}.get(what, 0)
+    one, other = (wire_format.unpack_answer(content, what, size) for content in replies)
     assert np.array_equal(one, other)
     agent = PROBLEM.data.agent(0)
-    if what == wire.LOSS:
+    if what == wire_format.LOSS:
         losses = PROBLEM.loss.values(np.ones(2), *agent)
         assert one == pytest.approx(losses.mean(), rel=1e-12)
-    if what == wire.GRADIENT:
+    if what == wire_format.GRADIENT:
         gradient, _ = PROBLEM.loss.gradient(np.ones(2), *agent, np.ones(len(agent[1])))
         np.testing.assert_array_equal(one, gradient)
     assert not list(tmp_path.iterdir())
@@ -188,10 +188,10 @@ def test_a_loop_of_ones_own_is_not_asked_for_what_it_cannot_do(tmp_path, fields)
 
 def test_an_order_beyond_plain_steps_is_none_for_the_version_before(tmp_path):
     """It looks for the step size under its old name, and says that the versions differ."""
-    plain = wire.Order("job", 0, 0, 0.5, 1, RULES, ScoreRange())
-    assert "step-size" in wire.pack_order(plain)
+    plain = wire_format.Order("job", 0, 0, 0.5, 1, RULES, ScoreRange())
+    assert "step-size" in wire_format.pack_order(plain)
     for more in ({"scale": 2.0}, {"also": ("loss",)}, {"ask": "loss"}, {"local": Local(prox=1.0)}):
-        assert "step-size" not in wire.pack_order(replace(plain, **more))
+        assert "step-size" not in wire_format.pack_order(replace(plain, **more))
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
@@ -289,7 +289,7 @@ class Day(datetime):
 
 
 def test_a_clock_that_goes_back_gives_no_second_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("isfed.flower.memory.datetime", Day)
+    monkeypatch.setattr("isfed.flower.agent_state.datetime", Day)
     turn = noisy(reports_per_day=1)
     told = []
     for number, day in enumerate([1, 2, 1, 2, 1, 3]):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from isfed.cli.federation import app
 from isfed.flower import demo
-from isfed.flower.processes import MARK
+from isfed.flower.local_processes import MARK
 
 run = CliRunner().invoke
 

@@ -46,15 +46,15 @@ from isfed import (
     StichSGD,
     Uniform,
 )
-from isfed.algorithms.algorithm import ModelState
-from isfed.algorithms.by_score import ByScore
-from isfed.algorithms.estimators import HorvitzThompson, InverseResponse, Mean, weighted_step
-from isfed.algorithms.federated import Evidence, Federated, composition_of
-from isfed.algorithms.local_steps import LocalSteps
-from isfed.base.streams import Purpose
+from isfed.base.random_streams import Purpose
 from isfed.federation.messages import Cohort
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
+from isfed.methods.by_score import ByScore
+from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, weighted_step
+from isfed.methods.federated import Evidence, Federated, composition_of
+from isfed.methods.local_steps import LocalSteps
+from isfed.methods.method_protocol import ModelState
 from isfed.sampling.designs import Deville
 
 AS_SIMULATED = Safety(most_inclusion=1.0, largest_ratio=1e9)  # nobody is capped or refused

@@ -12,12 +12,12 @@ import small_flower
 from small_flower import AGENTS, initial, make_grid, make_strategy
 
 from isfed import ISFedAvg, Memory, Score, Uniform, WithReplacement
-from isfed.base import files
-from isfed.federation.apart import OwnMemory
-from isfed.federation.correction import Correction
+from isfed.base import atomic_files
 from isfed.federation.messages import Cohort, Work
 from isfed.federation.privacy import Privacy
+from isfed.federation.remote_variates import OwnMemory
 from isfed.federation.safety import Safety
+from isfed.federation.variate_updates import Correction
 from isfed.flower import own_turn
 
 DRIFT = ISFedAvg(step_size=0.01, num_active=3, correction="drift")
@@ -60,7 +60,7 @@ def mean_gap(strategy, folder):
     for agent in range(AGENTS):
         own, kept = OwnMemory(estimator.rule, centre.size), told.terms(agent, centre)
         for path in sorted(folder.glob(f"agent-{agent}-*.npz"), key=lambda p: p.stat().st_mtime):
-            stored = files.load_arrays(path)
+            stored = atomic_files.load_arrays(path)
             start = "own_after_"
             own.restore({n[len(start) :]: v for n, v in stored.items() if n.startswith(start)})
         own.settle(kept)
@@ -139,24 +139,24 @@ def test_a_job_of_the_version_before_goes_on(tmp_path, small):
     strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=5)
     assert strategy._lock is not None
     strategy._lock.close()
-    old = as_format_1(strategy, files.load_arrays(checkpoint))
+    old = as_format_1(strategy, atomic_files.load_arrays(checkpoint))
     assert "format" not in old
-    files.save_arrays(checkpoint, old)
+    atomic_files.save_arrays(checkpoint, old)
     strategy = corrected(small=small, checkpoint=checkpoint)
     result = strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=9)
     expected = small.in_process(9, strategy.algorithm)
     np.testing.assert_allclose(small.params_of(result), expected, rtol=1e-10)
     assert sorted(result.train_metrics_clientapp) == [6, 7, 8, 9]
-    assert files.load_arrays(checkpoint)["format"] == 2
+    assert atomic_files.load_arrays(checkpoint)["format"] == 2
     assert mean_gap(strategy, tmp_path / "state") < 1e-13
 
 
 def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small, monkeypatch):
     """Its files are written or not: the cloud has not heard of the turn in either case."""
-    from isfed.flower import client, memory
+    from isfed.flower import agent_handler, agent_state
 
     count = {"kept": 0}
-    keep, pack = memory.Memory.keep, client.wire.pack_upload
+    keep, pack = agent_state.Memory.keep, agent_handler.wire_format.pack_upload
 
     def killed_before(self, told):
         count["kept"] += 1
@@ -169,8 +169,8 @@ def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small,
             raise RuntimeError("killed after the file was written")
         return pack(*given)
 
-    monkeypatch.setattr(memory.Memory, "keep", killed_before)
-    monkeypatch.setattr(client.wire, "pack_upload", killed_after)
+    monkeypatch.setattr(agent_state.Memory, "keep", killed_before)
+    monkeypatch.setattr(agent_handler.wire_format, "pack_upload", killed_after)
     strategy = corrected(small=small)
     strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=30)
     assert mean_gap(strategy, tmp_path / "state") < 1e-13

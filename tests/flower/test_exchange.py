@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from isfed.flower.exchange import exchange
+from isfed.flower.message_exchange import exchange
 
 
 class TimedGrid(Grid):

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed.flower import tell_agent
-from isfed.flower.roll import Roll
+from isfed.flower.node_directory import Roll
 
 
 class SlowGrid(LocalGrid):
@@ -93,7 +93,7 @@ class Clock:
 
 def test_the_start_waits_as_long_as_the_join_limit_and_says_who_is_missing(caplog, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("isfed.flower.roll.time", clock)
+    monkeypatch.setattr("isfed.flower.node_directory.time", clock)
     grid, roll = SlowGrid({1002: 10**9, 1003: 20}), Roll(4)
     roll.wait(grid, seconds=1.0)
     assert clock.now == pytest.approx(1001.0, abs=0.02)

@@ -28,10 +28,10 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.base import files
-from isfed.federation.absences import Absences
+from isfed.base import atomic_files
+from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety
-from isfed.flower import wire
+from isfed.flower import wire_format
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_a_job_of_the_version_before_goes_on(tmp_path, absences):
     strategy.start(make_grid(tmp_path), initial(), num_rounds=4)
     assert strategy._lock is not None
     strategy._lock.close()
-    new = files.load_arrays(checkpoint)
+    new = atomic_files.load_arrays(checkpoint)
     old = {name: new[name] for name in ("fingerprint", "job", "round_index")}
     old |= {n.removeprefix("records."): v for n, v in new.items() if n.startswith("records.")}
     old |= {"params": new["method.params"], "nodes": new["method.sampler.nodes"]}
-    files.save_arrays(checkpoint, old)
+    atomic_files.save_arrays(checkpoint, old)
     strategy = make_strategy(checkpoint=checkpoint, safety=safety)
     result = strategy.start(make_grid(tmp_path), initial(), num_rounds=9)
     assert (params_of(result) == in_process(9)).all()
-    again = files.load_arrays(checkpoint)
+    again = atomic_files.load_arrays(checkpoint)
     assert again["format"] == 2
     if absences is Absences.ADJUSTED:
         kept = again["method.estimator.responses"]
@@ -171,7 +171,7 @@ def reply_with(reply, change, score):
         {
             "change": record,
             "metrics": MetricRecord({"score": score}),
-            "isfed": ConfigRecord({"digest": wire.digest(record)}),
+            "isfed": ConfigRecord({"digest": wire_format.digest(record)}),
         }
     )
     reply.__dict__["_content"] = content

@@ -37,7 +37,7 @@ def federation(tmp_path_factory):
     """Started once; every process is gone at the end, or the last test fails."""
     from isfed.flower.demo import in_process
     from isfed.flower.demo_app import DEFAULTS
-    from isfed.flower.processes import LocalFederation, marked
+    from isfed.flower.local_processes import LocalFederation, marked
 
     in_process(DEFAULTS)  # compiles once what every process then loads
     with LocalFederation(tmp_path_factory.mktemp("federation"), agents=3) as running:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isfed.flower.demo import Watch, run_demo
-from isfed.flower.processes import FederationError, LocalFederation
+from isfed.flower.local_processes import FederationError, LocalFederation
 
 
 def processes_of(folder: Path) -> list[int]:

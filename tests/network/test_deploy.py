@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from isfed.flower.demo import in_process
-from isfed.flower.processes import HOST, LocalFederation, free_port
+from isfed.flower.local_processes import HOST, LocalFederation, free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 BINARIES = Path(sys.executable).parent

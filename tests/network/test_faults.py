@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from isfed.cli.federation import app
 from isfed.flower.demo import in_process
 from isfed.flower.keys import write_agent_key
-from isfed.flower.processes import LINK, FederationError
+from isfed.flower.local_processes import LINK, FederationError
 
 
 def test_equals_the_objects_to_the_last_bit(honest):

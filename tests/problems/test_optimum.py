@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax
-from isfed.problems import risk
+from isfed.problems import scaled_risk
 from isfed.problems.optimum import minimise
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_loss_has_no_known_minimiser():
 def test_many_rows_begin_with_a_sample_and_end_with_all(ridge):
     """More rows than the sample takes, agent after agent, classes in their own proportions."""
     rng = np.random.default_rng(3)
-    rows = 2 * risk.SAMPLE + 1234
+    rows = 2 * scaled_risk.SAMPLE + 1234
     x = rng.standard_normal((rows, 6)) * [0.01, 1.0, 1.0, 5.0, 1.0, 1.0]
     y = np.argmax(x[:, :4] + rng.gumbel(size=(rows, 4)), axis=1).astype(float)
     weight = np.linspace(1.0, 3.0, rows)

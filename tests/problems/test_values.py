@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, Huber, LeastSquares, Logistic, Problem, Softmax
-from isfed.federation.arrays import agent_risks
+from isfed.federation.problem_arrays import agent_risks
 
 LOSSES = {
     "squares": (LeastSquares(0.1), lambda rng, n: rng.standard_normal(n)),

@@ -85,7 +85,7 @@ def scriptless(tmp_path_factory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def addresses(tmp_path_factory) -> dict[str, str]:
     """Where the sample pages are."""
-    from isfed.report.page import page
+    from isfed.report.html_page import page
 
     folder = tmp_path_factory.mktemp("pages")
     found = {}

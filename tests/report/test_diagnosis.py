@@ -7,16 +7,16 @@ import pytest
 from rich.console import Console
 
 from isfed import PAPER, FederatedData, LeastSquares, Problem, diagnose
-from isfed.experiments import StoreError, load_results
-from isfed.experiments.diagnosing import check_folder, write_diagnosis
-from isfed.report.diagnosis import (
+from isfed.report.diagnosis_report import (
     constant_lines,
     diagnosis_table,
     dominant_lines,
     inclusion_figure,
 )
-from isfed.report.from_results import page_data
-from isfed.report.ways import ways_table
+from isfed.report.page_from_results import page_data
+from isfed.report.strategies_table import ways_table
+from isfed.studies import StoreError, load_results
+from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
 
 
 def test_the_folder_holds_it(tmp_path):

@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from isfed.experiments.results import Measurements, Results
 from isfed.report.figures import _crossings, _smooth, heterogeneity_figure, save_figure
-from isfed.report.networks import draw_accuracy
+from isfed.report.networks_report import draw_accuracy
+from isfed.studies.results_reader import Measurements, Results
 
 
 def test_smoothing_keeps_a_line_and_the_length():

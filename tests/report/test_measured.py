@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from isfed.experiments.results import AlgorithmResult, Measurements, Results
-from isfed.report.from_results import page_data, verdict
-from isfed.report.page import page
-from isfed.report.pair import pair_data
-from isfed.report.tables import summary_table
+from isfed.report.html_page import page
+from isfed.report.page_from_results import page_data, verdict
+from isfed.report.terminal_tables import summary_table
+from isfed.report.two_runs import pair_data
+from isfed.studies.results_reader import AlgorithmResult, Measurements, Results
 
 ROUNDS = np.array([0, 5, 10])
 Levels = Mapping[str, tuple[float, float]]  # final level and standard error, by algorithm

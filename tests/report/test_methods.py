@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import isfed
-from isfed.algorithms.catalogue import CATALOGUE
-from isfed.experiments.registry import METHODS
-from isfed.report.methods import HEADINGS, TABLE_1, as_markdown, entries
+from isfed.methods.catalogue import CATALOGUE
+from isfed.report.methods_table import HEADINGS, TABLE_1, as_markdown, entries
+from isfed.studies.name_registry import METHODS
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 

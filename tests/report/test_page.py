@@ -10,8 +10,8 @@ import numpy as np
 import page_samples
 import pytest
 
-from isfed.report.markup import VOID
-from isfed.report.page import page
+from isfed.report.html_markup import VOID
+from isfed.report.html_page import page
 from isfed.report.page_data import Cell, Figure, PageTable, Series
 
 PAGES = {name: getattr(page_samples, name)() for name in ("ordinary", "nasty", "crowded")}

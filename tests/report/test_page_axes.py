@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isfed.report.axes import limits, linear_ticks, log_ticks, spread
+from isfed.report.axis_ticks import limits, linear_ticks, log_ticks, spread
+from isfed.report.downsample import thin
 from isfed.report.page_data import Series
-from isfed.report.thin import thin
 
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 finite = st.floats(-1e15, 1e15).filter(lambda v: v == 0.0 or abs(v) > 1e-12)

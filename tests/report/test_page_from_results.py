@@ -16,11 +16,11 @@ import tomli_w
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.experiments import load_results
-from isfed.experiments.results import StepSearch
-from isfed.report.from_results import edge_lines, page_data, verdict, warnings
-from isfed.report.page import page
-from isfed.report.pair import differences, pair_data
+from isfed.report.html_page import page
+from isfed.report.page_from_results import edge_lines, page_data, verdict, warnings
+from isfed.report.two_runs import differences, pair_data
+from isfed.studies import load_results
+from isfed.studies.results_reader import StepSearch
 
 ROUNDS = 500
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from isfed.report import progress
-from isfed.report.progress import LINE_SECONDS, RunProgress
+from isfed.report import progress_bar
+from isfed.report.progress_bar import LINE_SECONDS, RunProgress
 
 
 class Clocks:
@@ -27,8 +27,8 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch) -> Clocks:
     clocks = Clocks()
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clocks.wall))
-    monkeypatch.setattr(progress, "working_clock", lambda: clocks.working)
+    monkeypatch.setattr(progress_bar, "time", SimpleNamespace(monotonic=lambda: clocks.wall))
+    monkeypatch.setattr(progress_bar, "working_clock", lambda: clocks.working)
     return clocks
 
 

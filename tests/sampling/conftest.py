@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 
 MOST_UNITS = 100_000
 WORD = 2**64 - 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from design_sets import sets_of
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling import (
     Brewer,
     Clustered,

@@ -15,7 +15,7 @@ from isfed import (
     Uniform,
     simulate,
 )
-from isfed.algorithms.in_process import Federation
+from isfed.methods.object_federation import Federation
 from isfed.sampling.policies import Table
 from isfed.sampling.telemetry import COLUMNS
 from isfed.theory import gradient_variance

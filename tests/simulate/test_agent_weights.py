@@ -31,9 +31,9 @@ from isfed import (
     simulate,
     step_limits,
 )
-from isfed.algorithms.over_network import check_for_network
-from isfed.experiments.registry import METHODS, method_keys
-from isfed.simulate.run import make_run
+from isfed.methods.over_network import check_for_network
+from isfed.simulate.simulate_call import make_run
+from isfed.studies.name_registry import METHODS, method_keys
 
 SIZES = np.array([3, 8, 5, 12, 4, 9])
 

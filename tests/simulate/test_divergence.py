@@ -22,7 +22,7 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.theory.stability import GrowthWarning
+from isfed.theory.stable_step_size import GrowthWarning
 
 PROBLEM = Regression(
     num_agents=5, num_examples=7, local_steps=(1, 4), batch_size=(1, 3), ridge=0.01

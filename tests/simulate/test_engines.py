@@ -27,9 +27,9 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.simulate.driver import chunks
 from isfed.simulate.kernel_run import KernelRun
-from isfed.simulate.running import Block
+from isfed.simulate.run_driver import chunks
+from isfed.simulate.run_protocol import Block
 
 NAMES = ("telemetry", "msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
 POLICIES = {

@@ -19,7 +19,7 @@ from isfed import (
     simulate,
 )
 from isfed.simulate import Steady, decibels
-from isfed.simulate.history import moving_average
+from isfed.simulate.run_history import moving_average
 
 
 def history_of(msd):

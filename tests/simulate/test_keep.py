@@ -15,10 +15,10 @@ from isfed import (
     ServerMomentum,
     simulate,
 )
-from isfed.experiments.cells import Finished, merged
 from isfed.simulate import make_run
-from isfed.simulate.driver import Recording, drive
-from isfed.simulate.history import check_keep
+from isfed.simulate.run_driver import Recording, drive
+from isfed.simulate.run_history import check_keep
+from isfed.studies.work_cells import Finished, merged
 
 KEEP = [30, 0, 7, 1, 23, 7]
 ROUNDS = [0, 1, 7, 23, 30]  # in order, each once

@@ -18,7 +18,7 @@ from isfed import (
     Score,
     Uniform,
 )
-from isfed.federation.correction import Correction
+from isfed.federation.variate_updates import Correction
 from isfed.sampling.policies import Table
 
 CORRECTIONS = {

@@ -12,10 +12,10 @@ from typing import Any
 
 from faulty_app import DEFAULTS as FAULTY
 
-from isfed.base.files import write_whole
+from isfed.base.atomic_files import write_whole
 from isfed.flower.demo import Watch
 from isfed.flower.demo_app import DEFAULTS, write_app
-from isfed.flower.processes import FederationError, LocalFederation, is_running
+from isfed.flower.local_processes import FederationError, LocalFederation, is_running
 
 LONGEST = 600.0  # seconds: for what takes a few on an idle machine
 MOST_LOST = 3  # runs that Flower may give up before we do

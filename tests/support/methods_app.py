@@ -17,13 +17,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from isfed import ISFedAvg, PowerOfChoice, Uniform, flower
-from isfed.algorithms.by_score import ByScore
-from isfed.algorithms.estimators import Mean
-from isfed.algorithms.federated import Federated
-from isfed.algorithms.local_steps import LocalSteps
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
 from isfed.flower import demo_app
+from isfed.methods.by_score import ByScore
+from isfed.methods.estimators import Mean
+from isfed.methods.federated import Federated
+from isfed.methods.local_steps import LocalSteps
 
 client, server = ClientApp(), ServerApp()
 DEFAULTS = {"method": "", "hold": ""}

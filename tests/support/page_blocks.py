@@ -24,7 +24,7 @@ import typer
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.experiments import read_experiment
+from isfed.studies import read_experiment
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(

@@ -7,8 +7,8 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg
-from isfed.algorithms.in_process import Federation
 from isfed.flower import Strategy, agent_turn, tell_agent
+from isfed.methods.object_federation import Federation
 
 AGENTS, SEED = 5, 11
 PROBLEM = PAPER.replace(num_agents=AGENTS).make(seed=SEED)

@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.job import Job
-from isfed.algorithms.over_network import check_weights, over_network, weighting_of
-from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.agent import Upload
 from isfed.federation.guarded import Guarded
 from isfed.federation.messages import Facts, Updates
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
+from isfed.methods.network_job import Job
+from isfed.methods.over_network import check_weights, over_network, weighting_of
 
 
 class HandAgents:

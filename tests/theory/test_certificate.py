@@ -27,10 +27,10 @@ from isfed import (
     WithReplacement,
     certify,
 )
-from isfed.algorithms.by_score import ByScore
-from isfed.algorithms.estimators import HorvitzThompson, Mean
-from isfed.algorithms.federated import Federated
-from isfed.algorithms.local_steps import LocalSteps
+from isfed.methods.by_score import ByScore
+from isfed.methods.estimators import HorvitzThompson, Mean
+from isfed.methods.federated import Federated
+from isfed.methods.local_steps import LocalSteps
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.theory.certificate import Certificate
 

@@ -25,8 +25,8 @@ from isfed import (
     WithReplacement,
     certify,
 )
-from isfed.federation import correction
-from isfed.federation.correction import Correction
+from isfed.federation import variate_updates
+from isfed.federation.variate_updates import Correction
 
 CHOICES = {
     "plain": {},
@@ -88,15 +88,15 @@ def test_a_random_number_of_examples():
 def test_a_wrong_mean_of_the_memories_is_seen(monkeypatch):
     """If the cloud's c were not the mean of the c_k, the certificate would say so."""
     algorithm = ISFedAvg(step_size=0.02, num_active=2, correction="difference")
-    make = correction.make_reference
+    make = variate_updates.make_reference
 
     def wrong(*given):
         reference = make(*given)
         reference.centre[:] = 0.1
-        reference.pool[correction.HEARD] = 1.0
+        reference.pool[variate_updates.HEARD] = 1.0
         return reference
 
-    monkeypatch.setattr("isfed.algorithms.control_variates.make_reference", wrong)
+    monkeypatch.setattr("isfed.methods.control_variates.make_reference", wrong)
     found = certify(ragged(), algorithm, rounds=7)
     assert found.exact
     assert not found.unbiased

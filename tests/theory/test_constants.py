@@ -22,7 +22,7 @@ from isfed import (
     stable_step_size,
 )
 from isfed.theory import Constants, Rule, TheoryError, gradient_variance, predict
-from isfed.theory.choices import Choices, choices_at, example_gradients
+from isfed.theory.probabilities import Choices, choices_at, example_gradients
 
 SMALL = PAPER.replace(num_agents=12, num_examples=20, local_steps=(1, 3), batch_size=(1, 4))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, Huber, ISFedAvg, LeastSquares, Logistic, Memory, Problem, Softmax
-from isfed.theory.choices import choices_at
-from isfed.theory.curvature import CurvatureAt, LargestCurvature, hessian
+from isfed.theory.probabilities import choices_at
+from isfed.theory.round_curvature import CurvatureAt, LargestCurvature, hessian
 
 
 def small(loss, *, local_steps: Any = 1, seed=0):
@@ -92,9 +92,9 @@ def test_of_very_many_rows_the_square_is_made_of_the_agents_matrices(loss, divid
     chosen = choices_at(problem, algorithm, model)
     for curvature in (CurvatureAt(problem, model), LargestCurvature(problem)):
         found = curvature.drawn(algorithm, chosen)
-        monkeypatch.setattr("isfed.theory.curvature.TALL", 10**6)
+        monkeypatch.setattr("isfed.theory.round_curvature.TALL", 10**6)
         by_vectors = found.square_matrix()
-        monkeypatch.setattr("isfed.theory.curvature.TALL", 0)
+        monkeypatch.setattr("isfed.theory.round_curvature.TALL", 0)
         np.testing.assert_allclose(found.square_matrix(), by_vectors, rtol=1e-12, atol=1e-13)
 
 
@@ -104,7 +104,7 @@ def test_least_squares_has_one_curvature(monkeypatch):
     chosen = choices_at(problem, algorithm)
     here = CurvatureAt(problem, np.ones(3)).drawn(algorithm, chosen)
     for most in (10**6, 8):  # at once, and in compiled loops
-        monkeypatch.setattr("isfed.theory.curvature.TALL", most)
+        monkeypatch.setattr("isfed.theory.round_curvature.TALL", most)
         anywhere = LargestCurvature(problem).drawn(algorithm, chosen)
         for vector in np.eye(3):
             np.testing.assert_allclose(anywhere.square(vector), here.square(vector), rtol=1e-12)

@@ -20,7 +20,7 @@ from isfed import (
 )
 from isfed.theory import gradient_variance
 from isfed.theory.diagnosis import effective_size
-from isfed.theory.stability import step_limits
+from isfed.theory.stable_step_size import step_limits
 
 
 def alike(num_agents=6):

@@ -23,8 +23,8 @@ from isfed import (
     simulate,
 )
 from isfed.theory import TheoryError, predict
-from isfed.theory.prediction import hessian
-from isfed.theory.stability import _risk_gradient
+from isfed.theory.msd_prediction import hessian
+from isfed.theory.stable_step_size import _risk_gradient
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_without_the_division_by_steps_a_run_ends_elsewhere():
 
 def test_a_hessian_that_cannot_be_is_refused(monkeypatch):
     problem = EQUAL.replace(num_agents=2, num_examples=10).make()
-    monkeypatch.setattr("isfed.theory.curvature.MOST_PARAMS", 1)
+    monkeypatch.setattr("isfed.theory.round_curvature.MOST_PARAMS", 1)
     with pytest.raises(TheoryError, match="too large to build"):
         hessian(problem, np.zeros(2))
 

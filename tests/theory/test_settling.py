@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, LeastSquares, Problem, diagnose
-from isfed.theory.settling import settling
+from isfed.theory.settling_time import settling
 
 
 def excess(curvature, noise, start, step, rounds):

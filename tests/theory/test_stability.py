@@ -25,8 +25,8 @@ from isfed import (
     Uniform,
     simulate,
 )
-from isfed.theory.choices import choices_at
-from isfed.theory.stability import (
+from isfed.theory.probabilities import choices_at
+from isfed.theory.stable_step_size import (
     SHARE_OF_LIMIT,
     GrowthWarning,
     explain_divergence,
@@ -80,7 +80,7 @@ def test_many_features_give_the_same_limit(monkeypatch):
     problem = Problem(data, LeastSquares(0.1), batch_size=2)
     algorithm = isfedavg(Memory(), num_active=2)
     small = step_limits(problem, algorithm)
-    monkeypatch.setattr("isfed.theory.stability.SMALL", 1)
+    monkeypatch.setattr("isfed.theory.stable_step_size.SMALL", 1)
     large = step_limits(problem, algorithm)
     assert large.mean_square == pytest.approx(small.mean_square, rel=2e-3)
 

@@ -21,10 +21,10 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
-from isfed.algorithms.in_process import Federation
+from isfed.methods.object_federation import Federation
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import gradient_variance
-from isfed.theory.choices import choices_at, example_gradients
+from isfed.theory.probabilities import choices_at, example_gradients
 
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]
 

@@ -17,9 +17,9 @@ from isfed import (
 )
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways, gradient_variance
-from isfed.theory.remembering import Memories
-from isfed.theory.stability import explain_divergence, memory_limit
-from isfed.theory.ways import WORTH
+from isfed.theory.stable_step_size import explain_divergence, memory_limit
+from isfed.theory.strategies import WORTH
+from isfed.theory.variate_variance import Memories
 
 KINDS = 4
 

@@ -61,7 +61,7 @@ def test_the_reference_has_every_public_name(site):
 
 
 def test_the_reference_has_every_command_and_every_kind(site):
-    from isfed.experiments.registry import METHODS
+    from isfed.studies.name_registry import METHODS
 
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     for command in ("reproduce regression", "compare", "diagnose", "run", "federation keys make"):

@@ -30,12 +30,12 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.algorithms.fedavg_schemes import FedAvgScheme
-from isfed.algorithms.qffl import QFedAvg
-from isfed.base.streams import Purpose
+from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Local, Turns
 from isfed.federation.messages import EVERY, Updates
 from isfed.federation.object_agents import ObjectAgents
+from isfed.methods.fedavg_schemes import FedAvgScheme
+from isfed.methods.q_ffl import QFedAvg
 from isfed.sampling.policies import Table
 from isfed.simulate.rounds_run import RoundsRun
 from isfed.torch import Network, importance

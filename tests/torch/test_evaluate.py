@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from isfed import FOLB, Current, FedAvg, FederatedData, Problem, importance, simulate
-from isfed.datasets.named import digits
+from isfed.datasets.named_datasets import digits
 from isfed.datasets.partition import shards
 from isfed.torch import Evaluate, Network, evaluate, evaluate_agents, load_model, save_model
 

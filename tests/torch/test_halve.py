@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from isfed.torch import halve
-from isfed.torch.chain import Chain
-from isfed.torch.convolve import MaxPool2d
-from isfed.torch.flat import FlatModule
-from isfed.torch.halve import Halve
-from isfed.torch.links import ReLU, UnfitError
+from isfed.torch import maxpool_relu
+from isfed.torch.fast_convolution import MaxPool2d
+from isfed.torch.fast_layers import ReLU, UnfitError
+from isfed.torch.fast_sequential import Chain
+from isfed.torch.flat_module import FlatModule
+from isfed.torch.maxpool_relu import Halve
 
 INF = float("inf")
 
@@ -94,5 +94,5 @@ def test_every_other_pooling_goes_before_its_relu(layer):
 
 
 def test_few_channels_are_pooled_by_pytorch():
-    pool, _ = links_of(nn.ReLU(), nn.MaxPool2d(2), channels=halve.CHANNELS - 1)
+    pool, _ = links_of(nn.ReLU(), nn.MaxPool2d(2), channels=maxpool_relu.CHANNELS - 1)
     assert isinstance(pool, MaxPool2d)

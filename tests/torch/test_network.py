@@ -13,7 +13,7 @@ from torch import nn
 
 from isfed import FedAvg, FederatedData, Problem, simulate
 from isfed.torch import Network, load_model
-from isfed.torch.worker import CHUNK
+from isfed.torch.module_worker import CHUNK
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 4))

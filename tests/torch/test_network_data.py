@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from isfed import FedAvg, simulate
 from isfed.cli.app import app
-from isfed.experiments import ConfigError, load_results, make_experiment, run_experiment
-from isfed.experiments.deals import FewClasses, OneClass, Shards
-from isfed.experiments.network_data import NetworkData
-from isfed.experiments.networks import (
+from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
+from isfed.studies.network_config import NetworkData
+from isfed.studies.networks_study import (
     SETTINGS,
     NetworkStudy,
     Setting,
@@ -23,7 +22,8 @@ from isfed.experiments.networks import (
     quick,
     run_networks,
 )
-from isfed.experiments.own_rows import read_rows
+from isfed.studies.npz_data import read_rows
+from isfed.studies.partition_config import FewClasses, OneClass, Shards
 from isfed.torch.models import MODELS, find_model, register_model
 
 FILE = """

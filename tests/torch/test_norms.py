@@ -12,9 +12,9 @@ from torch import nn
 
 from isfed import FederatedData, Memory, Problem, importance, simulate
 from isfed.torch import LayerError, Network
-from isfed.torch.flat import FlatModule
-from isfed.torch.watch import Watch
-from isfed.torch.worker import Worker, per_example
+from isfed.torch.example_norms import Watch
+from isfed.torch.flat_module import FlatModule
+from isfed.torch.module_worker import Worker, per_example
 
 B = 5
 

@@ -15,8 +15,8 @@ from torch import nn
 from isfed import FederatedData, Memory, Problem, simulate
 from isfed.federation.agents import Local, Turns
 from isfed.torch import Network, importance
-from isfed.torch.mailbox import MEMORY
-from isfed.torch.pool import Pool, joined, part_of
+from isfed.torch.process_pool import Pool, joined, part_of
+from isfed.torch.shared_arrays import MEMORY
 
 RNG = np.random.default_rng(0)
 SIZES = (6, 9, 5, 12, 7)

@@ -26,7 +26,7 @@ def test_it_runs_as_printed(name, block, tmp_path, monkeypatch, capsys):
 def test_the_file_for_isfed_run_is_read():
     import tomllib
 
-    from isfed.experiments import make_experiment
+    from isfed.studies import make_experiment
 
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/networks.md").read_text(), re.DOTALL)
     experiment = make_experiment(tomllib.loads(text))

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.experiments import networks
-from isfed.experiments.deals import OneClass
-from isfed.experiments.network_data import NetworkData
+from isfed.studies import networks_study
+from isfed.studies.network_config import NetworkData
+from isfed.studies.partition_config import OneClass
 
-TINY = networks.Setting(
+TINY = networks_study.Setting(
     "tiny",
     "digits, one digit per agent",
     NetworkData(hidden=8, num_agents=10, partition=OneClass(), local_steps=3, every=2),
@@ -22,10 +22,10 @@ TINY = networks.Setting(
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    monkeypatch.setattr(networks, "SETTINGS", {"tiny": TINY})
+    monkeypatch.setattr(networks_study, "SETTINGS", {"tiny": TINY})
     monkeypatch.setattr(
-        networks, "methods",
-        lambda setting, known=networks.methods: {
+        networks_study, "methods",
+        lambda setting, known=networks_study.methods: {
             name: known(setting)[name] for name in ("FedAvg", "importance", "drift")
         },
     )  # fmt: skip

@@ -40,7 +40,7 @@ from isfed.torch import (
     load_model,
     train,
 )
-from isfed.torch.identity import shown
+from isfed.torch.fingerprint import shown
 
 RNG = np.random.default_rng(0)
 CENTRES = 2.0 * RNG.standard_normal((3, 4))
@@ -115,7 +115,7 @@ def test_a_training_that_was_killed_goes_on_bit_for_bit(algorithm, tmp_path, mon
             raise KeyboardInterrupt
 
     options = {"rounds": 12, "test": TEST, "every": 3, "folder": tmp_path, "form": "pt"}
-    monkeypatch.setattr("isfed.simulate.driver.LEAST_BETWEEN", 0.0)
+    monkeypatch.setattr("isfed.simulate.run_driver.LEAST_BETWEEN", 0.0)
     with pytest.raises(KeyboardInterrupt):
         train(problem, algorithm, callbacks=[killed], **options)
     with pytest.raises(ResumeError, match="holds a training already"):

@@ -26,7 +26,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 _PACKAGE = Path(__file__).parents[1]
 _CONFIG: Any = numba_config  # its settings are made at run time, unknown to a type checker
-_MARK = "\nfrom isfed.base.compiled import"  # in every module that compiles
+_MARK = "\nfrom isfed.base.jit import"  # in every module that compiles
 # By pattern: a parser would take 80 ms at every start, for the same answer.
 _IMPORT = re.compile(r"^(?:from (isfed[\w.]*) import (\([^)]*\)|.*)|import (isfed[\w.]*))", re.M)
 UNUSED_DAYS = 7

@@ -3,7 +3,7 @@
 
 def main() -> None:
     """Entry point of the console script."""
-    from isfed.cli.stopping import leave_on_interrupt
+    from isfed.cli.interrupt_exit import leave_on_interrupt
 
     leave_on_interrupt()  # before anything large is imported
     from isfed.cli.app import app

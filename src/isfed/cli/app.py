@@ -9,8 +9,17 @@ import typer
 from rich.markup import escape
 from typer.core import TyperArgument
 
-from isfed.cli import designs, federation, methods, predict, report, reproduce, run, tables
-from isfed.cli.common import in_paragraphs, print_line
+from isfed.cli import (
+    compare_and_diagnose,
+    designs,
+    federation,
+    methods,
+    predict,
+    report,
+    reproduce,
+    run,
+)
+from isfed.cli.command_helpers import in_paragraphs, print_line
 
 _made = TyperArgument.__init__
 
@@ -32,8 +41,8 @@ app = typer.Typer(
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
 for _command in (
-    tables.compare, tables.diagnose, predict.predict, run.run, report.report, designs.designs,
-    methods.methods,
+    compare_and_diagnose.compare, compare_and_diagnose.diagnose, predict.predict, run.run,
+    report.report, designs.designs, methods.methods,
 ):  # fmt: skip
     app.command(help=in_paragraphs(_command.__doc__))(_command)
 

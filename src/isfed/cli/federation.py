@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from isfed.cli.stopping import INTERRUPTED, interrupts_raise
+from isfed.cli.interrupt_exit import INTERRUPTED, interrupts_raise
 from isfed.flower import require_flwr
 
 app = typer.Typer(no_args_is_help=True, help="Run agents and cloud over a network, on Flower.")
@@ -44,7 +44,7 @@ def demo(
     try:
         require_flwr()
         from isfed.flower.demo import run_demo
-        from isfed.flower.processes import FederationError
+        from isfed.flower.local_processes import FederationError
     except ImportError as error:
         raise _fail(error) from None
     try:
@@ -71,7 +71,7 @@ def check(
 
     isfed federation check cloud.example:8443 --root-certificates /etc/isfed/ca.crt
     """
-    from isfed.flower.check import look
+    from isfed.flower.connection_check import look
 
     try:
         found = look(address, authority=root_certificates)
@@ -144,7 +144,7 @@ def add(
 ) -> None:
     """Make a key pair for one more agent."""
     with _mistakes():
-        from isfed.flower.keyring import KeyRing
+        from isfed.flower.key_folder import KeyRing
 
         public = KeyRing(folder).add(name)
         typer.echo(f"{folder / name}: give it to {name}, and to nobody else")
@@ -159,7 +159,7 @@ def renew(
 ) -> None:
     """Replace a certificate or key pair that is about to expire or has leaked."""
     with _mistakes():
-        from isfed.flower.keyring import KeyRing
+        from isfed.flower.key_folder import KeyRing
 
         ring = KeyRing(folder)
         if name == "ca":
@@ -182,7 +182,7 @@ def revoke(
 ) -> None:
     """Lock an agent out: remove its secret here, and its key from the SuperLink."""
     with _mistakes():
-        from isfed.flower.keyring import KeyRing
+        from isfed.flower.key_folder import KeyRing
 
         old = KeyRing(folder).revoke(name)
         typer.echo(f"{folder / name} is deleted; its public key is kept as {old}")
@@ -193,7 +193,7 @@ def revoke(
 def list_keys(folder: Folder = Path("keys")) -> None:
     """List certificates and keys, and how many days they are still valid."""
     with _mistakes():
-        from isfed.flower.keyring import SOON_DAYS, KeyRing
+        from isfed.flower.key_folder import SOON_DAYS, KeyRing
 
         for held in KeyRing(folder).list():
             days = held.days_left()
@@ -206,7 +206,7 @@ def _register(link: str | None, public: Path, name: str) -> None:
     if link is None:
         typer.echo(f"to let it in: flwr supernode register {public} CONNECTION --name {name}")
         return
-    from isfed.flower.registry import register
+    from isfed.flower.agent_registration import register
 
     typer.echo(f"registered at {link!r} as node {register(link, public, name=name)}")
 
@@ -218,7 +218,7 @@ def _unregister(link: str | None, public: Path, name: str) -> None:
             "then flwr supernode unregister NODE_ID; or use --link"
         )
         return
-    from isfed.flower.registry import unregister
+    from isfed.flower.agent_registration import unregister
 
     typer.echo(f"unregistered at {link!r}: {unregister(link, public)} nodes had its key")
 

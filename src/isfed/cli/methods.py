@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isfed.cli.common import console, print_line
+from isfed.cli.command_helpers import console, print_line
 
 
 def methods(
@@ -19,7 +19,7 @@ def methods(
 
     The name is the value of `kind` in an experiment's file, and the name to import from isfed.
     """
-    from isfed.report.methods import as_json, as_markdown, for_terminal
+    from isfed.report.methods_table import as_json, as_markdown, for_terminal
 
     if json:
         typer.echo(as_json())

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from isfed.cli.common import errors, one_line_errors
+from isfed.cli.command_helpers import errors, one_line_errors
 from isfed.cli.table_options import MostColumns, MostGigabytes, spelled
 
 
@@ -44,9 +44,9 @@ def predict(
     import csv
     import io
 
-    from isfed.base.files import write_whole
-    from isfed.datasets.sources import open_source
-    from isfed.experiments.model_file import load_model
+    from isfed.base.atomic_files import write_whole
+    from isfed.datasets.table_sources import open_source
+    from isfed.studies.model_file import load_model
 
     with one_line_errors(stopped="nothing was written", spell=spelled):
         saved = load_model(model)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isfed.cli.common import one_line_errors, print_line
+from isfed.cli.command_helpers import one_line_errors, print_line
 
 if TYPE_CHECKING:
-    from isfed.experiments import Results
+    from isfed.studies import Results
 
 # Where results go, who computes them and what is printed: nothing of that changes them.
 NOT_AGAIN = ("out", "resume", "overwrite", "backend", "jobs", "threads", "as_json", "save")
@@ -36,12 +36,12 @@ def report(
     The page needs no network and no other file. Two folders are put side by side: the settings in
     which they differ, and the curves of both in one figure.
     """
-    from isfed.base.files import write_whole
-    from isfed.experiments import load_results
-    from isfed.experiments.folder import REPORT, check_name
-    from isfed.report.from_results import page_data
-    from isfed.report.page import page
-    from isfed.report.pair import pair_data
+    from isfed.base.atomic_files import write_whole
+    from isfed.report.html_page import page
+    from isfed.report.page_from_results import page_data
+    from isfed.report.two_runs import pair_data
+    from isfed.studies import load_results
+    from isfed.studies.results_folder import REPORT, check_name
 
     with one_line_errors(stopped="nothing was written"):
         check_name(out or folder)
@@ -64,10 +64,10 @@ def finish(results: Results) -> None:
 
 def write_page(results: Results) -> Path:
     """Leave the command that made them, and the page, beside the results; returns the page."""
-    from isfed.base.files import write_whole
-    from isfed.experiments.folder import COMMAND, REPORT
-    from isfed.report.from_results import page_data
-    from isfed.report.page import page
+    from isfed.base.atomic_files import write_whole
+    from isfed.report.html_page import page
+    from isfed.report.page_from_results import page_data
+    from isfed.studies.results_folder import COMMAND, REPORT
 
     write_whole(results.path / COMMAND, f"{shlex.join(words_again())}\n".encode())
     write_whole(results.path / REPORT, page(page_data(results)).encode())

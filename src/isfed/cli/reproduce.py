@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isfed.cli.common import (
+from isfed.cli.command_helpers import (
     DataDir,
     RunOptions,
     console,
@@ -21,8 +21,8 @@ from isfed.cli.report import finish, write_page
 from isfed.cli.run import run_and_report
 
 if TYPE_CHECKING:
-    from isfed.experiments import Results
-    from isfed.experiments.tuned import Tuned
+    from isfed.studies import Results
+    from isfed.studies.tuned_step_sizes import Tuned
 
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
 
@@ -50,8 +50,8 @@ def regression(
         if engine == "flower":
             _on_flower(options)
             return
-        from isfed.experiments import paper_regression
-        from isfed.report.tables import paper_verdict
+        from isfed.report.terminal_tables import paper_verdict
+        from isfed.studies import paper_regression
 
         results = run_and_report(paper_regression(**options.given), options)
         if heterogeneity:
@@ -72,7 +72,7 @@ def _on_flower(options: RunOptions) -> None:
 
 def _check_numbers(options: RunOptions) -> None:
     """Refuse numbers that cannot be run before anything is loaded."""
-    from isfed.experiments import ConfigError
+    from isfed.studies import ConfigError
 
     for name, value in options.given.items():
         least = 0 if name == "seed" else 1
@@ -82,9 +82,9 @@ def _check_numbers(options: RunOptions) -> None:
 
 def _heterogeneity(folder: Path, options: RunOptions) -> None:
     """The gain over a grid of problems, and its figure."""
-    from isfed.experiments.heterogeneity import Grid, run_grid
     from isfed.report.figures import heterogeneity_figure
-    from isfed.report.progress import RunProgress
+    from isfed.report.progress_bar import RunProgress
+    from isfed.studies.heterogeneity_study import Grid, run_grid
 
     grid = replace(Grid(), **options.given)
     with RunProgress(console) as progress:
@@ -108,8 +108,8 @@ def classification(
     FedAvg and ISFedAvg with current, running and memory probabilities, all at the paper's step
     size and each again at its own best one, chosen on blocks of training rows held out.
     """
-    from isfed.experiments.classification import Ijcnn1Source, paper_classification
-    from isfed.report.tables import classification_verdict
+    from isfed.report.terminal_tables import classification_verdict
+    from isfed.studies.classification_study import Ijcnn1Source, paper_classification
 
     with one_line_errors():
         source = Ijcnn1Source(partition=partition, data_dir=data_dir)
@@ -124,8 +124,8 @@ def classification(
 @with_options
 def writers(options: RunOptions, data_dir: DataDir = None) -> None:
     """MNIST with one agent per writer: softmax regression, tested on other writers."""
-    from isfed.experiments.classification import WritersSource
-    from isfed.experiments.classification import writers as paper_writers
+    from isfed.studies.classification_study import WritersSource
+    from isfed.studies.classification_study import writers as paper_writers
 
     with one_line_errors():
         results = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
@@ -151,8 +151,8 @@ def networks(
     Needs PyTorch: pip install 'isfed[torch]'.
     """
     with one_line_errors():
-        from isfed.experiments import ConfigError
-        from isfed.experiments.networks import SETTINGS, NetworkStudy
+        from isfed.studies import ConfigError
+        from isfed.studies.networks_study import SETTINGS, NetworkStudy
 
         _check_numbers(options)
         names = list(SETTINGS) if setting == "all" else [setting]
@@ -170,9 +170,9 @@ def networks(
 
 def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Results:
     """One set-up: run, draw, print."""
-    from isfed.experiments.networks import quick, run_networks
-    from isfed.report.networks import networks_figure, networks_table, networks_verdict
-    from isfed.report.progress import RunProgress
+    from isfed.report.networks_report import networks_figure, networks_table, networks_verdict
+    from isfed.report.progress_bar import RunProgress
+    from isfed.studies.networks_study import quick, run_networks
 
     study = quick(study) if short else study
     given = dict(options.given)
@@ -195,10 +195,10 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
 
 def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     """Choose the step sizes, run, draw, print."""
-    from isfed.experiments.tuned import run_tuned
     from isfed.report.figures import measures_figure
-    from isfed.report.progress import RunProgress
-    from isfed.report.tables import measures_table, settling_lines, step_lines
+    from isfed.report.progress_bar import RunProgress
+    from isfed.report.terminal_tables import measures_table, settling_lines, step_lines
+    from isfed.studies.tuned_step_sizes import run_tuned
 
     _check_numbers(options)
     tuned = replace(tuned, **options.given)
@@ -228,9 +228,9 @@ def systems(
     --rounds and --repetitions apply to the regression. By default parts of the work run in
     parallel, in one process per core; --backend changes this.
     """
-    from isfed.experiments.systems import QUICK, Systems, run_systems
-    from isfed.report.progress import RunProgress
-    from isfed.report.systems import systems_figures, systems_table
+    from isfed.report.progress_bar import RunProgress
+    from isfed.report.systems_report import systems_figures, systems_table
+    from isfed.studies.systems_study import QUICK, Systems, run_systems
 
     with one_line_errors():
         _check_numbers(options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isfed.cli.common import (
+from isfed.cli.command_helpers import (
     RunOptions,
     console,
     end_if_diverged,
@@ -20,15 +20,15 @@ from isfed.cli.common import (
 from isfed.cli.report import finish
 
 if TYPE_CHECKING:
-    from isfed.experiments import Experiment, Results
+    from isfed.studies import Experiment, Results
 
 
 def run_and_report(experiment: Experiment, options: RunOptions) -> Results:
     """Run into the folder, draw the figure, print the table."""
-    from isfed.experiments import run_experiment
     from isfed.report.figures import msd_figure
-    from isfed.report.progress import RunProgress
-    from isfed.report.tables import summary_table
+    from isfed.report.progress_bar import RunProgress
+    from isfed.report.terminal_tables import summary_table
+    from isfed.studies import run_experiment
 
     folder = options.out or Path("runs") / experiment.name
     with RunProgress(console) as progress:
@@ -62,8 +62,8 @@ def run(
     The file can name methods, policies and designs of your own as "module:Class". Their modules are
     run, so that you have to say which you trust: those of a folder (--trust), or all.
     """
-    from isfed.experiments import read_experiment
-    from isfed.report.tables import settling_lines
+    from isfed.report.terminal_tables import settling_lines
+    from isfed.studies import read_experiment
 
     if allow_imports:
         sys.path.append(os.getcwd())  # as with `python -m`: a file may name "mine:Sampler"

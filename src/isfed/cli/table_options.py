@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from isfed.experiments.sources import FileSource
+    from isfed.studies.problem_sources import FileSource
 
 RIDGE = 1e-3
 # What errors call by the names of the library, and the command line by these.
@@ -108,10 +108,10 @@ class TableOptions:
 
     def source(self, file: Path, agent: str, target: str, **more: Any) -> FileSource:
         """The user's file with its columns; `more` are other fields of the source."""
-        from isfed.datasets.reading import Reading
-        from isfed.datasets.tables import Columns
-        from isfed.experiments import ConfigError
-        from isfed.experiments.sources import FileSource
+        from isfed.datasets.read_options import Reading
+        from isfed.datasets.table_data import Columns
+        from isfed.studies import ConfigError
+        from isfed.studies.problem_sources import FileSource
 
         try:
             filling: Any = (

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from isfed.base.arithmetic import power
-from isfed.base.streams import Purpose
-from isfed.problems.data import FederatedData
+from isfed.base.portable_arithmetic import power
+from isfed.base.random_streams import Purpose
+from isfed.problems.federated_data import FederatedData
 
 
 @dataclass(frozen=True, eq=False)

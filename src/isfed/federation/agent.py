@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.arguments import check_fields, shown
-from isfed.base.checks import as_numbers, check_whole
-from isfed.base.compiled import compiled
-from isfed.base.streams import Stream
-from isfed.federation.arrays import agent_risks, check_batch, row_losses
+from isfed.base.argument_types import check_fields, shown
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream
+from isfed.base.value_checks import as_numbers, check_whole
 from isfed.federation.messages import PLAIN_LOCAL, Local
+from isfed.federation.problem_arrays import agent_risks, check_batch, row_losses
 from isfed.problems import FederatedData, Problem
-from isfed.problems.gradients import moved_target
+from isfed.problems.compiled_gradients import moved_target
 from isfed.problems.losses import num_params_of
 from isfed.sampling import policies
 from isfed.sampling.designs import Design, WithReplacement

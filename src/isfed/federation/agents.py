@@ -11,9 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
-from isfed.federation.arrays import agent_risks, row_losses
-from isfed.federation.clock import Clock, Speeds, Times
+from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.ledger import BYTES, FORWARD, Ledger, first_entries
 from isfed.federation.messages import (
     EVERY,
@@ -26,6 +24,8 @@ from isfed.federation.messages import (
     Uploads,
     Work,
 )
+from isfed.federation.problem_arrays import agent_risks, row_losses
+from isfed.federation.virtual_clock import Clock, Speeds, Times
 from isfed.problems import Problem
 
 NO_SHIFT = np.empty(0)

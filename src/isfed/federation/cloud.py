@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers, check_active, check_vector, check_whole
-from isfed.base.compiled import compiled
-from isfed.base.streams import NO_AGENT, Stream
+from isfed.base.argument_types import shown
+from isfed.base.jit import compiled
+from isfed.base.random_streams import NO_AGENT, Stream
+from isfed.base.value_checks import as_numbers, check_active, check_vector, check_whole
 from isfed.federation.agent import Upload
 from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Table

@@ -6,12 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.compiled import compiled
-from isfed.base.files import put
-from isfed.base.streams import Purpose, start
+from isfed.base.atomic_files import put
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Purpose, start
 from isfed.federation.agent import Rules
 from isfed.federation.agents import NO_SHIFT, PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
-from isfed.federation.arrays import (
+from isfed.federation.compiled_turn import (
+    ALL,
+    Sampler,
+    Task,
+    full_gradient,
+    make_scratch,
+    take_turn,
+)
+from isfed.federation.problem_arrays import (
     check_batches,
     example_tables,
     make_sampler,
@@ -19,14 +27,6 @@ from isfed.federation.arrays import (
     probabilities_of_examples,
     wants_norms,
     write_scores,
-)
-from isfed.federation.turn import (
-    ALL,
-    Sampler,
-    Task,
-    full_gradient,
-    make_scratch,
-    take_turn,
 )
 from isfed.problems import Problem
 from isfed.sampling import telemetry

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from isfed.federation.absences import Responses
+from isfed.federation.agent_records import Standing, trained_length
 from isfed.federation.messages import PLAIN_LOCAL, Cohort, Local, Turns, Updates, Uploads, Work
-from isfed.federation.reports import Timing
+from isfed.federation.response_rates import Responses
+from isfed.federation.round_reports import Timing
 from isfed.federation.safety import Safety
-from isfed.federation.standing import Standing, trained_length
 from isfed.sampling import telemetry
 
 ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "agreement")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.federation.reports import Timing
-from isfed.federation.turn import StepRule
+from isfed.federation.compiled_turn import StepRule
+from isfed.federation.round_reports import Timing
 
 EVERY = slice(None)  # the places of a cohort in which everybody answered
 NOTHING_MORE: frozenset[str] = frozenset()
@@ -181,7 +181,8 @@ class Work(NamedTuple):
     local: how the agents step.
     also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
     extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
-    control: what agents with control variates of their own are told, see `isfed.federation.apart`.
+    control: what agents with control variates of their own are told, see
+        `isfed.federation.remote_variates`.
     """
 
     step_size: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.base.streams import Purpose
+from isfed.base.random_streams import Purpose
 from isfed.federation.agent import Agent, Rules
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
 from isfed.problems import Problem

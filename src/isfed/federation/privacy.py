@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isfed.base.arguments import check_fields
-from isfed.base.arithmetic import norm
+from isfed.base.argument_types import check_fields
+from isfed.base.portable_arithmetic import norm
 
 
 @dataclass(frozen=True, kw_only=True)

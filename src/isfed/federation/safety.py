@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from isfed.base.arguments import check_fields
-from isfed.federation.absences import LARGEST_ADJUSTMENT, Absences
+from isfed.base.argument_types import check_fields
 from isfed.federation.privacy import Privacy
-from isfed.federation.trust import ScoreRange
+from isfed.federation.response_rates import LARGEST_ADJUSTMENT, Absences
+from isfed.federation.score_bounds import ScoreRange
 
 
 @dataclass(frozen=True, kw_only=True)

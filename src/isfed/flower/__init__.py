@@ -7,14 +7,14 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.federation.absences import Absences
     from isfed.federation.privacy import Privacy
+    from isfed.federation.response_rates import Absences
     from isfed.federation.safety import Safety
-    from isfed.federation.trust import ScoreRange
-    from isfed.flower.client import agent_turn, tell_agent
-    from isfed.flower.own import own_turn
+    from isfed.federation.score_bounds import ScoreRange
+    from isfed.flower.agent_handler import agent_turn, tell_agent
+    from isfed.flower.custom_training import own_turn
     from isfed.flower.strategy import Strategy
-    from isfed.flower.torch import torch_turn
+    from isfed.flower.torch_handler import torch_turn
 
 __all__ = [
     "Absences",
@@ -29,15 +29,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Absences": "federation.absences",
+    "Absences": "federation.response_rates",
     "Privacy": "federation.privacy",
     "Safety": "federation.safety",
-    "ScoreRange": "federation.trust",
+    "ScoreRange": "federation.score_bounds",
     "Strategy": "flower.strategy",
-    "agent_turn": "flower.client",
-    "own_turn": "flower.own",
-    "tell_agent": "flower.client",
-    "torch_turn": "flower.torch",
+    "agent_turn": "flower.agent_handler",
+    "own_turn": "flower.custom_training",
+    "tell_agent": "flower.agent_handler",
+    "torch_turn": "flower.torch_handler",
 }
 
 

@@ -16,16 +16,16 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from isfed.base.streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.agent import Rules, Upload
-from isfed.federation.clock import Clock
 from isfed.federation.ledger import Ledger
 from isfed.federation.messages import Cohort, Facts, Updates, Work
-from isfed.federation.trust import ScoreRange
-from isfed.flower import wire
-from isfed.flower.arrays import Layout
-from isfed.flower.roll import Roll
-from isfed.flower.turns import REFUSED, Turns
+from isfed.federation.score_bounds import ScoreRange
+from isfed.federation.virtual_clock import Clock
+from isfed.flower import wire_format
+from isfed.flower.array_records import Layout
+from isfed.flower.node_directory import Roll
+from isfed.flower.round_messages import REFUSED, Turns
 from isfed.sampling import telemetry
 
 
@@ -96,7 +96,7 @@ class FlowerAgents:
         unknown = np.flatnonzero(self._told[:, 0] == 0)
         asked = unknown[self.answers(unknown, 0)] if unknown.size else unknown
         if asked.size:
-            told = self._question(wire.WORK, asked, np.zeros(self.num_params), 0, sent=True)
+            told = self._question(wire_format.WORK, asked, np.zeros(self.num_params), 0, sent=True)
             good = (told >= 1.0).all(axis=1)  # NaN is not
             self._told[asked[good]] = told[good]
         return np.maximum(self._told, 1)
@@ -165,26 +165,38 @@ class FlowerAgents:
 
     def pack(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Turns:
         """The messages of a round, to those who are online."""
-        turns = self._turns(cohort.agents, lambda content: wire.unpack_upload(content, self.layout))
+        turns = self._turns(
+            cohort.agents, lambda content: wire_format.unpack_upload(content, self.layout)
+        )
         models = np.broadcast_to(sent, (cohort.agents.size, self.num_params))
         whole = None if sent.ndim > 1 else self.layout.model(self.outward(sent))
         for place, agent in enumerate(cohort.agents.tolist()):
             model = whole or self.layout.model(self.outward(models[place]))
             order = self._order(agent, place, work, round_index)
-            self._ask(turns, place, {wire.MODEL: model, wire.TRAIN_CONFIG: self.config}, order)
+            self._ask(
+                turns,
+                place,
+                {wire_format.MODEL: model, wire_format.TRAIN_CONFIG: self.config},
+                order,
+            )
         return turns
 
     def _turns(self, agents: np.ndarray, read: Any) -> Turns:
         self.online = self.roll.online(self._grid())
         return Turns(agents, read, time_limit=self.time_limit, clocks=self.clocks)
 
-    def _ask(self, turns: Turns, place: int, content: dict[str, Any], order: wire.Order) -> None:
+    def _ask(
+        self, turns: Turns, place: int, content: dict[str, Any], order: wire_format.Order
+    ) -> None:
         """Add the message for the agent at a place, if it is online."""
         node = self.online.get(order.agent)
         if node is None:
             log(WARNING, "agent %s was drawn and is offline", order.agent)
             return
-        content |= {wire.ORDER: wire.pack_order(order), **wire.pack_vectors(order)}
+        content |= {
+            wire_format.ORDER: wire_format.pack_order(order),
+            **wire_format.pack_vectors(order),
+        }
         message = Message(
             RecordDict(content),
             dst_node_id=node,
@@ -193,7 +205,7 @@ class FlowerAgents:
         )
         turns.ask(place, message)
 
-    def _order(self, agent: int, place: int, work: Work, round_index: int) -> wire.Order:
+    def _order(self, agent: int, place: int, work: Work, round_index: int) -> wire_format.Order:
         """What one agent of a cohort is told."""
         own = work.rows(slice(place, place + 1))
         step, local = np.ravel(own.step_size)[0], own.local
@@ -202,7 +214,7 @@ class FlowerAgents:
         terms = None
         if own.control is not None:
             terms = own.control.terms(0, self.outward(own.control.centre))
-        return wire.Order(
+        return wire_format.Order(
             job=self.job,
             round_index=round_index,
             agent=agent,
@@ -240,8 +252,8 @@ class FlowerAgents:
             np.array([upload.score for upload in given], np.float64),
             np.zeros((count, telemetry.TURN)),
             rows("velocity", momentum) if momentum else np.zeros((count, 0)),
-            loss=_numbers(given, "loss") if wire.LOSS in work.also else None,
-            gradient=rows("gradient") if wire.GRADIENT in work.also else None,
+            loss=_numbers(given, "loss") if wire_format.LOSS in work.also else None,
+            gradient=rows("gradient") if wire_format.GRADIENT in work.also else None,
             agreement=_numbers(given, "agreement"),
             timing=turns.timing(patient=self.patient),
         )
@@ -251,8 +263,8 @@ class FlowerAgents:
         down = 0 if work.local.sent else count
         self.cross(models_down=down, models_up=count, scalars_down=count)
         self.cross(scalars_up=count if self.rules.agents.learns else 0)
-        self.cross(scalars_up=count * (wire.LOSS in work.also))
-        self.cross(models_up=count * (wire.GRADIENT in work.also))
+        self.cross(scalars_up=count * (wire_format.LOSS in work.also))
+        self.cross(models_up=count * (wire_format.GRADIENT in work.also))
         self.cross(**{entry: number * count for entry, number in work.extra.items()})
 
     # -- questions -------------------------------------------------------------------------------
@@ -261,48 +273,55 @@ class FlowerAgents:
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
         """(n,) the risk of each of these agents at a model; NaN for those who do not answer."""
-        return self._question(wire.LOSS, which, params, self.round_index, sent=sent)
+        return self._question(wire_format.LOSS, which, params, self.round_index, sent=sent)
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
         """(n, M) the gradients of their risks; NaN for those who do not answer."""
-        return self._question(wire.GRADIENT, which, params, self.round_index, sent=sent)
+        return self._question(wire_format.GRADIENT, which, params, self.round_index, sent=sent)
 
     def sampled_losses(
         self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
     ) -> np.ndarray:
         """(n,) the loss of one example of each of these agents; NaN as for `losses`."""
-        return self._question(wire.SAMPLED_LOSS, which, params, round_index, sent=sent)
+        return self._question(wire_format.SAMPLED_LOSS, which, params, round_index, sent=sent)
 
     def _question(
         self, ask: str, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool
     ) -> np.ndarray:
         """What these agents answer, in the order in which they were named."""
-        width = 2 if ask == wire.WORK else self.num_params
-        turns = self._turns(which, lambda content: wire.unpack_answer(content, ask, width))
+        width = 2 if ask == wire_format.WORK else self.num_params
+        turns = self._turns(which, lambda content: wire_format.unpack_answer(content, ask, width))
         models = np.broadcast_to(params, (which.size, self.num_params))
         whole = None if params.ndim > 1 else self.layout.model(self.outward(params))
-        key = self.keys[Purpose.RISKS if ask == wire.SAMPLED_LOSS else Purpose.EXAMPLES]
+        key = self.keys[Purpose.RISKS if ask == wire_format.SAMPLED_LOSS else Purpose.EXAMPLES]
         for place, agent in enumerate(which.tolist()):
             model = whole or self.layout.model(self.outward(models[place]))
-            order = wire.Order(
+            order = wire_format.Order(
                 self.job, round_index, agent, None, int(key), self.rules, self.scores,
                 buffers=self.buffers, ask=ask,
             )  # fmt: skip
-            self._ask(turns, place, {wire.MODEL: model, wire.TRAIN_CONFIG: self.config}, order)
+            self._ask(
+                turns,
+                place,
+                {wire_format.MODEL: model, wire_format.TRAIN_CONFIG: self.config},
+                order,
+            )
         turns.exchange(self._grid(), enough=1.0, patient=True)
-        vectors = ask in (wire.GRADIENT, wire.WORK)
+        vectors = ask in (wire_format.GRADIENT, wire_format.WORK)
         found = np.full((which.size, width) if vectors else which.size, np.nan)
         count = 0
         for place, answer in turns.read.items():
             if answer is None or answer is REFUSED:
                 continue
-            found[place] = self.inward(answer) if ask == wire.GRADIENT else answer
+            found[place] = self.inward(answer) if ask == wire_format.GRADIENT else answer
             count += 1
-        numbers = width if ask == wire.WORK else 1
+        numbers = width if ask == wire_format.WORK else 1
         self.cross(models_down=0 if sent else count)
-        self.cross(**{"models_up" if ask == wire.GRADIENT else "scalars_up": numbers * count})
+        self.cross(
+            **{"models_up" if ask == wire_format.GRADIENT else "scalars_up": numbers * count}
+        )
         return found
 
     def _grid(self) -> Grid:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.in_process import Federation
-from isfed.base.folders import HeldFolder, abandoned
+from isfed.base.temporary_folders import HeldFolder, abandoned
 from isfed.flower import require_flwr
-from isfed.flower.processes import FederationError, LocalFederation, end_marked, is_running
+from isfed.flower.local_processes import FederationError, LocalFederation, end_marked, is_running
+from isfed.methods.object_federation import Federation
 
 QUIET_SECONDS = 600.0  # no round ends for so long: give up
 LOST = (

@@ -13,12 +13,12 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from isfed.algorithms import ISFedAvg
-from isfed.federation.absences import Absences
-from isfed.federation.reports import RoundReport
+from isfed.federation.response_rates import Absences
+from isfed.federation.round_reports import RoundReport
 from isfed.federation.safety import Safety
-from isfed.flower.client import agent_turn, tell_agent
+from isfed.flower.agent_handler import agent_turn, tell_agent
 from isfed.flower.strategy import Strategy
+from isfed.methods import ISFedAvg
 from isfed.problems import PAPER, Problem
 
 client = ClientApp()

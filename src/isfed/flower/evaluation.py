@@ -13,8 +13,8 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
-from isfed.flower.arrays import WireError, shown
-from isfed.flower.wire import METRICS, OWN_METRICS
+from isfed.flower.array_records import WireError, shown
+from isfed.flower.wire_format import METRICS, OWN_METRICS
 
 MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
 MOST_NUMBERS = 10_000  # in the metrics of one agent; results keep them for every round

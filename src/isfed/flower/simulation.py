@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from isfed.algorithms import ISFedAvg
 from isfed.flower import require_flwr
+from isfed.methods import ISFedAvg
 from isfed.problems import PAPER, Problem, Regression
 from isfed.simulate import simulate
 from isfed.simulate.kernel_run import num_cores
@@ -62,7 +62,7 @@ def simulate_flower(
 def _client(recipe: Regression, seed: int, folder: Path):
     from flwr.clientapp import ClientApp
 
-    from isfed.flower.client import STATE_FOLDER, agent_turn, tell_agent
+    from isfed.flower.agent_handler import STATE_FOLDER, agent_turn, tell_agent
 
     app = ClientApp()
 

@@ -17,26 +17,26 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from isfed.algorithms.estimators import InverseResponse
-from isfed.algorithms.federated import Opened
-from isfed.algorithms.job import Job
-from isfed.algorithms.over_network import (
+from isfed.base import atomic_files
+from isfed.base.argument_types import checked
+from isfed.base.value_checks import check_seed
+from isfed.federation.guarded import Guarded
+from isfed.federation.round_reports import RoundReport
+from isfed.federation.safety import Safety
+from isfed.flower import evaluation, message_exchange, wire_format
+from isfed.flower.agents import FlowerAgents
+from isfed.flower.array_records import Layout, shown
+from isfed.flower.node_directory import Roll
+from isfed.flower.round_messages import Turns
+from isfed.methods.estimators import InverseResponse
+from isfed.methods.federated import Opened
+from isfed.methods.network_job import Job
+from isfed.methods.over_network import (
     Weighting,
     check_weights,
     over_network,
     weighting_of,
 )
-from isfed.base import files
-from isfed.base.arguments import checked
-from isfed.base.checks import check_seed
-from isfed.federation.guarded import Guarded
-from isfed.federation.reports import RoundReport
-from isfed.federation.safety import Safety
-from isfed.flower import evaluation, exchange, wire
-from isfed.flower.agents import FlowerAgents
-from isfed.flower.arrays import Layout, shown
-from isfed.flower.roll import Roll
-from isfed.flower.turns import Turns
 
 OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
 CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
@@ -143,7 +143,7 @@ class Strategy(FedAvg):
                 f"{type(self.algorithm).__name__} has a round of its own, which Flower's loop "
                 "cannot run: call Strategy.start(grid, ...)"
             )
-        if CLIPPING in config or self._returned not in (None, wire.digest(arrays)):
+        if CLIPPING in config or self._returned not in (None, wire_format.digest(arrays)):
             raise ValueError(ALTERED)
         config["server-round"] = server_round
         agents = self._agents(grid, config)
@@ -180,7 +180,7 @@ class Strategy(FedAvg):
                 raise ValueError("the model left the range of its type; try a smaller step_size")
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
-            files.save_arrays(self.checkpoint, job.checkpoint())
+            atomic_files.save_arrays(self.checkpoint, job.checkpoint())
         log(INFO, "%s", report.line())
         for agent in np.flatnonzero(standing.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
@@ -193,7 +193,7 @@ class Strategy(FedAvg):
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
         metrics = {**self._train_metrics(server_round), **ours}  # agents do not overwrite it
         arrays = self._layout.model(job.agents.outward(job.params))
-        self._returned = wire.digest(arrays)
+        self._returned = wire_format.digest(arrays)
         return arrays, MetricRecord(metrics)
 
     def _train_metrics(self, server_round: int) -> dict[str, Any]:
@@ -335,11 +335,11 @@ class Strategy(FedAvg):
             self.job = job = self._new_job(layout, layout.flatten(arrays))
             self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
             if self.checkpoint is not None and self.checkpoint.exists():
-                job.restore(files.load_arrays(self.checkpoint), job.agents.order)
+                job.restore(atomic_files.load_arrays(self.checkpoint), job.agents.order)
                 done = job.round_index
                 log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
             elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-                files.save_arrays(self.checkpoint, job.checkpoint())
+                atomic_files.save_arrays(self.checkpoint, job.checkpoint())
             job.agents.standing.readmit(np.array(self.readmit, dtype=np.int64))
         return self.job, self._layout
 
@@ -367,13 +367,13 @@ class Strategy(FedAvg):
         until = time.monotonic() + self.join_limit
         while True:
             try:
-                return files.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
+                return atomic_files.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise ValueError(
                         f"another run is using {checkpoint}; stop it, or give another path"
                     ) from None
-                time.sleep(exchange.POLL_SECONDS)
+                time.sleep(message_exchange.POLL_SECONDS)
 
     def _evaluate_here(self, evaluate_fn: Any, number: int, result: Result) -> None:
         metrics = evaluate_fn(number, result.arrays)
@@ -392,7 +392,7 @@ class Strategy(FedAvg):
         messages = self.configure_evaluate(number, result.arrays, config, grid)
         if messages:
             until = time.monotonic() + self.time_limit
-            answers = exchange.exchange(grid, messages, until=until)
+            answers = message_exchange.exchange(grid, messages, until=until)
             metrics = self.aggregate_evaluate(number, answers.replies.values())
             evaluation.log_metrics(AGGREGATED, metrics)
             if metrics is not None:

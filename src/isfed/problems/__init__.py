@@ -1,11 +1,11 @@
 """What is learned: federated data, losses, and the minimiser."""
 
-from isfed.problems.data import FederatedData
-from isfed.problems.devices import Synthetic
+from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import Huber, LeastSquares, Logistic, Loss, Softmax
 from isfed.problems.problem import Problem
-from isfed.problems.risk import NoOptimumError
-from isfed.problems.synthetic import EQUAL, OUTLIERS, PAPER, PRESETS, Regression
+from isfed.problems.scaled_risk import NoOptimumError
+from isfed.problems.synthetic_devices import Synthetic
+from isfed.problems.synthetic_regression import EQUAL, OUTLIERS, PAPER, PRESETS, Regression
 
 __all__ = [
     "EQUAL",

@@ -1,7 +1,7 @@
 """Losses: value, gradient and per-example gradient norm, with the ridge inside every example.
 
 A loss is one function, `gradient(params, x, y, weight) -> (weighted mean gradient, norms)`; the
-generalised linear ones below share the compiled function of `isfed.problems.gradients`.
+generalised linear ones below share the compiled function of `isfed.problems.compiled_gradients`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
-from isfed.base.arguments import shown
-from isfed.base.arithmetic import row_squares
-from isfed.base.checks import check_whole, is_number
-from isfed.problems.data import FederatedData, frozen
-from isfed.problems.gradients import (
+from isfed.base.argument_types import shown
+from isfed.base.portable_arithmetic import row_squares
+from isfed.base.value_checks import check_whole, is_number
+from isfed.problems.compiled_gradients import (
     HUBER,
     LEAST_SQUARES,
     LOGISTIC,
@@ -25,6 +24,7 @@ from isfed.problems.gradients import (
     CompiledLoss,
     gradient_of,
 )
+from isfed.problems.federated_data import FederatedData, frozen
 
 LARGEST = 1e60  # of features, targets and ridge: their fourth powers enter limits and variances
 

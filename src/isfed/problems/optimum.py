@@ -9,8 +9,8 @@ from scipy import linalg
 from threadpoolctl import threadpool_limits
 
 from isfed.problems.losses import LeastSquares, LinearLoss
-from isfed.problems.newton import newton
-from isfed.problems.risk import NoOptimumError, Risk, moments, scales, triangle
+from isfed.problems.newton_solver import newton
+from isfed.problems.scaled_risk import NoOptimumError, Risk, moments, scales, triangle
 
 __all__ = ["NoOptimumError", "drift_response", "minimise"]
 

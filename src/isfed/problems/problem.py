@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers, check_vector
+from isfed.base.argument_types import shown
+from isfed.base.value_checks import as_numbers, check_vector
 from isfed.problems import optimum
-from isfed.problems.data import FederatedData
+from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import num_params_of
 from isfed.problems.optimum import NoOptimumError
 

@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from isfed.base.files import write_whole
-from isfed.experiments.results import AlgorithmResult, Results
-from isfed.report.tables import PAPER_GAIN_DB
+from isfed.base.atomic_files import write_whole
+from isfed.report.terminal_tables import PAPER_GAIN_DB
+from isfed.studies.results_reader import AlgorithmResult, Results
 
 # The paper's four colours, each with its own dashes so that they can be told apart in grey.
 STYLES: dict[str, tuple[str, Any]] = {

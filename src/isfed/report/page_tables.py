@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from isfed.base.words import plain_number
-from isfed.experiments.results import Results
-from isfed.report.networks import accuracy_curves, reached, rounds_to_fedavg, target_names
+from isfed.base.text_format import plain_number
+from isfed.report.networks_report import accuracy_curves, reached, rounds_to_fedavg, target_names
+from isfed.report.page_curves import level_cell, number_cell
 from isfed.report.page_data import Cell, PageTable
-from isfed.report.quantities import level_cell, number_cell
-from isfed.report.tables import percent
-from isfed.report.ways import WORDS
+from isfed.report.strategies_table import WORDS
+from isfed.report.terminal_tables import percent
+from isfed.studies.results_reader import Results
 
 SAMPLING = {
     "uniform": "uniform sampling",

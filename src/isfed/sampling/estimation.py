@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers, is_number
+from isfed.base.argument_types import shown
+from isfed.base.value_checks import as_numbers, is_number
 from isfed.sampling.designs import Clustered, Cube, Stratified
 from isfed.sampling.designs.inclusion import (
     check_design,

@@ -13,10 +13,10 @@ from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from isfed.base.arguments import check_fields
-from isfed.base.checks import is_number
-from isfed.base.compiled import compiled, inlined
-from isfed.base.streams import Stream
+from isfed.base.argument_types import check_fields
+from isfed.base.jit import compiled, inlined
+from isfed.base.random_streams import Stream
+from isfed.base.value_checks import is_number
 from isfed.sampling import score_table as tables
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.inclusion import check_floor

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.base.compiled import called, compiled, inlined
-from isfed.base.streams import below, fill_uniform, uniform
+from isfed.base.jit import called, compiled, inlined
+from isfed.base.random_streams import below, fill_uniform, uniform
 
 UNSEEN = -1.0
 ASIDE = -2.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.base.compiled import compiled, inlined
+from isfed.base.jit import compiled, inlined
 
 # Where everything is drawn with equal chances there is nothing to watch: the caps are then 0.
 COLUMNS: tuple[str, ...] = (

@@ -1,7 +1,7 @@
 """Rounds x repetitions, in process.
 
 The package can be called: `isfed.simulate(problem, algorithm, rounds=...)` is the function
-`isfed.simulate.run.simulate`, and `isfed.simulate.run` is still the module.
+`isfed.simulate.simulate_call.simulate`, and `isfed.simulate.simulate_call` is still the module.
 """
 
 import importlib
@@ -10,8 +10,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from isfed.simulate.history import DivergenceError, History, Measure, Steady, decibels
-from isfed.simulate.run import NoMsdWarning, make_run, simulate
+from isfed.simulate.run_history import DivergenceError, History, Measure, Steady, decibels
+from isfed.simulate.simulate_call import NoMsdWarning, make_run, simulate
 
 __all__ = [
     "DivergenceError",

@@ -1,6 +1,6 @@
 """The fused kernel: Algorithm 1 over many repetitions at once, on all cores.
 
-It is the round of `isfed.algorithms`, compiled, and gives the same numbers for the same seed, bit
+It is the round of `isfed.methods`, compiled, and gives the same numbers for the same seed, bit
 for bit. Control variates are the one optional part: their argument is None where a method has none,
 and the compiler then leaves them out.
 """
@@ -11,18 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.compiled import called, compiled, inlined
-from isfed.base.streams import NO_AGENT, fill_normal, start
-from isfed.federation.correction import (
-    DRIFT,
-    CorrectionRule,
-    Reference,
-    learn,
-    step_and_move,
-    write_correction,
-    write_news,
-)
-from isfed.federation.turn import (
+from isfed.base.jit import called, compiled, inlined
+from isfed.base.random_streams import NO_AGENT, fill_normal, start
+from isfed.federation.compiled_turn import (
     ALL,
     Sampler,
     StepRule,
@@ -30,6 +21,15 @@ from isfed.federation.turn import (
     make_scratch,
     score_of_agent,
     take_turn,
+)
+from isfed.federation.variate_updates import (
+    DRIFT,
+    CorrectionRule,
+    Reference,
+    learn,
+    step_and_move,
+    write_correction,
+    write_news,
 )
 from isfed.sampling import score_table as table
 from isfed.sampling import telemetry

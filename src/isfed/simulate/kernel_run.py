@@ -8,29 +8,29 @@ from functools import partial
 
 import numpy as np
 
-from isfed.algorithms import ISFedAvg
-from isfed.base.checks import check_whole
-from isfed.base.files import put
-from isfed.base.streams import Purpose, stream_keys
-from isfed.federation.arrays import (
+from isfed.base.atomic_files import put
+from isfed.base.random_streams import Purpose, stream_keys
+from isfed.base.value_checks import check_whole
+from isfed.federation.compiled_turn import Task
+from isfed.federation.ledger import Ledger, first_entries
+from isfed.federation.problem_arrays import (
     check_batches,
     example_tables,
     make_task,
     probabilities_of_examples,
     write_scores,
 )
-from isfed.federation.correction import Reference, extra_messages, make_reference, make_rule
-from isfed.federation.ledger import Ledger, first_entries
-from isfed.federation.turn import Task
+from isfed.federation.variate_updates import Reference, extra_messages, make_reference, make_rule
+from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
 from isfed.sampling.policies import Initial, Refresh, initial_score, memory_size, take_scores
 from isfed.sampling.telemetry import uniform_rows
-from isfed.simulate.history import History, Measured
 from isfed.simulate.kernel import ControlPlan, Plan, State, run_rounds
 from isfed.simulate.lowering import can_lower, lowered
-from isfed.simulate.running import Block
-from isfed.theory.stability import with_step_size
+from isfed.simulate.run_history import History, Measured
+from isfed.simulate.run_protocol import Block
+from isfed.theory.stable_step_size import with_step_size
 
 MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history
 PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting

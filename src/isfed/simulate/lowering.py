@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from isfed.algorithms import ISFedAvg
-from isfed.federation.arrays import compiled_design, make_sampler, wants_norms
-from isfed.federation.correction import make_rule
+from isfed.federation.problem_arrays import compiled_design, make_sampler, wants_norms
+from isfed.federation.variate_updates import make_rule
+from isfed.methods import ISFedAvg
 from isfed.sampling.policies import compiled_policy
 from isfed.simulate.kernel import ControlPlan, Plan
 

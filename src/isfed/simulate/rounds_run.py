@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.algorithm import Algorithm, filled_state, flat_state, objective_of
-from isfed.algorithms.federated import composition_of
-from isfed.base.files import check_like
-from isfed.base.streams import Purpose
+from isfed.base.atomic_files import check_like
+from isfed.base.random_streams import Purpose
 from isfed.federation.agents import NO_SHIFT
-from isfed.federation.clock import Clock
+from isfed.federation.virtual_clock import Clock
+from isfed.methods.federated import composition_of
+from isfed.methods.method_protocol import Algorithm, filled_state, flat_state, objective_of
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
-from isfed.simulate.history import History, Measured
 from isfed.simulate.kernel import TOO_FAR, distance_from
 from isfed.simulate.kernel_run import kept_repetitions
-from isfed.simulate.running import Block
-from isfed.theory.stability import with_step_size
+from isfed.simulate.run_history import History, Measured
+from isfed.simulate.run_protocol import Block
+from isfed.theory.stable_step_size import with_step_size
 
 
 class RoundsRun:

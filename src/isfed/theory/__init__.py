@@ -7,22 +7,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.theory.bound import Bound, Rule, TheoryError
     from isfed.theory.certificate import Certificate, certify
-    from isfed.theory.constants import Constants
     from isfed.theory.diagnosis import Diagnosis, diagnose
-    from isfed.theory.prediction import Prediction, predict
-    from isfed.theory.variance import Variance, gradient_variance
-    from isfed.theory.ways import Ways, compare_ways
+    from isfed.theory.msd_bound import Bound, Rule, TheoryError
+    from isfed.theory.msd_prediction import Prediction, predict
+    from isfed.theory.paper_constants import Constants
+    from isfed.theory.round_variance import Variance, gradient_variance
+    from isfed.theory.strategies import Ways, compare_ways
 
 _NAMES = {
-    "bound": ("Bound", "Rule", "TheoryError"),
+    "msd_bound": ("Bound", "Rule", "TheoryError"),
     "certificate": ("Certificate", "certify"),
-    "constants": ("Constants",),
+    "paper_constants": ("Constants",),
     "diagnosis": ("Diagnosis", "diagnose"),
-    "prediction": ("Prediction", "predict"),
-    "variance": ("Variance", "gradient_variance"),
-    "ways": ("Ways", "compare_ways"),
+    "msd_prediction": ("Prediction", "predict"),
+    "round_variance": ("Variance", "gradient_variance"),
+    "strategies": ("Ways", "compare_ways"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

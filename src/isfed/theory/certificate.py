@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from isfed.algorithms.by_score import ByScore
-from isfed.algorithms.federated import Federated
-from isfed.algorithms.in_process import Federation
-from isfed.base.arguments import checked, shown
-from isfed.base.checks import check_seed, check_whole
+from isfed.base.argument_types import checked, shown
+from isfed.base.value_checks import check_seed, check_whole
 from isfed.federation.agent import Agent
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.methods.by_score import ByScore
+from isfed.methods.federated import Federated
+from isfed.methods.object_federation import Federation
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.sampling.policies import Policy, Refresh, ScorePolicy
-from isfed.theory.choices import check_model
-from isfed.theory.stability import explain_divergence, with_step_size
+from isfed.theory.probabilities import check_model
+from isfed.theory.stable_step_size import explain_divergence, with_step_size
 
 EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in an exact sum
 

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms import ISFedAvg
-from isfed.base.arguments import checked
-from isfed.base.checks import check_active
-from isfed.base.gram import one_thread
+from isfed.base.argument_types import checked
+from isfed.base.gram_matrix import one_thread
+from isfed.base.value_checks import check_active
+from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.sampling.policies import Memory, Policy, Uniform
-from isfed.theory.bound import TheoryError
-from isfed.theory.choices import Choices, all_choices_at, check_model
-from isfed.theory.constants import Constants
-from isfed.theory.curvature import hessian
-from isfed.theory.findings import ALIKE, LEAST_GAIN, Diagnosis, Option, nothing_to_learn
-from isfed.theory.settling import settling
-from isfed.theory.stability import SHARE_OF_LIMIT, StableSteps
-from isfed.theory.variance import gradient_variances
-from isfed.theory.ways import compare_ways
+from isfed.theory.diagnosis_result import ALIKE, LEAST_GAIN, Diagnosis, Option, nothing_to_learn
+from isfed.theory.msd_bound import TheoryError
+from isfed.theory.paper_constants import Constants
+from isfed.theory.probabilities import Choices, all_choices_at, check_model
+from isfed.theory.round_curvature import hessian
+from isfed.theory.round_variance import gradient_variances
+from isfed.theory.settling_time import settling
+from isfed.theory.stable_step_size import SHARE_OF_LIMIT, StableSteps
+from isfed.theory.strategies import compare_ways
 
 __all__ = ["Diagnosis", "Option", "diagnose", "effective_size"]
 

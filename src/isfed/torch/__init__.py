@@ -7,15 +7,15 @@ try:
 except ImportError as error:
     raise ImportError("isfed.torch needs PyTorch: pip install 'isfed[torch]'") from error
 
-from isfed.algorithms.importance import importance
+from isfed.methods.importance_defaults import importance
 from isfed.torch.diagnose import NetworkDiagnosis, diagnose
-from isfed.torch.evaluate import Evaluate, evaluate, evaluate_agents
-from isfed.torch.files import load_model, save_model
+from isfed.torch.evaluation import Evaluate, evaluate, evaluate_agents
+from isfed.torch.example_norms import LayerError
+from isfed.torch.model_files import load_model, save_model
 from isfed.torch.network import Network
-from isfed.torch.server import TorchSchedule, TorchServer
+from isfed.torch.torch_optimizers import TorchSchedule, TorchServer
 from isfed.torch.trackers import Lines, MLflow, Point, TensorBoard
 from isfed.torch.train import ResumeError, Training, train
-from isfed.torch.watch import LayerError
 
 __all__ = [
     "Evaluate",

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from isfed.base.streams import Purpose, Stream
+from isfed.base.random_streams import Purpose, Stream
 from isfed.federation.agent import Rules, score_of_examples, score_of_turn
 from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
-from isfed.federation.arrays import check_batches, wants_norms
+from isfed.federation.problem_arrays import check_batches, wants_norms
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.convert import all_finite, numpy_type, one_thread, reseed
-from isfed.torch.pool import Block, Pool, joined, part_of
-from isfed.torch.turn import Order, Outcome, Sampled, take_turn
+from isfed.torch.module_turn import Order, Outcome, Sampled, take_turn
+from isfed.torch.numpy_conversion import all_finite, numpy_type, one_thread, reseed
+from isfed.torch.process_pool import Block, Pool, joined, part_of
 
 MODULE = np.uint64(0x9E3779B97F4A7C15)  # turns the key of the examples into that of the module
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from isfed.algorithms.fedavg import FedAvg
-from isfed.base.arguments import checked
-from isfed.base.checks import check_active, check_seed, check_vector, check_whole
+from isfed.base.argument_types import checked
+from isfed.base.value_checks import check_active, check_seed, check_vector, check_whole
 from isfed.federation.agents import Turns
+from isfed.methods.fedavg import FedAvg
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
-from isfed.torch.convert import seeded
 from isfed.torch.network import Network
+from isfed.torch.numpy_conversion import seeded
 
 SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
 MOST_NUMBERS = 50_000_000

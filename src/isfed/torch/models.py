@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isfed.base.imports import import_named
+from isfed.base.import_by_name import import_named
 
 MakeModel = Callable[..., nn.Module]
 

@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isfed.base.arguments import check_fields
-from isfed.base.checks import check_seed
+from isfed.base.argument_types import check_fields
+from isfed.base.value_checks import check_seed
 from isfed.federation.agent import Rules
 from isfed.problems import FederatedData, Problem
+from isfed.torch.accuracy import hits_of
 from isfed.torch.agents import TorchAgents
-from isfed.torch.check import (
+from isfed.torch.example_norms import OtherLayers, Watch
+from isfed.torch.fingerprint import name_of, shown
+from isfed.torch.flat_module import FlatModule
+from isfed.torch.module_checks import (
     check_batch,
     check_device,
     check_examples_apart,
@@ -28,13 +32,9 @@ from isfed.torch.check import (
     targets_for,
     warn_of_softmax,
 )
-from isfed.torch.convert import as_tensor, numpy_type, seeded
-from isfed.torch.flat import FlatModule
-from isfed.torch.hits import hits_of
-from isfed.torch.identity import name_of, shown
-from isfed.torch.turn import OptimizerFactory
-from isfed.torch.watch import OtherLayers, Watch
-from isfed.torch.worker import Trial, Worker, per_example
+from isfed.torch.module_turn import OptimizerFactory
+from isfed.torch.module_worker import Trial, Worker, per_example
+from isfed.torch.numpy_conversion import as_tensor, numpy_type, seeded
 
 NEAR = 1000  # rows among which one that differs from the first is looked for
 Score = Literal["last_layer", "exact"]

@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.algorithms.around import Scheduled, layers
-from isfed.base.arguments import checked
-from isfed.base.checks import check_seed, check_whole
-from isfed.base.files import load_arrays, save_arrays
+from isfed.base.argument_types import checked
+from isfed.base.atomic_files import load_arrays, save_arrays
+from isfed.base.value_checks import check_seed, check_whole
 from isfed.federation.agents import Ledger
+from isfed.methods.wrappers import Scheduled, layers
 from isfed.problems import Problem
-from isfed.simulate.driver import Recording, drive
-from isfed.simulate.history import DivergenceError, History
-from isfed.simulate.run import check_run, make_run
-from isfed.torch.evaluate import Evaluate, Evaluation
-from isfed.torch.files import save_model
-from isfed.torch.identity import shown
+from isfed.simulate.run_driver import Recording, drive
+from isfed.simulate.run_history import DivergenceError, History
+from isfed.simulate.simulate_call import check_run, make_run
+from isfed.torch.evaluation import Evaluate, Evaluation
+from isfed.torch.fingerprint import shown
+from isfed.torch.model_files import save_model
 from isfed.torch.network import Network
 from isfed.torch.trackers import Point
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Cube, inclusion_probabilities
 from isfed.sampling.designs.cube import move, null_vector
 from isfed.sampling.designs.variance import NoJointError, total_variance

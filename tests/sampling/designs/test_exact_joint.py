@@ -9,7 +9,7 @@ from design_sets import sets_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling.designs import (
     Brewer,
     ConditionalPoisson,

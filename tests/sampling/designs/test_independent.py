@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Poisson, WithReplacement
 
 INCLUSION = np.array([0.2, 0.7, 0.0, 0.8, 0.5, 1.0, 0.4, 0.4])

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling.designs import (
     Deville,
     LocalPivotal,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isfed.base.streams import Stream
+from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Brewer, Clustered, ConditionalPoisson, Poisson, Stratified
 from isfed.sampling.designs.variance import total_variance
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isfed.base.compiled import compiled
-from isfed.base.streams import Stream
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Deville, HartleyRao, Systematic, inclusion_probabilities
 from isfed.sampling.designs.systematic import _draw_once

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.streams import Stream, as_stream
+from isfed.base.random_streams import Stream, as_stream
 from isfed.sampling.designs.conditional_poisson import rejective_joint
 from isfed.sampling.designs.inclusion import check_inclusion
 from isfed.sampling.designs.joints import with_certain

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers
-from isfed.base.compiled import compiled
-from isfed.base.interpreted import Light
-from isfed.base.streams import Stream, as_stream
+from isfed.base.argument_types import shown
+from isfed.base.interpret_first import Light
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream, as_stream
+from isfed.base.value_checks import as_numbers
 from isfed.sampling.designs.inclusion import check_inclusion
 from isfed.sampling.designs.joints import balanced_joint, with_certain
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers, is_number
-from isfed.base.interpreted import Light
+from isfed.base.argument_types import shown
+from isfed.base.interpret_first import Light
+from isfed.base.value_checks import as_numbers, is_number
 from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
 MOST_DRAWS = 2**30  # 8 GB of units

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.checks import check_whole
-from isfed.base.compiled import compiled
-from isfed.base.interpreted import Light
-from isfed.base.streams import Stream, as_stream, uniform
+from isfed.base.interpret_first import Light
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream, as_stream, uniform
+from isfed.base.value_checks import check_whole
 from isfed.sampling.designs.inclusion import check_inclusion
 from isfed.sampling.designs.joints import sampford_joint, with_certain
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arithmetic import inner
-from isfed.base.checks import check_whole
+from isfed.base.portable_arithmetic import inner
+from isfed.base.value_checks import check_whole
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.pivotal import LocalPivotal
 from isfed.sampling.designs.systematic import Deville, Systematic

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.streams import Stream, as_stream
+from isfed.base.random_streams import Stream, as_stream
 from isfed.sampling.designs.inclusion import check_design, check_scores
 
 

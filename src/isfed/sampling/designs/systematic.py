@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arithmetic import weighted_sum
-from isfed.base.compiled import compiled
-from isfed.base.interpreted import Light
-from isfed.base.streams import Stream, as_stream
+from isfed.base.interpret_first import Light
+from isfed.base.jit import compiled
+from isfed.base.portable_arithmetic import weighted_sum
+from isfed.base.random_streams import Stream, as_stream
 from isfed.sampling import score_table as table
 from isfed.sampling.designs.conditional_poisson import rejective_joint
 from isfed.sampling.designs.inclusion import check_inclusion

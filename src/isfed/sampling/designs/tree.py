@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arguments import shown
-from isfed.base.checks import as_numbers
-from isfed.base.compiled import compiled
-from isfed.base.streams import Stream, as_stream
+from isfed.base.argument_types import shown
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Stream, as_stream
+from isfed.base.value_checks import as_numbers
 from isfed.sampling import score_table as table
 from isfed.sampling.designs.inclusion import check_num, check_scores
 from isfed.sampling.designs.systematic import Deville, Systematic

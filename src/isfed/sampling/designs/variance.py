@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.arithmetic import product, weighted_sum
-from isfed.base.compiled import compiled
+from isfed.base.jit import compiled
+from isfed.base.portable_arithmetic import product, weighted_sum
 from isfed.sampling.designs.inclusion import check_inclusion, check_scores, check_total
 from isfed.sampling.designs.independent import Poisson, WithReplacement
 from isfed.sampling.designs.systematic import Deville, HartleyRao, Systematic, deville_pairs

@@ -1,0 +1,77 @@
+"""Temporary folders that are removed even if the process that made them was killed.
+
+A process that is killed cannot remove anything. The system releases its locks, though, so that the
+next process can tell an abandoned folder from one in use, and remove it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from isfed.base.atomic_files import hold
+
+LOCK = "lock"
+
+
+class HeldFolder:
+    """A folder that only its owner can enter, until `close`, collection or the end of the process.
+
+    path: where it is.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        self.path, lock = _make(prefix, parent)
+        self._end = weakref.finalize(self, _remove, self.path, lock)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._end()
+
+
+def _make(prefix: str, parent: Path | None) -> tuple[Path, TextIO]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            lock = hold(path / LOCK)
+        except (BlockingIOError, FileNotFoundError):  # taken for abandoned before it was locked
+            continue
+        if (path / LOCK).exists():
+            return path, lock
+        lock.close()
+
+
+def _remove(path: Path, lock: TextIO) -> None:
+    if os.name == "nt":  # removes no file that is open
+        lock.close()
+    with contextlib.suppress(FileNotFoundError):  # somebody else removed it
+        # Keys that stay are an error; Windows keeps what another process still maps.
+        shutil.rmtree(path, ignore_errors=os.name == "nt")
+    lock.close()
+
+
+def abandoned(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """The folders of dead processes, one by one; each is removed when the next is asked for."""
+    for folder in Path(parent or tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            if folder.is_symlink() or not (folder / LOCK).exists():
+                continue
+            if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+                continue
+            lock = hold(folder / LOCK)
+        except OSError:  # in use, or another process was faster
+            continue
+        yield folder
+        _remove(folder, lock)
+
+
+def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
+    """Remove the folders of dead processes."""
+    for _ in abandoned(prefix, parent):
+        pass

@@ -1,0 +1,283 @@
+"""Where tables come from, files or other libraries: an Arrow table that knows its rows' places."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as arrow_compute
+import pyarrow.feather as arrow_feather
+import pyarrow.parquet as arrow_parquet
+
+from isfed.base.progress import say
+from isfed.base.text_format import typed
+from isfed.datasets.compression import PACKED, check_archive, check_size, inner_name, unpacked
+from isfed.datasets.date_parsing import as_dates
+from isfed.datasets.delimited_text import SIGNS, USUAL, TextFile
+from isfed.datasets.excel_reader import read_excel
+from isfed.datasets.libsvm_reader import read_libsvm
+from isfed.datasets.read_options import FORMATS, Reading
+
+SUFFIXES = {
+    "parquet": (".parquet", ".pq"),
+    "csv": tuple(USUAL),
+    "svmlight": (".libsvm", ".svm", ".svmlight", ".trn", ".tst"),
+    "feather": (".feather", ".arrow"),
+    "excel": (".xlsx", ".xlsm"),
+}
+pc: Any = arrow_compute  # its functions are made at run time, unknown to a type checker
+LABEL, QUERY = "label", "qid"  # what the columns of a LIBSVM file are called, beside 1, 2, ...
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A row as the file numbers it: a line of a text, a row of a sheet, else counted from 1."""
+
+    line: Callable[[int], int] | None = None
+    counted: str = "line"
+
+    def __call__(self, row: int) -> str:
+        return f"row {row + 1}" if self.line is None else f"{self.counted} {self.line(row)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An Arrow table that can say where in the user's file a row is."""
+
+    table: pa.Table
+    name: str = "the table"
+    line: Callable[[int], int] | None = None  # of a text file or a sheet: from a row to its line
+    reading: Reading = field(default_factory=Reading)
+    counted: str = "line"  # what `line` counts
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column by its name; if there is none, the error lists what there is."""
+        if self.table.schema.get_field_index(name) < 0:  # a list of names for every column is slow
+            names = self.table.column_names
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
+                hint = "; is another sign between the fields (--separator)?"
+            shown = ", ".join(typed(name) for name in names[:20])
+            shown += ", ..." if len(names) > 20 else ""
+            raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
+        return self.table.column(name)
+
+    @property
+    def spot(self) -> Spot:
+        """From a row to the words for it; does not hold the table."""
+        return Spot(self.line, self.counted)
+
+    def release(self, name: str) -> None:
+        """Forget a column, whose memory is then free if nobody else holds it."""
+        object.__setattr__(self, "table", self.table.drop_columns([name]))
+
+    def read_dates(self, name: str) -> None:
+        """Take a column of text for dates from now on, if that is what its words are."""
+        column = self.column(name)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            at, dates = self.table.column_names.index(name), as_dates(column)
+            if dates is not column:
+                object.__setattr__(self, "table", self.table.set_column(at, name, dates))
+
+    def place(self, row: int, column: str = "") -> str:
+        """Where a row is, for an error."""
+        where = f"{self.name}, {self.spot(int(row))}"
+        return f"{where}, column {column!r}" if column else where
+
+
+def open_source(source: Any, reading: Reading | None = None) -> Source:
+    """A path, or a table of pandas, polars, Arrow or their like.
+
+    Of a path the suffix says the format (Parquet, CSV, TSV, text, LIBSVM, Feather, Excel; packed as
+    .gz, .bz2, .xz, .zst or .zip), unless `reading` does.
+    """
+    if isinstance(source, Source):
+        return source
+    reading = reading or Reading()
+    if isinstance(source, str | Path):
+        opened = _open_file(Path(source), reading)
+    elif hasattr(source, "__arrow_c_stream__"):
+        table = pa.RecordBatchReader.from_stream(source).read_all()
+        # What pandas adds for row labels that are no column of the user's.
+        labels = [name for name in table.column_names if name.startswith("__index_level_")]
+        opened = Source(_without_views(table.drop_columns(labels)), reading=reading)
+    else:
+        raise TypeError(
+            f"cannot read a table from {type(source).__name__}: expected a path, or a table with "
+            "the Arrow interface (pandas 2.2, polars, pyarrow)"
+        )
+    reading.check_columns(opened.name, opened.table.num_columns)
+    repeated = [name for name, n in Counter(opened.table.column_names).items() if n > 1]
+    if repeated:
+        raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
+    if opened.table.num_rows == 0:
+        raise ValueError(f"{opened.name} has no rows")
+    return _without(opened, reading.na) if reading.na else opened
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Text as plain text: Arrow can do little with views of it, which polars sends."""
+    for place, part in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_string_view(part.type):
+            chunks = [_text(chunk) for chunk in column.chunks]
+        elif pa.types.is_dictionary(part.type) and pa.types.is_string_view(part.type.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices, _text(chunk.dictionary))
+                for chunk in column.chunks
+            ]
+        else:
+            continue
+        kind = chunks[0].type if chunks else pa.string()
+        table = table.set_column(place, part.name, pa.chunked_array(chunks, kind))
+    return table
+
+
+def _text(words: pa.Array) -> pa.Array:
+    try:
+        return words.cast(pa.string())
+    except pa.ArrowNotImplementedError:  # pyarrow 16
+        return pa.array(words.to_pylist(), pa.string())
+
+
+def _format(path: Path, reading: Reading) -> str:
+    if reading.format is not None:
+        return reading.format
+    suffix = Path(inner_name(path)).suffix.lower()
+    for name, suffixes in SUFFIXES.items():
+        if suffix in suffixes:
+            return name
+    known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+    likely = _likely_format(path, reading)
+    hint = f"; it looks like {likely}, so use" if likely else "; or use"
+    raise ValueError(
+        f"{path} ends in {suffix or 'nothing'!r}; expected one of {known} (packed: "
+        f"{', '.join(PACKED)}){hint} format={likely or FORMATS[0]!r}"
+    )
+
+
+def _likely_format(path: Path, reading: Reading) -> str | None:
+    head = unpacked(path, reading.most_gigabytes)[:4096]
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"ARROW1"):
+        return "feather"
+    first = head.decode("utf-8", errors="replace").split("\n", 1)[0].strip()
+    if re.fullmatch(r"[-+\d.eE]+(\s+(qid|\d+):\S+)+(\s*#.*)?", first):
+        return "svmlight"
+    return "csv" if re.search(r"[,;\t|]", first) else None
+
+
+def _open_file(path: Path, reading: Reading) -> Source:
+    if not path.is_file():
+        what = "is a folder" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"there is no file {path}: it {what}")
+    say(f"reading {path}")
+    kind = _format(path, reading)
+    if kind == "csv":
+        text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
+        return Source(text.table(), str(path), text.line, reading)
+    if kind == "excel":
+        content = _content(path, reading)
+        _check_excel(path, content, reading)
+        sheet = read_excel(path, content)
+        return Source(sheet.table, str(path), sheet.row, reading, counted="row")
+    if kind == "svmlight":
+        content = unpacked(path, reading.most_gigabytes)
+        table = _libsvm_table(path, content, reading)
+        return Source(table, str(path), _LibsvmLines(content), reading)
+    try:
+        return Source(_whole(path, kind, reading), str(path), None, reading)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"{path} is not a {kind.title()} file, or it is damaged; fetch it again, or name the "
+            "format that it has (--format)"
+        ) from error
+
+
+def _content(path: Path, reading: Reading) -> Any:
+    """What readers of whole files take: the path, or what is inside a packed file."""
+    if path.suffix.lower() not in PACKED:
+        return str(path)
+    return io.BytesIO(unpacked(path, reading.most_gigabytes))
+
+
+def _whole(path: Path, kind: str, reading: Reading) -> pa.Table:
+    """A file that is read as one piece."""
+    content = _content(path, reading)
+    if kind == "feather":
+        return arrow_feather.read_table(content)
+    with arrow_parquet.ParquetFile(content) as file:
+        shape = file.metadata
+        reading.check_columns(str(path), shape.num_columns)
+        # Equal values take next to no place in a file, and their own in memory.
+        check_size(path, 8 * shape.num_rows * shape.num_columns, reading.most_gigabytes)
+        return file.read()
+
+
+def _check_excel(path: Path, content: Any, reading: Reading) -> None:
+    """A workbook is a zip file; what is none is for its reader to refuse."""
+    if zipfile.is_zipfile(content):
+        with zipfile.ZipFile(content) as archive:
+            check_archive(path, archive, reading.most_gigabytes)
+
+
+def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
+    features, labels, queries = read_libsvm(path, content=content)
+    reading.check_columns(str(path), features.shape[1] + 1)
+    columns = {LABEL: labels}
+    if np.any(queries != 0):
+        columns[QUERY] = queries
+    columns.update({str(j + 1): features[:, j] for j in range(features.shape[1])})
+    return pa.table(columns)
+
+
+class _LibsvmLines:
+    """From a row to its line; a record, because sources go to other processes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __call__(self, row: int) -> int:
+        lines = self.content.decode("utf-8", errors="replace").splitlines()
+        filled = (n for n, line in enumerate(lines, start=1) if line.split("#", 1)[0].strip())
+        return next(line for number, line in enumerate(filled) if number == row)
+
+
+def _without(source: Source, na: Any) -> Source:
+    """The table with nulls in place of the values that stand for a missing one."""
+    words = [str(value).strip() for value in na]
+    numeric = []
+    for word in words:
+        try:
+            numeric.append(float(word.replace(",", ".") if source.reading.comma else word))
+        except ValueError:
+            continue
+    table = source.table
+    for place, name in enumerate(table.column_names):
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            values: pa.Array = pa.array(words, kind)
+            gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=values)
+        elif numeric and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            values = pa.array(numeric, pa.float64())
+            gone = pc.is_in(column.cast(pa.float64(), safe=False), value_set=values)
+        else:
+            continue
+        if pc.any(gone).as_py():
+            empty = pc.if_else(gone, pa.scalar(None, kind), column)
+            table = table.set_column(place, name, empty)
+    return replace(source, table=table)

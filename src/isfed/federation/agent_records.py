@@ -1,0 +1,117 @@
+"""What every agent has sent so far: how long its changes are, how often it was refused or slow.
+
+A change is too long if it exceeds a multiple of the median over agents of the last length that
+each of them had accepted. Every agent counts once in that median, however often it is drawn, so
+that less than half of them cannot move it beyond what the others send.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isfed.base.portable_arithmetic import norm
+
+FEWEST = 3  # lengths that make a median worth using
+LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
+
+
+def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
+    """Of a change without its buffers; NaN if it is not finite, or a buffer could overflow.
+
+    A running variance follows the scale of an agent's features, and says nothing about its step.
+
+    >>> trained_length(np.array([3.0, 4.0, 1e6]), np.array([False, False, True]))
+    5.0
+    """
+    if not (np.isfinite(change).all() and (np.abs(change[buffers]) <= LARGEST_BUFFER).all()):
+        return np.nan
+    with np.errstate(over="ignore"):
+        return norm(change[~buffers])
+
+
+class Standing:
+    """Lengths, refusals and response times, per agent.
+
+    >>> standing = Standing(4)
+    >>> standing.too_long(np.array([0, 1, 2, 3]), np.array([1.0, 1.2, 0.9, 5e4]), ratio=1000.0)
+    array([False, False, False,  True])
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        self.lengths = np.full(num_agents, -1.0)  # of the last change accepted; -1: none yet
+        self.refused = np.zeros(num_agents, np.int64)  # changes and scores, in all
+        self.in_a_row = np.zeros(num_agents, np.int64)  # changes refused since one was accepted
+        self.excluded = np.zeros(num_agents, bool)
+        self.timed = np.zeros(num_agents, np.int64)  # answers with a known response time
+        self.seconds = np.zeros(num_agents)  # the sum of those times ...
+        self.slowest = np.zeros(num_agents)  # ... and the longest of them
+
+    def too_long(self, agents: np.ndarray, lengths: np.ndarray, *, ratio: float) -> np.ndarray:
+        """Which of these new lengths exceed `ratio` times the median over agents.
+
+        The new lengths count too, or the first round would have no median. An agent that has
+        nothing to learn sends zero: zeros say nothing about the lengths of the others.
+        """
+        known = self.lengths.copy()
+        known[agents] = lengths
+        known = known[np.isfinite(known) & (known > 0.0)]
+        if known.size < FEWEST:
+            return np.zeros(agents.size, bool)
+        return lengths > ratio * np.median(known)
+
+    def record(self, agents: np.ndarray, lengths: np.ndarray, accepted: np.ndarray) -> None:
+        """The changes of a round: who sent one, how long it was, whether it was accepted."""
+        self.lengths[agents[accepted]] = lengths[accepted]
+        self.in_a_row[agents[accepted]] = 0
+        self.in_a_row[agents[~accepted]] += 1
+        self.refused[agents[~accepted]] += 1
+
+    def exclude(self, most: int) -> np.ndarray:
+        """The agents that have now had `most` changes refused in a row; they are left out."""
+        new = ~self.excluded & (self.in_a_row >= most) if most > 0 else np.zeros(0, bool)
+        self.excluded[np.flatnonzero(new)] = True
+        return np.flatnonzero(new)
+
+    def readmit(self, agents: np.ndarray) -> None:
+        """Take agents back whose fault has been mended."""
+        self.excluded[agents] = False
+        self.in_a_row[agents] = 0
+
+    def clock(self, agents: np.ndarray, seconds: np.ndarray) -> None:
+        """How long answers took; NaN where nobody measured."""
+        known = np.isfinite(seconds)
+        here, taken = agents[known], seconds[known]
+        self.timed[here] += 1
+        self.seconds[here] += taken
+        self.slowest[here] = np.maximum(self.slowest[here], taken)
+
+    def mean_seconds(self) -> np.ndarray:
+        """Per agent; NaN for one that never answered."""
+        return np.where(self.timed > 0, self.seconds / np.maximum(self.timed, 1), np.nan)
+
+    def lines(self, most: int = 5) -> list[str]:
+        """For a log: the slowest agents, those refused most often, and those left out."""
+        mean, found = self.mean_seconds(), []
+        slow = [
+            k for k in np.argsort(-np.nan_to_num(mean, nan=-1.0), kind="stable") if self.timed[k]
+        ][:most]
+        if slow:
+            each = ", ".join(f"{k}: {mean[k]:.1f} ({self.slowest[k]:.1f})" for k in slow)
+            found.append(f"slowest agents, mean (longest) seconds to answer: {each}")
+        bad = [k for k in np.argsort(-self.refused, kind="stable") if self.refused[k]][:most]
+        if bad:
+            each = ", ".join(f"{k}: {self.refused[k]}" for k in bad)
+            found.append(f"refused most often: {each}")
+        if self.excluded.any():
+            each = ", ".join(str(k) for k in np.flatnonzero(self.excluded))
+            found.append(f"left out: {each}; give readmit=[...] when they are mended")
+        return found
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs, and the final report."""
+        return dict(vars(self))
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state."""
+        for name in vars(self):
+            setattr(self, name, state[name].copy())

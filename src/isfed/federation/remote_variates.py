@@ -1,0 +1,227 @@
+"""A correction whose agents and cloud are apart: each c_k is with its agent, c with the cloud.
+
+An agent does not know whether its upload arrived and was accepted. It keeps the news of its last
+turn until the next order names the last turn that the cloud accepted, and with which gain, and only
+then moves c_k. So c stays the mean of the c_k through lost uploads, refused uploads, agents that
+are killed, and a cloud that is killed and repeats a round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.base.jit import compiled
+from isfed.base.portable_arithmetic import inner
+from isfed.federation import variate_updates
+from isfed.federation.agent import Agent, Upload
+from isfed.federation.variate_updates import (
+    DIFFERENCE,
+    DRIFT,
+    MEAN_NOISE,
+    SQUARE,
+    TURNS,
+    CorrectionRule,
+    Reference,
+    average_rate,
+    corrections_of,
+    make_reference,
+    score_of_news,
+    step_and_move,
+    take_gain,
+)
+
+NEVER = -1
+ONE = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What the cloud tells an agent about a correction, beside the model.
+
+    rule: the correction.
+    centre: (M,) c.
+    accepted: the round of the agent's last turn that the cloud accepted, -1 for none.
+    gain: with which c_k moves by the news of that turn.
+    varies: whether the step size is another one in every round.
+    """
+
+    rule: CorrectionRule
+    centre: np.ndarray
+    accepted: int
+    gain: float
+    varies: bool = False
+
+
+class Control(NamedTuple):
+    """What the cloud tells the agents of a cohort: `Terms` of each of them."""
+
+    rule: CorrectionRule
+    centre: np.ndarray  # (M',) c, of the trained part of the model
+    accepted: np.ndarray  # (n,)
+    gain: np.ndarray  # (n,)
+    varies: bool = False
+
+    def rows(self, places: Any) -> Control:
+        """The same for some of the agents."""
+        return self._replace(accepted=self.accepted[places], gain=self.gain[places])
+
+    def terms(self, place: int, centre: np.ndarray) -> Terms:
+        """For one agent, with c in the order of the model that it is sent."""
+        accepted, gain = int(self.accepted[place]), float(self.gain[place])
+        return Terms(self.rule, centre, accepted, gain, self.varies)
+
+
+def told_news(rule: CorrectionRule, sent: np.ndarray, reach: float, centre: np.ndarray):
+    """v_k from what an agent sent; agent and cloud compute the same number."""
+    pull = -sent / reach
+    return pull - centre if rule.kind == DRIFT else pull
+
+
+class OwnMemory:
+    """What an agent keeps: c_k, and the news of its last turn until it knows what became of it."""
+
+    def __init__(self, rule: CorrectionRule, num_params: int) -> None:
+        self.rule = rule
+        self.reference = make_reference(rule, 1, num_params)  # its `news` are the last accepted
+        self.news = np.zeros(num_params)  # of the turn that nothing is known of yet
+        # The last turn accepted, the turn that nothing is known of, and its MEAN_NOISE.
+        self.turns = np.array([NEVER, NEVER])
+        self.noise = np.zeros(1)
+        self.reach = np.zeros(1)  # the step size of all turns of a job; 0 before the first
+        self.buffers = np.zeros(num_params, bool)  # what has no gradient, and no memory of one
+        self.varies = False  # whether the cloud has said that the step size changes
+
+    def settle(self, terms: Terms) -> None:
+        """Move c_k if the cloud has accepted the last turn, and forget its news if it has not."""
+        accepted, waiting = self.turns
+        reference = self.reference
+        if terms.accepted != accepted:
+            if waiting == NEVER or terms.accepted != waiting:
+                raise ValueError(
+                    f"begin a new job: the cloud accepted this agent's turn of round "
+                    f"{terms.accepted}, but it knows of rounds {accepted} and {waiting} only (-1: "
+                    "none). Its files were lost, or the cloud went back to an old checkpoint"
+                )
+            reference.own[0] += terms.gain * self.news
+            if reference.news.size:
+                reference.news[0] = self.news
+            reference.book[0, TURNS] += 1.0
+            reference.book[0, MEAN_NOISE] = self.noise[0]
+            self.turns[0] = waiting
+        self.turns[1] = NEVER
+        self.varies = terms.varies
+        reference.centre[:] = terms.centre
+
+    def correction(self) -> np.ndarray | None:
+        """(M,) c - c_k, which is added to every gradient; None if steps are not steered."""
+        if self.rule.kind != DRIFT:
+            return None
+        return corrections_of(self.rule, self.reference, ONE)[0]
+
+    @property
+    def base(self) -> np.ndarray:
+        """(M,) c_k: that of an agent never heard is c, if the rule says so."""
+        reference = self.reference
+        at_mean = self.rule.from_mean and reference.book[0, TURNS] == 0.0
+        return reference.centre if at_mean else reference.own[0]
+
+    def shown(self, change: np.ndarray, reach: float) -> np.ndarray:
+        """(M,) what is sent of a change: without steered steps, what goes beyond c_k."""
+        return change + reach * self.base if self.rule.kind == DIFFERENCE else change
+
+    def take(self, upload: Upload, reach: float, share: float, round_index: int) -> Upload:
+        """Keep the news of a turn; the upload gets the numbers that the cloud needs.
+
+        upload: its change is what is really sent; its score is the spread of the examples.
+        reach: the step size of the whole turn.
+        share: what a turn leaves of the variance of one example, (1 - B_k / N_k) / (E_k B_k).
+        """
+        rule, reference = self.rule, self.reference
+        book = reference.book[0]
+        if self.reach[0] not in (0.0, reach) and not self.varies:
+            raise ValueError(
+                f"the step size of this job changed from {self.reach[0]:g} to {reach:g} without "
+                "notice; a correction divides changes by it, so begin a new job"
+            )
+        self.reach[0] = reach
+        news = told_news(rule, upload.change, reach, reference.centre)
+        news[self.buffers] = 0.0
+        gradient = news + self.base
+        shown = upload.score + inner(news, news) - inner(gradient, gradient)
+        rate = average_rate(rule, book[TURNS])
+        self.noise[0] = book[MEAN_NOISE] + rate * (shown - book[MEAN_NOISE])
+        self.news[:] = news
+        reference.own[0] = self.base  # where c_k will start from if the turn is accepted
+        self.turns[1] = round_index
+        agreement = inner(news, reference.news[0]) if reference.news.size else 0.0
+        silent = not rule.scored or rule.second_moment
+        noise = 0.0 if silent else share * max(self.noise[0], 0.0)
+        return replace(upload, score=math.sqrt(noise), agreement=agreement)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next turn needs."""
+        found = self.reference._asdict()
+        return {
+            **found, "waiting": self.news, "turns": self.turns, "noise": self.noise,
+            "reach": self.reach,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state of a model of the same shape."""
+        if state["waiting"].shape != self.news.shape:
+            raise ValueError(
+                f"the memory of gradients has the shape {state['waiting'].shape}, and the model "
+                f"{self.news.shape}; the model must not change during a job: begin a new one"
+            )
+        self.reference = Reference(*(state[name].copy() for name in Reference._fields))
+        self.news, self.turns = state["waiting"].copy(), state["turns"].copy()
+        self.noise, self.reach = state["noise"].copy(), state["reach"].copy()
+
+
+def corrected_turn(
+    agent: Agent, own: OwnMemory, terms: Terms, params: np.ndarray, round_index: int, **how: Any
+) -> Upload:
+    """A turn under a correction, before its news is kept: `own.take` does that.
+
+    `how` are the other arguments of `Agent.take_turn`.
+    """
+    own.settle(terms)
+    rules, steps = agent.rules, how.get("steps")
+    step = rules.step_size / (agent.local_steps if steps is None else steps)
+    upload = agent.take_turn(params, step, round_index, correction=own.correction(), **how)
+    return replace(upload, change=own.shown(upload.change, rules.step_size))
+
+
+def noise_share(agent: Agent) -> float:
+    """What a turn of an agent leaves of the variance of one example."""
+    return variate_updates.noise_share(
+        len(agent.targets), agent.batch_size, agent.local_steps, agent.rules.example_design
+    )
+
+
+@compiled
+def absorb_reports(
+    rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
+):
+    """As `correction.absorb`, with the c_k out of reach; `reports` are (scores, agreements)."""
+    scores, agreements = reports
+    total, move = np.zeros(params.size), np.zeros(params.size)
+    for i in range(agents.size):
+        square = 0.0
+        for j in range(params.size):
+            total[j] += weight[i] * news[i, j]
+            square += news[i, j] * news[i, j]
+        # Nobody's news can agree more than this with its news before, whatever it says.
+        most = math.sqrt(square * reference.book[agents[i], SQUARE])
+        agreement = min(max(agreements[i], -most), most)
+        gain = take_gain(
+            rule, reference.book, reference.pool, agents[i], square, agreement, weight[i]
+        )
+        for j in range(params.size):
+            move[j] += gain * news[i, j]
+        scores[i] = score_of_news(rule, reference.book, agents[i], scores[i] * scores[i])
+    step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -1,0 +1,269 @@
+"""Agents drawn by their scores: the paper's sampler, with costs and with spread cohorts.
+
+Scores are kept in a table, normalised, mixed with a uniform floor, and a design draws L of K agents
+with these probabilities, eq. (4). Nothing here depends on where the agents are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.base.argument_types import check_argument, matches, shown
+from isfed.base.portable_arithmetic import product
+from isfed.base.random_streams import Purpose, Stream
+from isfed.base.value_checks import check_active, check_share, check_whole, is_number
+from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts, Updates
+from isfed.federation.score_bounds import check_most_inclusion, limit_inclusion
+from isfed.methods.federated import Evidence
+from isfed.methods.local_steps import has_fixed_size
+from isfed.sampling.designs import Design, Deville, LocalPivotal, WithReplacement
+from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
+from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
+
+
+class ScoreState(NamedTuple):
+    """The scores of the agents; the rest is empty without a spread."""
+
+    nodes: np.ndarray  # the table of the agents' scores
+    sketches: np.ndarray  # (K, d) of what every agent was last seen to change
+    sketched: np.ndarray  # (K,) in which round that was; -1 for never
+    order: np.ndarray  # (K,) the agents, those that look alike beside each other
+    share: np.ndarray  # (1,) of uniform probability, found at the last renewal of the order
+
+
+def check_costs(costs: Any) -> tuple[float, ...]:
+    """Positive numbers, or an error that says which is not and what to do."""
+    if not matches(costs, Sequence[Any]):
+        raise ValueError(f"costs={shown(costs)} must be positive numbers, one for each agent")
+    for agent, cost in enumerate(costs):
+        if is_number(cost) and cost > 0.0:
+            continue
+        reason = ""
+        if is_number(cost):
+            reason = ": a turn that costs nothing would be drawn always; give it a small cost"
+        elif isinstance(cost, float) and cost == np.inf:
+            reason = ": an agent that is never drawn would bias the mean; give it a large cost"
+        raise ValueError(f"costs[{agent}]={shown(cost)} must be a positive number{reason}")
+    return tuple(costs)
+
+
+class PricedTable(Table):
+    """Scores of agents with costs, which count where probabilities are made of the scores.
+
+    Of all draws of the same expected cost those by score / sqrt(cost) vary least. An agent never
+    seen counts as the mean of the others whatever it costs: if costly agents were drawn late, all
+    that is learned from them would come with a large weight.
+    """
+
+    costs: np.ndarray  # (K,)
+
+    def priced(self) -> Table:
+        """The table from which agents are drawn."""
+        seen, scores = self.scores >= 0.0, self.scores / np.sqrt(self.costs)
+        table = Table.over(np.empty_like(self.nodes), self.count, self.policy, self.design)
+        table.replace(np.where(seen, scores, scores[seen].mean() if seen.any() else 1.0))
+        return table
+
+    def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+        """As that of a table without costs."""
+        return self.priced().draw(num, stream)
+
+    def probabilities(self) -> np.ndarray:
+        """(K,) p_k before any cap."""
+        return self.priced().probabilities()
+
+    def inclusion(self, num: int) -> np.ndarray:
+        """(K,) the inclusion probabilities."""
+        return self.priced().inclusion(num)
+
+
+@dataclass(frozen=True)
+class ByScore:
+    """Agents drawn without replacement, with probabilities that follow their scores.
+
+    Args:
+        num_active: L, the number of agents per round.
+        policy: how scores become probabilities, and when they are renewed.
+        design: how agents are drawn with these probabilities.
+        costs: what a turn of each agent costs; agents are then drawn by score / sqrt(cost).
+        most_inclusion: the largest inclusion probability of any agent, whatever it scores; scores
+            above are lowered before the draw.
+    """
+
+    num_active: int
+    policy: Policy = field(default_factory=Memory)
+    design: Design = field(default_factory=Deville)
+    costs: Sequence[float] = ()
+    most_inclusion: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_whole(self.num_active, name="num_active", least=1)
+        check_argument("policy", self.policy, Policy)
+        check_share(self.most_inclusion, name="most_inclusion")
+        check_argument("design", self.design, Design)
+        object.__setattr__(self, "costs", check_costs(self.costs))
+        if self.costs and self.policy.equal:
+            raise ValueError(
+                "costs divide the agents' scores, and a uniform policy has none; use "
+                "agents=Memory()"
+            )
+        if isinstance(self.design, LocalPivotal) and self.design.points is None:
+            raise ValueError(
+                "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
+                "of what the agents send as points: Spread(LocalPivotal())"
+            )
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        words = {"inclusion probabilities"}
+        return words | ({"cohorts of fixed size"} if has_fixed_size(self.design) else set())
+
+    @property
+    def reports(self) -> Policy:
+        """What agents report: what the policy makes scores of."""
+        return self.policy
+
+    @property
+    def capped(self) -> bool:
+        """Whether inclusion probabilities are capped at 1."""
+        return not isinstance(self.design, WithReplacement)
+
+    @cached_property
+    def _always_once(self) -> bool:
+        """Whether a draw never repeats an agent and has a known order."""
+        return hasattr(self.design, "code") and self.capped
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> ScoreState:
+        """The state before the first round."""
+        count = facts.num_agents
+        check_active(self.num_active, count)
+        check_most_inclusion(self.most_inclusion, num_agents=count, num_active=self.num_active)
+        if self.costs and len(self.costs) != count:
+            raise ValueError(
+                f"costs has {len(self.costs)} numbers for num_agents={count}; give one "
+                "for each agent"
+            )
+        if isinstance(self.design, LocalPivotal):
+            self.design.check(count)
+        table = Table(count, self.policy, self.design)
+        if self.policy.initial == Initial.OPTIMUM:
+            scores = agents.scores_at(agents.optimum, charge=False)  # eq. (48)
+            table.replace(facts.weighed(scores))
+        if not isinstance(self.design, Spread):
+            none, ints = np.empty(0), np.empty(0, np.int64)
+            return ScoreState(table.nodes, np.empty((0, 0)), ints, ints, none)
+        return ScoreState(
+            table.nodes,
+            np.zeros((count, self.design.sketch)),
+            np.full(count, -1),
+            np.arange(count),
+            np.array([self.policy.floor]),
+        )
+
+    def table(self, state: ScoreState, num_agents: int) -> Table:
+        """The scores with the policy, the costs and the order that the next draw uses."""
+        if not (self.costs or state.share.size):
+            return Table.over(state.nodes, num_agents, self.policy, self.design)
+        policy = self.policy
+        if state.share.size and isinstance(policy, ScorePolicy) and not policy.equal:
+            policy = replace(policy, floor=float(state.share[0]))
+        table = Table.over(state.nodes, num_agents, policy, self.design)
+        if self.costs:
+            table = PricedTable.over(state.nodes, num_agents, policy, self.design)
+            table.costs = np.asarray(self.costs, np.float64)
+        if isinstance(self.design, Spread) and state.order.size:
+            table.design = self.design.over(_points(state, table), state.order)
+        return table
+
+    def probabilities(self, state: ScoreState, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap."""
+        return self.table(state, num_agents).probabilities()
+
+    def above_cap(self, state: ScoreState, num_agents: int) -> int:
+        """How many scores the next draw lowers."""
+        table = self.table(state._replace(nodes=state.nodes.copy()), num_agents)
+        return self._limited(table)[1]
+
+    def _limited(self, table: Table) -> tuple[Table, int]:
+        """The table that is drawn from, with nobody above the cap, and how many were."""
+        if isinstance(table, PricedTable):
+            table = table.priced()  # the cap is on what is drawn, after the costs
+        return table, limit_inclusion(table, self.num_active, self.most_inclusion)
+
+    def draw(
+        self, state: ScoreState, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, ScoreState]:
+        """L of K agents, eq. (4); one drawn twice (with replacement) works once."""
+        table = self.table(state, facts.num_agents)
+        if self.policy.refresh == Refresh.ALL:
+            table.replace(facts.weighed(agents.scores_at(params)))  # eq. (50)
+        if self.most_inclusion < 1.0:
+            table, _ = self._limited(table)
+        drawn, prob = table.draw(self.num_active, agents.stream(Purpose.AGENTS, round_index))
+        if self._always_once:
+            times = np.empty(drawn.size)
+            times.fill(1.0)  # twice as fast as np.ones
+        else:
+            _, first, counts = np.unique(drawn, return_index=True, return_counts=True)
+            order = np.argsort(first, kind="stable")
+            drawn, prob = drawn[first[order]], prob[first[order]]
+            times = counts[order].astype(np.float64)
+        return Cohort(drawn, self.num_active, times, prob, table.policy.floor), state
+
+    def learn(
+        self,
+        state: ScoreState,
+        cohort: Cohort,
+        updates: Updates,
+        evidence: Evidence,
+        facts: Facts,
+        round_index: int,
+    ) -> ScoreState:
+        """Tell the table what the agents of the round scored; writes into the state."""
+        if not self.policy.learns and not state.order.size:
+            return state
+        who = cohort.agents[updates.place]
+        table = self.table(state, facts.num_agents)
+        scored = updates.scored
+        table.refresh(who[scored], facts.weighed(evidence.score[scored], who[scored]))
+        if updates.excluded is not None:  # a score of 0 keeps it from taking others' turns
+            table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
+        if state.order.size:
+            self._remember(state, table, who, evidence, round_index)
+        return state
+
+    def _remember(
+        self, state: ScoreState, table: Table, who: np.ndarray, evidence: Evidence, round_index: int
+    ) -> None:
+        """Sketch what was shown; now and then renew the order and the uniform share."""
+        spread: Any = self.design
+        if evidence.reach is None:
+            raise ValueError("a spread needs an estimator that knows the size of a whole step")
+        gradients = -evidence.change / evidence.reach[:, None]
+        state.sketches[who] = product(gradients, projection(gradients.shape[1], spread.sketch))
+        state.sketched[who] = round_index
+        if (round_index + 1) % spread.every:
+            return
+        fresh = state.sketched > round_index - spread.every
+        drawn_by = table.priced() if isinstance(table, PricedTable) else table
+        scores = np.where(drawn_by.scores < 0.0, drawn_by.mean_seen(), drawn_by.scores)
+        if not self.policy.equal and np.isfinite(state.sketches).all():
+            state.share[0] = best_share(
+                spread, state.order, scores, state.sketches, num=self.num_active,
+                floor=self.policy.floor, fresh=fresh, costs=getattr(table, "costs", None),
+            )  # fmt: skip
+        points = _points(state, table)
+        if np.isfinite(points).all():  # not while a model diverges
+            state.order[:] = order_alike(points)
+
+
+def _points(state: ScoreState, table: Table) -> np.ndarray:
+    """The sketches as a draw weighs them: over p_k, in units of 1/K."""
+    return state.sketches / (len(state.sketches) * table.probabilities()[:, None])

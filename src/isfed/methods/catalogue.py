@@ -1,0 +1,302 @@
+"""What every method does, in words: the one source of `isfed methods` and of docs/methods.md."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One method.
+
+    name: what a configuration calls it, and the name to import.
+    paper: who, when, where.
+    selects: whom it selects in a round.
+    steps: what the selected agents do.
+    combines: how the cloud makes one model of it.
+    minimises: the objective whose minimiser, or the fixed point, it really goes to.
+    told: what it needs to know besides a step size and the number of agents of a round.
+    unbiased: whether the mean update is that of full participation, with the reason if it is not.
+    confirmed: against which public implementation, by reading; empty if against none.
+    """
+
+    name: str
+    paper: str
+    selects: str
+    steps: str
+    combines: str
+    minimises: str
+    told: str = "nothing"
+    unbiased: str = "yes"
+    confirmed: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+EVERYBODY = "all agents"
+UNIFORM = "L of K, uniform, without replacement"
+SGD = "E_k mini-batch steps"
+LOCAL = "H mini-batch steps"
+MEAN = "weighted mean of the models"
+RISK = "P = sum_k c_k P_k"
+PULLED = "not w^o: a fixed point that leans to agents with more steps and flatter risks"
+ALL_AGENTS = "yes: all agents take part"
+SHORTER = "; with v auxiliary models the step is K / (K + v) of it"
+RATIO = "uniform c_k: yes; by size: a ratio of two sums, slightly biased"
+STICH = "Stich 2019, arXiv 1805.09767"
+PERIODIC = (
+    "epfml/LocalSGD-Code distributed_code/pcode/optim/local_sgd.py (mean of the "
+    "changes every H steps)"
+)
+ISFEDAVG = "Rizk, Vlaski, Sayed 2022, arXiv 2012.07383 (this library's paper)"
+COOPERATIVE = "Wang and Joshi 2018, arXiv 1808.07576"
+
+CATALOGUE: tuple[Entry, ...] = (
+    Entry(
+        name="ISFedAvg", paper=ISFEDAVG,
+        selects="L of K by inclusion probabilities that are learned, without replacement",
+        steps="E_k steps over importance-sampled batches, divided by E_k K p_k",
+        combines="mean over L, weights of Horvitz and Thompson",
+        minimises=RISK + "; w^o for E_k = 1, and near it for more steps",
+        told="E_k, B_k and N_k of every agent; a score from every agent that answers",
+        confirmed="the paper's Algorithm 1 by the letter, tests/test_literal.py",
+    ),
+    Entry(
+        name="FedAvg", paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2017, "
+        "arXiv 1602.05629, as in this library's paper",
+        selects=UNIFORM, steps=SGD, combines="plain mean, or by size", minimises=PULLED,
+        unbiased=RATIO,
+        confirmed="google/fedjax fedjax/algorithms/fed_avg.py (mean of the changes by size)",
+    ),
+    Entry(
+        name="DynamicFedAvg", paper="Rizk, Vlaski, Sayed 2020, arXiv 2002.08782",
+        selects=UNIFORM, steps="E_k steps without replacement, divided by E_k",
+        combines="plain mean over L, or by size", unbiased=RATIO,
+        minimises=RISK + "; follows an optimum that drifts",
+    ),
+    Entry(
+        name="LocalGD", paper="Khaled, Mishchenko, Richtarik 2019, arXiv 1909.04715",
+        selects=EVERYBODY, steps="H full-batch steps", combines=MEAN,
+        minimises="w^o for H = 1; for more a fixed point that leans to flatter risks",
+        unbiased=ALL_AGENTS, confirmed=PERIODIC + ", with full batches",
+    ),
+    Entry(
+        name="LocalSGD", paper=STICH, selects=EVERYBODY, steps=LOCAL, combines=MEAN,
+        minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
+        confirmed=PERIODIC,
+    ),
+    Entry(
+        name="KAVG", paper="Zhou, Cong 2018, arXiv 1708.01012", selects=EVERYBODY, steps=LOCAL,
+        combines=MEAN, minimises="as LocalGD, with noise", unbiased=ALL_AGENTS, confirmed=PERIODIC,
+    ),
+    Entry(
+        name="StichSGD", paper=STICH, selects=EVERYBODY,
+        steps="H steps that fall as 4 / (strong (a + t))",
+        combines="mean of the models; the output is an average of all steps, weighted (a + t)^2",
+        minimises="w^o: the steps vanish", told="strong convexity, a > max(16 condition, H)",
+        unbiased=ALL_AGENTS,
+        confirmed="epfml/sparsifiedSGD base_logistic.py, by the same author (a step that falls as "
+        "1 / (strong (a + t)), and the share of a step in the mean weighted (a + t)^2; there the "
+        "model after the step is counted, here, as in the paper, the one before); the average over "
+        "agents as LocalSGD",
+    ),
+    Entry(
+        name="RestartedSGD", paper="Yu, Yang, Zhu 2019, arXiv 1807.06629", selects=EVERYBODY,
+        steps="I steps, or I_k of its own for every agent",
+        combines=MEAN + ", after the last step or before it",
+        minimises="as LocalGD; with unequal I_k towards sum_k I_k P_k",
+        told="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
+        confirmed="Ziyad-Benomar/Parallel-Restarted-SGD Core.cs (unequal steps, plain mean)",
+    ),
+    Entry(
+        name="MomentumSGD", paper="Yu, Jin, Yang 2019, arXiv 1905.03817", selects=EVERYBODY,
+        steps="H steps with momentum, Polyak or Nesterov",
+        combines="mean of the models and of the momenta", minimises="as LocalGD, with noise",
+        told="momentum", unbiased=ALL_AGENTS,
+        confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (both forms of the step; that "
+        "the momenta are averaged too is from the paper alone)",
+    ),
+    Entry(
+        name="AdaptiveTau", paper="Wang, Tuor, Salonidis, Leung, Makaya, He, Chan 2019, "
+        "arXiv 1804.05271",
+        selects=EVERYBODY, steps="tau steps; tau is chosen anew every round",
+        combines="weighted mean; the output is the best model seen", minimises="as LocalGD",
+        told="a budget, what a step and an average cost; gradients and risks of all agents",
+        unbiased=ALL_AGENTS,
+        confirmed="IBM/adaptive-federated-learning control_algorithm/adaptive_tau.py (h, G, T, the "
+        "search up to 10 tau, the floors 1e-10 and 1e-5)",
+    ),
+    Entry(
+        name="CooperativeSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="tau mini-batch steps",
+        combines="models times a doubly stochastic W", minimises="as LocalGD, with noise",
+        told="W, auxiliary models", unbiased=ALL_AGENTS + SHORTER,
+        confirmed="through its special cases below",
+    ),
+    Entry(
+        name="FullySynchronousSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
+        combines="mean of the models", minimises="w^o", unbiased=ALL_AGENTS,
+        confirmed="JYWa/MATCHA communicator.py (a mean in every step)",
+    ),
+    Entry(
+        name="PeriodicAveraging", paper=COOPERATIVE, selects=EVERYBODY, steps="tau steps",
+        combines="mean of the models", minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
+        confirmed=PERIODIC,
+    ),
+    Entry(
+        name="DecentralisedSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
+        combines="every agent averages with its neighbours",
+        minimises="near w^o: agents stay apart by their gradients", told="the graph W",
+        unbiased=ALL_AGENTS,
+        confirmed="JYWa/MATCHA communicator.py (alpha for each neighbour, the rest for itself)",
+    ),
+    Entry(
+        name="ElasticAveraging", paper=COOPERATIVE + "; Zhang, Choromanska, LeCun 2015",
+        selects=EVERYBODY, steps="tau steps",
+        combines="an anchor pulls the agents and is pulled by them",
+        minimises="near w^o: agents stay apart by their gradients", told="the pull alpha",
+        unbiased=ALL_AGENTS + SHORTER,
+        confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (the matrix W, by algebra)",
+    ),
+    Entry(
+        name="FedAvgScheme", paper="Li, Huang, Yang, Wang, Zhang 2020, arXiv 1907.02189",
+        selects="I: L draws by c_k with replacement; the others: " + UNIFORM, steps=SGD,
+        combines="I, transformed II: plain mean; II: K/L sum c_k x_k; original: the "
+        "missing weight stays on w",
+        minimises=PULLED, unbiased="I, II, transformed II: yes; original: a shorter step",
+        confirmed="lx10077/fedavgpy src/trainers/fedavg4.py, fedavg5.py, fedavg9.py (all four)",
+    ),
+    Entry(
+        name="FedProx", paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv 1812.06127",
+        selects="L of K, uniform or by c_k",
+        steps="E_k steps on P_k(x) + prox/2 |x - w|^2; slow agents do fewer",
+        combines="mean over those that answer", minimises=PULLED + ", less for a larger prox",
+        told="prox", unbiased=RATIO,
+        confirmed="litian96/FedProx flearn/trainers/fedprox.py, flearn/optimizer/pgd.py (step, "
+        "selection, stragglers)",
+    ),
+    Entry(
+        name="FedAsync", paper="Xie, Koyejo, Gupta 2019, arXiv 1903.03934",
+        selects="one agent at a time, as it comes back",
+        steps="E_k proximal steps from an old version of the model",
+        combines="w <- (1 - a) w + a x, a smaller for older versions",
+        minimises=PULLED + "; with an event queue also to fast agents",
+        told="mixing, how its weight falls with age", unbiased="no: a step of size a, and by speed",
+        confirmed="TL-System/plato plato/servers/strategies/aggregation/fedasync.py; APPFL/APPFL "
+        "fedasync_aggregator.py (the three staleness functions)",
+    ),
+    Entry(
+        name="HierFAVG", paper="Liu, Zhang, Song, Letaief 2020, arXiv 1905.06641",
+        selects=EVERYBODY, steps="tau_1 steps from the edge's model",
+        combines="mean at the edge, tau_2 times; then mean of the edges by their weight, also of "
+        "one of which nobody answered",
+        minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", told="who belongs to which edge",
+        unbiased=ALL_AGENTS,
+        confirmed="LuminLiu/HierFL average.py, hierfavg.py (size-weighted means at both levels)",
+    ),
+    Entry(
+        name="Mocha", paper="Smith, Chiang, Sanjabi, Talwalkar 2017, arXiv 1705.10467",
+        selects=EVERYBODY, steps="coordinate ascent on the dual of a task of its own",
+        combines="W = B Sigma / lambda; Sigma is learned from W",
+        minimises="another objective: one model per agent, the sum over k of the mean loss of "
+        "agent k at w_k, without its ridge, + lambda/2 tr(W Omega W')",
+        told="lambda; a loss with a conjugate step", unbiased="no: another objective",
+        confirmed="gingsmith/fmtl opt/run_mocha.m (hinge step, Sigma, rho); its W is not computed "
+        "anew when Sigma changes, ours is",
+    ),
+    Entry(
+        name="FedCS", paper="Nishio, Yonetani 2019, arXiv 1804.08333",
+        selects="of those asked, greedily, as many as finish before a deadline", steps=SGD,
+        combines="mean over those selected", minimises="not w^o: slow agents are never selected",
+        told="a deadline; speed and bandwidth of those asked",
+        unbiased="only without a deadline, and then as FedAvg",
+        confirmed="jsincn/SelecEval seleceval/selection/fedcs.py (the greedy schedule)",
+    ),
+    Entry(
+        name="HybridFL", paper="Yoshida, Nishio, Morikura, Yamamoto, Yonetani 2020, "
+        "arXiv 1905.07210",
+        selects="as FedCS; some agents also send examples",
+        steps=SGD + "; the cloud trains on what it has gathered",
+        combines="mean of the agents' models and the cloud's, which weighs by its examples; agents "
+        "weigh by theirs only by size, else each as one of mean size",
+        minimises="not w^o: slow agents are never selected, uploaded examples count twice",
+        told="a deadline; speeds, permission and classes of those asked; raw examples",
+        unbiased="no",
+    ),
+    Entry(
+        name="FOLB", paper="Nguyen, Sehwag, Hosseinalipour, Brinton, Chiang, Poor 2021, "
+        "arXiv 2007.13137",
+        selects=UNIFORM + "; near-optimal: by |<grad P, g_k>|", steps="as FedProx",
+        combines="changes weighted by how their gradients agree with the mean gradient",
+        minimises="not w^o: agents that disagree count less, or with the other sign",
+        told="prox; a full gradient from every agent that answers (near-optimal: from all)",
+        unbiased="no",
+    ),
+    Entry(
+        name="AgnosticFL", paper="Mohri, Sivek, Suresh 2019, arXiv 1902.00146",
+        selects="all agents; stochastic: one by lambda, another uniformly",
+        steps="one gradient", combines="lambda-weighted step; lambda moves to those with larger "
+        "risks; the output is the mean of all models",
+        minimises="another objective: max over lambda of sum_k lambda_k P_k",
+        told="a step for lambda; risks of the agents", unbiased="no: another objective",
+        confirmed="litian96/fair_flearn flearn/trainers/afl.py (both steps from one w, projection, "
+        "mean of the models)",
+    ),
+    Entry(
+        name="QFedAvg", paper="Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497",
+        selects=UNIFORM, steps=SGD,
+        combines="changes weighted by P_k^q over an estimate of the curvature",
+        minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
+        told="q; a risk from every agent that answers",
+        unbiased="q = 0: as FedAvg; else another objective",
+        confirmed="litian96/fair_flearn flearn/trainers/qffedavg.py (Delta_k, h_k, the step)",
+    ),
+    Entry(
+        name="QFedSGD", paper="Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497",
+        selects=UNIFORM, steps="one full-batch gradient",
+        combines="gradients weighted by P_k^q over an estimate of the curvature",
+        minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
+        told="q; a risk from every agent that answers",
+        unbiased="q = 0: as FedAvg; else another objective",
+        confirmed="litian96/fair_flearn flearn/trainers/qffedsgd.py (the same with a gradient)",
+    ),
+    Entry(
+        name="SCAFFOLD", paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "
+        "arXiv 1910.06378",
+        selects=UNIFORM, steps="E_k steps corrected by control variates",
+        combines="mean over those that answer; control variates move by c_k",
+        minimises="w^o: the corrections cancel the pull of more steps", told="two vectors each way",
+        unbiased=RATIO,
+        confirmed="see tests/methods/test_variance_rivals.py",
+    ),
+    Entry(
+        name="FedVARP", paper="Jhunjhunwala, Sharma, Nagarkar, Joshi 2022, arXiv 2207.14130",
+        selects=UNIFORM, steps=SGD,
+        combines="last changes of all agents, also if nobody answers, corrected by those of the "
+        "agents that answer",
+        minimises=PULLED,
+        confirmed="see tests/methods/test_variance_rivals.py",
+    ),
+    Entry(
+        name="ClusteredSampling", paper="Fraboni, Vidal, Kameni, Lorenzi 2021, arXiv 2105.05883",
+        selects="one agent from each of L groups, by size or by similar changes", steps=SGD,
+        combines="plain mean over L draws", minimises=PULLED,
+        confirmed="see tests/methods/test_variance_rivals.py",
+    ),
+    Entry(
+        name="PowerOfChoice", paper="Cho, Wang, Joshi 2022, arXiv 2010.01243",
+        selects="of d candidates, drawn by size, the L with the largest risks", steps=SGD,
+        combines="plain mean over those that answer",
+        minimises="not w^o: tilted to agents with large risks",
+        told="d; a risk from every candidate", unbiased="no",
+        confirmed="see tests/methods/test_power_of_choice.py",
+    ),
+    Entry(
+        name="importance", paper=ISFEDAVG, selects="as ISFedAvg, by a number that agents report",
+        steps=SGD + ", as in plain training", combines="the weight c_k / p_k is on the change",
+        minimises="as FedAvg; ISFedAvg with the choices that suit networks",
+        told="a score from every agent that answers", confirmed="as ISFedAvg",
+    ),
+)  # fmt: skip

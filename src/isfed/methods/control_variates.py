@@ -1,0 +1,206 @@
+"""Control variates: agents remember their gradients, and only what is new is estimated.
+
+The estimator is Horvitz-Thompson on the innovations v_k = g_k - c_k, see
+`isfed.federation.variate_updates`. FedVARP is its uniform case with a gain of 1; with steered
+steps, SCAFFOLD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from isfed.base.argument_types import check_fields
+from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.federation.remote_variates import NEVER, Control, absorb_reports, told_news
+from isfed.federation.variate_updates import (
+    DRIFT,
+    GAIN,
+    Correction,
+    CorrectionRule,
+    Reference,
+    absorb,
+    corrections_of,
+    extra_messages,
+    make_reference,
+    make_rule,
+    noise_share,
+    take_news,
+)
+from isfed.methods.estimators import trained_changes
+from isfed.methods.federated import Evidence, Opened
+from isfed.sampling.designs import Design
+from isfed.sampling.policies import Policy, Score, ScorePolicy, Uniform
+
+
+@dataclass(frozen=True)
+class ControlVariates:
+    """The mean of what all agents remember, plus Horvitz-Thompson on what is new.
+
+    Args:
+        correction: what agents remember, and whether it steers their steps.
+        agents: the policy of the sampler, which says what scores are made of.
+        example_design: how examples are drawn; the noise of a turn depends on it.
+        on: where 1 / (K p_k) goes, as in `HorvitzThompson`.
+    """
+
+    correction: Correction
+    agents: Policy
+    example_design: Design
+    on: Literal["step", "change"] = "change"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """What other parts must give."""
+        needs = {
+            "inclusion probabilities": "draw agents with ByScore(...), which knows them",
+            "equal weights": "c is the uniform mean of what the agents remember; use "
+            "client_weights='uniform'",
+            "steps divided by E_k": "c_k is a mean over E_k steps; use divide_by_steps=True",
+            "cohorts of fixed size": "use a design of fixed size, e.g. Deville()",
+        }
+        if self.rule.kind == DRIFT:
+            needs["batches of fixed size"] = (
+                "a batch of no examples would be a step without its correction; use e.g. "
+                "example_design=Deville()"
+            )
+            needs["weights on the change"] = (
+                "plain local steps are steered; leave weighting out, or use 'change'"
+            )
+        return needs
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        return {"weights on the change"} if self.on == "change" else set()
+
+    @cached_property
+    def rule(self) -> CorrectionRule:
+        """The correction as numbers."""
+        return make_rule(self.correction, self.agents)
+
+    def reports(self, wanted: Policy) -> Policy:
+        """Of agents the spread at most; the cloud makes the score."""
+        if not wanted.learns:
+            return wanted
+        if wanted.score == Score.SECOND_MOMENT:
+            return Uniform()
+        return ScorePolicy(
+            wanted.name, wanted.initial, wanted.refresh, wanted.floor, Score.SPREAD, wanted.rate
+        )
+
+    def init(self, facts: Facts, params: np.ndarray) -> Reference:
+        """Nothing is remembered yet."""
+        return make_reference(self.rule, facts.num_agents, params.size)
+
+    def ask(self, state: Reference, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Steps of equal reach, steered by c - c_k if the rule says so; c goes down."""
+        _check_size(cohort)
+        if self.on == "step":
+            work = work._replace(scale=1.0 / (facts.num_agents * cohort.prob))
+        local = work.local
+        if self.rule.kind == DRIFT:
+            local = local.but(correction=corrections_of(self.rule, state, cohort.agents))
+        return work._replace(local=local, extra=extra_messages(self.rule, 1))
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) 1 / (K p_k), as often as each was drawn."""
+        return cohort.times / (facts.num_agents * cohort.prob)
+
+    def combine(
+        self, state: Reference, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Reference, Evidence]:
+        """The step by c and the innovations; c and all c_k move, in place.
+
+        An agent that does not answer moves nothing, its own memory neither, so that c stays the
+        mean of the c_k.
+        """
+        cohort, work, place = opened.cohort, opened.work, updates.place
+        who, step_size = cohort.agents[place], float(work.step_size)
+        inverse = 1.0 / (facts.num_agents * cohort.prob[place])
+        reach = step_size * (np.ones(who.size) if self.on == "change" else inverse)
+        news, scores = trained_changes(updates, facts), updates.score
+        take_news(self.rule, state, who, reach, news)
+        share = noise_share(
+            facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
+        )
+        times = cohort.times[place]
+        # Complete, what arrives stands for all, and so c counts; else an absence counts as zero.
+        heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
+        step = np.zeros(facts.num_trained)
+        absorb(
+            self.rule, state, step_size, cohort.num, heard, step, who,
+            times * updates.factor * inverse, news, (scores, share),
+        )  # fmt: skip
+        return step, state, Evidence(scores, -news, np.ones(who.size))
+
+
+def _check_size(cohort: Cohort) -> None:
+    """A design of one's own may draw any number although it counts as one of fixed size."""
+    drawn = int(cohort.times.sum())
+    if drawn != cohort.num:
+        raise ValueError(
+            f"the design drew {drawn} agents where num_active={cohort.num}; control variates need "
+            "a design of fixed size, e.g. Deville()"
+        )
+
+
+class MeanState(NamedTuple):
+    """What the cloud keeps of control variates that are with the agents."""
+
+    centre: np.ndarray  # (M',) c
+    book: np.ndarray  # (K, BOOK) what is known of every agent
+    pool: np.ndarray  # (POOL,) and of all together
+    accepted: np.ndarray  # (K,) the round of the last turn that was accepted; -1 for none
+
+
+@dataclass(frozen=True)
+class ControlVariatesApart(ControlVariates):
+    """The same where every c_k stays with its agent, on a machine of its own.
+
+    Args:
+        varies: whether the step size changes from round to round.
+    """
+
+    varies: bool = False
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """Nothing is remembered, and nothing was accepted yet."""
+        whole = make_reference(self.rule, facts.num_agents, 0)
+        never = np.full(facts.num_agents, NEVER)
+        return MeanState(np.zeros(params.size), whole.book, whole.pool, never)
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Down goes c, with the round and the gain of the agent's last turn that was accepted."""
+        _check_size(cohort)
+        who = cohort.agents
+        told = state.accepted[who], state.book[who, GAIN]
+        control = Control(self.rule, state.centre, *told, self.varies)
+        return work._replace(control=control, extra=extra_messages(self.rule, 1))
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """The step by c and the innovations; c moves, and each c_k when its agent hears of it."""
+        cohort, place, step_size = opened.cohort, updates.place, float(opened.work.step_size)
+        who, times = cohort.agents[place], cohort.times[place] * updates.factor
+        news = told_news(self.rule, trained_changes(updates, facts), step_size, state.centre)
+        scores = np.nan_to_num(updates.score, posinf=0.0)
+        agreements = np.zeros(who.size)
+        if updates.agreement is not None:
+            agreements = np.nan_to_num(updates.agreement)
+        heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
+        step, nobody = np.zeros(facts.num_trained), np.zeros((0, facts.num_trained))
+        absorb_reports(
+            self.rule, Reference(state.centre, nobody, nobody, state.book, state.pool), step_size,
+            cohort.num, heard, step, who, times * (1.0 / (facts.num_agents * cohort.prob[place])),
+            np.ascontiguousarray(news), (scores, agreements),
+        )  # fmt: skip
+        state.accepted[who] = opened.round_index
+        return step, state, Evidence(scores, -news, np.ones(who.size))

@@ -1,0 +1,303 @@
+"""Estimators of the mean step: plain means, Horvitz-Thompson, and the adjustment for absences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from isfed.base.argument_types import check_fields, shown
+from isfed.base.jit import compiled
+from isfed.base.portable_arithmetic import weighted_sum
+from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
+from isfed.federation.privacy import Privacy
+from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Responses
+from isfed.methods.federated import Evidence, Opened
+from isfed.sampling.policies import Policy
+
+TINY = 1e-300  # makes 0 of 0 / 0, where nobody answered
+
+
+@compiled
+def _sum(weights, changes, divisor, out):
+    """The weighted sum of the changes over a divisor, in the order in which they came."""
+    for j in range(out.size):
+        out[j] = 0.0
+    for i in range(weights.size):
+        for j in range(out.size):
+            out[j] += weights[i] * changes[i, j]
+    for j in range(out.size):
+        out[j] /= divisor
+
+
+def weighted_step(
+    weights: np.ndarray, changes: np.ndarray, divisor: float, size: int
+) -> np.ndarray:
+    """(size,) the weighted sum of the first entries of some changes, over a divisor."""
+    out = np.empty(size)  # made here: to return an array from compiled code is slow
+    _sum(weights, changes, divisor, out)
+    return out
+
+
+def trained_changes(updates: Updates, facts: Facts) -> np.ndarray:
+    """(m, M') the changes without the buffers of a network's model."""
+    if facts.num_trained == facts.num_params:
+        return updates.change
+    return np.ascontiguousarray(updates.change[:, : facts.num_trained])
+
+
+@dataclass(frozen=True)
+class HorvitzThompson:
+    """The sum of the changes over L, each divided by K p_k: unbiased whatever the draw.
+
+    Args:
+        on: where 1 / (K p_k) goes: into the agent's "step", as in eq. (8), or on the "change" that
+            it sends.
+    """
+
+    on: Literal["step", "change"] = "change"
+    needs: ClassVar[dict[str, str]] = {
+        "inclusion probabilities": "draw agents with ByScore(...), which knows them"
+    }
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        return {"weights on the change"} if self.on == "change" else set()
+
+    def init(self, facts: Facts, params: np.ndarray) -> tuple[()]:
+        """Nothing is kept."""
+        return ()
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
+        if self.on == "change":
+            return work
+        scale = None if facts.weight is None else facts.weight[cohort.agents]
+        rest: Any = work[4:]  # twice as fast as `_replace`
+        return Work(work.step_size, work.divide, cohort.prob, scale, *rest)
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) c_k / p_k in units of 1: what every agent stands for."""
+        return facts.weighed(cohort.times / (facts.num_agents * cohort.prob), cohort.agents)
+
+    def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) what every change is multiplied by, before it is divided by L."""
+        return cohort.times if self.on == "step" else self.counts(cohort, facts)
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """Eq. (9), as a mean of changes."""
+        cohort, place = opened.cohort, updates.place
+        weights = self.weights(cohort, facts)[place]
+        if isinstance(updates.factor, np.ndarray):
+            weights = weights * updates.factor
+        # Divided by L, never by the sum of the weights: that would bias the mean.
+        step = weighted_step(weights, updates.change, cohort.num, facts.num_trained)
+        reach = opened.work.reach(cohort.agents, facts)
+        if reach is not None:
+            weight = facts.num_agents * cohort.prob
+            if self.on == "change":
+                weight = facts.weighed(np.ones(cohort.agents.size), cohort.agents)
+            reach = (reach / weight)[place]
+        return step, state, Evidence(updates.score, trained_changes(updates, facts), reach)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean change of those that answered, by c_k among them; of a uniform draw, FedAvg's.
+
+    By size it is a ratio of two sums, which is slightly biased. Estimators that keep nothing can
+    inherit it and write `mean` alone.
+    """
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """Nothing is kept."""
+        return ()
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Nothing more."""
+        return work
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) c_k in whole numbers, as often as each was drawn."""
+        return facts.counted(cohort.times, cohort.agents)
+
+    def counts_here(self, cohort: Cohort, updates: Updates, facts: Facts) -> np.ndarray:
+        """(m,) what those that answered count."""
+        counts = self.counts(cohort, facts)[updates.place]
+        return counts * updates.factor if isinstance(updates.factor, np.ndarray) else counts
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the mean of rows of those that answered; nobody's is zero."""
+        counts = self.counts_here(opened.cohort, updates, facts)
+        # As many rows as draws of equal weight: all count once, and nothing is to be summed.
+        plain = facts.weight is None and not isinstance(updates.factor, np.ndarray)
+        total = len(rows) if plain and len(rows) == opened.cohort.num else float(counts.sum())
+        if total == counts.size > 0:
+            return weighted_step(counts, rows, total, rows.shape[1])
+        return weighted_sum(counts / max(total, TINY), rows)
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """The mean of what was changed."""
+        change = trained_changes(updates, facts)
+        return self.mean(change, opened, updates, facts), state, Evidence(updates.score, change)
+
+
+@dataclass(frozen=True)
+class PlainMean(Mean):
+    """The mean change over the draws that answered, for draws in which c_k has counted already."""
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) how often each was drawn."""
+        return cohort.times
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the mean over the draws."""
+        counts = self.counts_here(opened.cohort, updates, facts)
+        return weighted_sum(counts, rows) / max(float(counts.sum()), 1.0)
+
+
+@dataclass(frozen=True)
+class MeanOfAll(Mean):
+    """The mean change of all agents, sum_k c_k change_k; absences leave it to the others."""
+
+    def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """(M',) the sum by c_k, which sum to 1 unless somebody is absent."""
+        share = facts.share(opened.cohort.agents[updates.place])
+        if updates.place is not EVERY:
+            share = share / max(float(share.sum()), TINY)
+        return weighted_sum(share, rows)
+
+
+@dataclass(frozen=True)
+class Over:
+    """What estimators around another share: they are like it unless they say otherwise.
+
+    Args:
+        inner: the estimator inside.
+    """
+
+    inner: Any
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.inner, "combine", None)) or isinstance(self.inner, type):
+            raise TypeError(f"inner={shown(self.inner)} must be an estimator, e.g. Mean()")
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """Those of the estimator inside."""
+        return getattr(self.inner, "needs", {})
+
+    @property
+    def gives(self) -> set[str]:
+        """Those of the estimator inside."""
+        return getattr(self.inner, "gives", set())
+
+    def reports(self, wanted: Policy) -> Policy:
+        """Those of the estimator inside."""
+        refine = getattr(self.inner, "reports", None)
+        return wanted if refine is None else refine(wanted)
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """As the estimator inside."""
+        return self.inner.init(facts, params)
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """As the estimator inside."""
+        return self.inner.ask(state, cohort, facts, work)
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """As the estimator inside."""
+        return self.inner.counts(cohort, facts)
+
+    def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """As the estimator inside."""
+        return self.inner.weights(cohort, facts)
+
+
+class AdjustedState(NamedTuple):
+    """What the estimator inside keeps, and how often every agent answered."""
+
+    inner: Any
+    responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
+
+
+@dataclass(frozen=True)
+class InverseResponse(Over):
+    """An estimator whose changes are divided by how often their agents answer.
+
+    Unbiased if an absence does not depend on what the agent would have sent; without it an absence
+    counts as no change. Rounds that did not wait for everybody say nothing about who answers.
+
+    Args:
+        inner: the estimator.
+        most: the most that a change is multiplied by.
+    """
+
+    most: float = LARGEST_ADJUSTMENT
+
+    def init(self, facts: Facts, params: np.ndarray) -> AdjustedState:
+        """Nobody was asked yet."""
+        responses = np.zeros((facts.num_agents, 2 + WINDOW), np.int64)
+        return AdjustedState(self.inner.init(facts, params), responses)
+
+    def ask(self, state: AdjustedState, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """As the estimator inside."""
+        return self.inner.ask(state.inner, cohort, facts, work)
+
+    def combine(
+        self, state: AdjustedState, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, AdjustedState, Evidence]:
+        """The changes times an estimate of 1 / r_k from the turns before this one."""
+        responses, drawn = Responses.over(state.responses), opened.cohort.agents
+        factor = updates.factor * responses.adjustments(drawn[updates.place], most=self.most)
+        responses.record_round(drawn, updates)
+        step, inner, evidence = self.inner.combine(
+            state.inner, opened, updates._replace(factor=factor, complete=True), facts
+        )
+        return step, AdjustedState(inner, state.responses), evidence
+
+
+@dataclass(frozen=True)
+class Private(Over):
+    """An estimator whose weighted changes are clipped, with noise on the step.
+
+    An adjustment for absences goes around it, not into it: `InverseResponse(Private(...))`, so that
+    what is clipped has all its weight.
+
+    Args:
+        inner: an estimator whose weights are known before the work, such as `HorvitzThompson`.
+        privacy: the clip and the noise.
+    """
+
+    privacy: Privacy
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.inner, "weights"):
+            raise ValueError(
+                f"privacy needs weights that are known before the work, which "
+                f"{type(self.inner).__name__} has not; use HorvitzThompson()"
+            )
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """No change moves the model by more than clip / L; noise unless nobody answered."""
+        cohort, privacy = opened.cohort, self.privacy
+        change = trained_changes(updates, facts)
+        weights = self.weights(cohort, facts)[updates.place] * updates.factor
+        factor = np.array([privacy.factor(w * row) for w, row in zip(weights, change, strict=True)])
+        step, state, evidence = self.inner.combine(
+            state, opened, updates._replace(factor=updates.factor * factor), facts
+        )
+        if privacy.noise > 0.0 and factor.size:
+            step = step + privacy.disturbance(step.size, num_active=cohort.num)
+        return step, state, evidence._replace(clipped=int((factor < 1.0).sum()))

@@ -1,0 +1,382 @@
+"""The round, written once: a method is a sampler, local steps, an estimator and a server.
+
+    sampler     whom to hear in a round, and what is learned for the next
+    local       how the agents step
+    estimator   what the cloud makes of what comes back
+    server      what is sent, how the model moves, what is shown
+
+Each part owns its state, and the tuple of these states is the checkpoint. Only `open` talks to the
+agents and only `train` makes them work; `close` is a function of what came back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from isfed.base.argument_types import check_argument, shown
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Agents
+from isfed.federation.cloud import mean_buffers
+from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.methods.method_protocol import ClientWeights
+from isfed.sampling.policies import Policy
+from isfed.sampling.telemetry import uniform_rows, watch_round
+
+PARTS = {  # what each part can do
+    "sampler": ("init", "draw", "learn"),
+    "local": ("work", "rules", "at"),
+    "estimator": ("init", "ask", "combine", "counts"),
+    "server": ("init", "send", "move", "show"),
+}
+
+
+class Evidence(NamedTuple):
+    """What a round showed about each agent that answered.
+
+    score: (m,) how large its gradients are, for the sampler.
+    change: (m, M) what it changed; -change / reach estimates its gradient.
+    reach: (m,) the size of its whole step; None where an estimator does not know it.
+    clipped: how many changes were shortened for privacy.
+    """
+
+    score: np.ndarray
+    change: np.ndarray
+    reach: np.ndarray | None = None
+    clipped: int = 0
+
+
+class Opened(NamedTuple):
+    """A round after its draw and before its work."""
+
+    cohort: Cohort
+    sent: np.ndarray  # (M,) the model that the agents start from
+    work: Work
+    sampler: Any  # the sampler's state after the draw
+    round_index: int = 0
+
+
+class Info(NamedTuple):
+    """What a round leaves beside the state, to be looked at and not to be kept."""
+
+    cohort: Cohort
+    updates: Updates
+    evidence: Evidence
+
+
+class State(NamedTuple):
+    """What the next round needs: the model, and what each part keeps."""
+
+    params: np.ndarray
+    sampler: Any
+    estimator: Any
+    server: Any
+
+
+class Sampler(Protocol):
+    """Whom the cloud hears in a round."""
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        ...
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The agents of a round; only here a method may ask agents for more than work."""
+        ...
+
+    def learn(
+        self, state: Any, cohort: Cohort, updates: Updates, evidence: Evidence, facts: Facts,
+        round_index: int,
+    ) -> Any:  # fmt: skip
+        """The state after a round."""
+        ...
+
+
+class Local(Protocol):
+    """How agents step."""
+
+    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
+        """What is asked of each agent of a cohort."""
+        ...
+
+
+class Estimator(Protocol):
+    """What the cloud makes of what comes back."""
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        ...
+
+    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """What is asked of each agent, refined."""
+        ...
+
+    def combine(
+        self, state: Any, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Any, Evidence]:
+        """(M',) the step of the trained part of the model, the new state, and what was learned."""
+        ...
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) what every agent counts in a mean of buffers, in any unit."""
+        ...
+
+
+class Server(Protocol):
+    """What the cloud sends, how its model moves, and which model it shows."""
+
+    def init(self, params: np.ndarray, rounds_per_pass: float) -> Any:
+        """The state before the first round, from the trained part of the model and from K / L."""
+        ...
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that the agents start from."""
+        ...
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """(M',) the trained part of the model after a step, and the new state.
+
+        The step is relative to the model that was sent.
+        """
+        ...
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that is measured, evaluated and saved."""
+        ...
+
+
+@dataclass(frozen=True)
+class Add:
+    """The plain server: it sends and shows its model, and adds the step to it."""
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
+        """Nothing is kept."""
+        return ()
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """The model itself."""
+        return params
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The model plus the step."""
+        return params + step, state
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """The model itself."""
+        return params
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A federated method as four parts.
+
+    Args:
+        sampler: whom to hear.
+        local: how agents step.
+        estimator: what the cloud makes of what comes back.
+        server: how its model moves.
+        client_weights: c_k of the objective sum_k c_k P_k, "uniform" or by "size".
+    """
+
+    sampler: Any
+    local: Any
+    estimator: Any
+    server: Any = field(default_factory=Add)
+    client_weights: ClientWeights = "uniform"
+    own_round: ClassVar[bool] = False  # whether `step` is more than open, train and close
+
+    def __post_init__(self) -> None:
+        for name, methods in PARTS.items():
+            part = getattr(self, name)
+            lacks = [m for m in methods if not callable(getattr(part, m, None))]
+            if lacks or isinstance(part, type):
+                raise TypeError(f"{name}={shown(part)} must be a {name} with {', '.join(methods)}")
+        check_argument("client_weights", self.client_weights, ClientWeights)
+        check_fit(self)
+
+    @property
+    def federated(self) -> Federated:
+        """Itself: a method that is made of parts has its parts here."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """The parts by their classes; the plain server goes without saying."""
+        parts = (self.sampler, self.estimator, self.server)
+        return ", ".join(type(part).__name__ for part in parts if not isinstance(part, Add))
+
+    @property
+    def num_active(self) -> int:
+        """L."""
+        return self.sampler.num_active
+
+    @property
+    def step_size(self) -> Any:
+        """mu, of the first round if it changes."""
+        return self.local.at(0)
+
+    def facts(self, agents: Agents) -> Facts:
+        """What the cloud knows of its agents."""
+        return agents.facts(self.client_weights)
+
+    @cached_property
+    def reports(self) -> Policy:
+        """What agents report: it follows from the sampler and the estimator together."""
+        wanted = self.sampler.reports
+        refine = getattr(self.estimator, "reports", None)
+        return wanted if refine is None else refine(wanted)
+
+    def rules(self, num_agents: int) -> Rules:
+        """What the cloud tells every agent before the first round."""
+        return self.local.rules(num_agents, self.reports)
+
+    def start(self, agents: Agents, params: np.ndarray) -> State:
+        """The state before the first round."""
+        facts = self.facts(agents)
+        trained = params[: facts.num_trained]
+        num_active = getattr(self.sampler, "num_active", facts.num_agents)
+        return State(
+            params.copy(),
+            self.sampler.init(facts, agents, params),
+            self.estimator.init(facts, trained),
+            self.server.init(trained, facts.num_agents / num_active),
+        )
+
+    def open(self, state: State, agents: Agents, round_index: int) -> Opened:
+        """Draw a cohort and say what is asked of it; may ask agents and wait for them."""
+        facts = self.facts(agents)
+        sent = self.server.send(state.server, state.params)
+        cohort, sampler = self.sampler.draw(
+            state.sampler, facts, agents, sent, round_index
+        )  # eq. (4)
+        work = self.local.work(cohort, facts, round_index)
+        work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
+        return Opened(cohort, sent, work, sampler, round_index)
+
+    def close(
+        self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int
+    ) -> tuple[State, Info]:
+        """The state after a round, from what came back."""
+        cohort, trained = opened.cohort, facts.num_trained
+        step, estimator, evidence = self.estimator.combine(
+            state.estimator, opened, updates, facts
+        )  # eq. (9)
+        sampler = self.sampler.learn(
+            opened.sampler, cohort, updates, evidence, facts, round_index
+        )  # eqs. (52), (53)
+        params, server = self.server.move(state.server, state.params[:trained], step)
+        if trained < facts.num_params:  # buffers have no gradient: they become a mean
+            counts = (self.estimator.counts(cohort, facts) * np.ones(cohort.agents.size))[
+                updates.place
+            ] * updates.factor
+            buffers = mean_buffers(opened.sent[trained:], updates.change[:, trained:], counts)
+            params = np.concatenate([params, buffers])
+        return State(params, sampler, estimator, server), Info(cohort, updates, evidence)
+
+    def step(self, state: State, agents: Agents, round_index: int) -> tuple[State, Info]:
+        """One round: open, let the agents work, close."""
+        opened = self.open(state, agents, round_index)
+        updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
+        return self.close(state, self.facts(agents), opened, updates, round_index)
+
+    def round(self, state: State, agents: Agents, round_index: int) -> State:
+        """The state after a round."""
+        return self.step(state, agents, round_index)[0]
+
+    def model(self, state: State) -> np.ndarray:
+        """The model that a state stands for."""
+        return self.server.show(state.server, state.params)
+
+    def agent_prob(self, state: State, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
+        probabilities = getattr(self.sampler, "probabilities", None)
+        return np.empty(0) if probabilities is None else probabilities(state.sampler, num_agents)
+
+    @cached_property
+    def _equal(self) -> bool:
+        """Whether everything is drawn with equal chances."""
+        return self.sampler.reports.equal and self.local.examples.equal
+
+    def telemetry(self, facts: Facts, info: Info) -> np.ndarray | None:
+        """What a round tells of its sampling; None where weights do not follow probabilities."""
+        cohort, updates, evidence = info
+        if cohort.prob is None or evidence.reach is None:
+            return None
+        if self._equal:
+            return _equal_row(cohort.num)
+        who = cohort.agents[updates.place]
+        return watch_round(
+            updates.watch, evidence.change, facts.local_steps[who] * facts.batch_size[who],
+            evidence.reach, (cohort.prob[updates.place], cohort.times[updates.place]),
+            (facts.num_agents, cohort.num, cohort.floor, self.sampler.capped),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _equal_row(num_active: int) -> np.ndarray:
+    """The telemetry of a round in which everything is drawn with equal chances."""
+    return uniform_rows((), num_active)
+
+
+def check_fit(method: Federated) -> None:
+    """Raise a ValueError for parts that do not fit, by one rule: each need is given by another."""
+    parts = {name: getattr(method, name) for name in ("sampler", "local", "estimator", "server")}
+    given = {word for part in parts.values() for word in getattr(part, "gives", ())}
+    if method.client_weights == "uniform":
+        given.add("equal weights")
+    for name, part in parts.items():
+        for word, remedy in getattr(part, "needs", {}).items():
+            if word not in given:
+                raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
+
+
+def composition_of(method: Any) -> Federated | None:
+    """The parts of a method; None for one that has its own round, also if it derives from parts."""
+    found = getattr(method, "federated", None)
+    if found is not None and found.own_round:
+        return None
+    for kind in type(method).__mro__:
+        own = vars(kind)
+        if "parts" in own or "federated" in own:
+            return found
+        if "round" in own:
+            return None
+    return found
+
+
+class Composed:
+    """A method that is a composition: it writes `parts`, and everything else follows."""
+
+    def parts(self) -> Federated:
+        """The four parts."""
+        raise NotImplementedError
+
+    @cached_property
+    def federated(self) -> Federated:
+        """The parts, made once."""
+        return self.parts()
+
+    def rules(self, num_agents: int) -> Rules:
+        """What the cloud tells every agent before the first round."""
+        return self.federated.rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        return self.federated.start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round."""
+        return self.federated.round(state, agents, round_index)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for."""
+        return self.federated.model(state)
+
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
+        return self.federated.agent_prob(state, num_agents)

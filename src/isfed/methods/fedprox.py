@@ -1,0 +1,101 @@
+"""FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in
+Heterogeneous Networks" (MLSys 2020), arXiv 1812.06127.
+
+Every agent works on P_k(x) + prox/2 |x - w|^2 and so stays near the model w that it was sent. Some
+of the selected agents are slow: FedProx keeps what they have done, FedAvg drops them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from isfed.base.random_streams import Purpose
+from isfed.base.value_checks import is_number
+from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts
+from isfed.methods.estimators import Mean, PlainMean
+from isfed.methods.federated import Composed, Federated
+from isfed.methods.local_steps import LocalSteps
+from isfed.methods.shared_fields import Sampled, check_choice, check_number
+from isfed.methods.uniform_samplers import ByWeight, UniformCohort, Unscored
+
+Sampling = Literal["uniform", "weighted"]
+
+
+@dataclass(frozen=True)
+class WithStragglers(Unscored):
+    """A sampler some of whose agents are slow and do 1 to E_k - 1 steps, or are left out.
+
+    Args:
+        inner: the sampler.
+        share: share of a cohort that is slow.
+        keep: whether slow agents stay in the cohort.
+        local: how agents step, which says how many steps they would take.
+    """
+
+    inner: Any
+    share: float
+    keep: bool
+    local: LocalSteps
+
+    @property
+    def num_active(self) -> int:
+        """L of the sampler inside."""
+        return self.inner.num_active
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
+        """That of the sampler inside."""
+        return self.inner.init(facts, agents, params)
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The cohort of the sampler inside, and who of it is slow."""
+        cohort, state = self.inner.draw(state, facts, agents, params, round_index)
+        count, steps = cohort.agents.size, self.local.steps(cohort.agents, facts)
+        points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * count)
+        slow = np.zeros(count, bool)
+        slow[np.argsort(points[:count], kind="stable")[round((1.0 - self.share) * count) :]] = True
+        if not self.keep:
+            who, times, prob = (c[~slow] for c in (cohort.agents, cohort.times, cohort.prob))
+            return cohort._replace(agents=who, times=times, prob=prob), state
+        # 1 to E_k - 1; one step where there is but one
+        fewer = 1 + np.floor(points[count:] * np.maximum(steps - 1, 1)).astype(np.int64)
+        return cohort._replace(steps=np.where(slow, fewer, steps)), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Composed, Sampled):
+    """FedProx: local steps are pulled towards the model sent; slow agents may do fewer of them.
+
+    prox: weight of the pull towards the model that was sent (mu in the paper).
+    stragglers: share of the selected agents that are slow in a round.
+    keep_stragglers: a slow agent does 1 to E_k - 1 of its steps and is averaged; False drops it,
+        as the paper's FedAvg does.
+    sampling: "uniform" draws without replacement and averages by `client_weights` (the public
+        code); "weighted" draws with replacement by them and takes the plain mean (the paper).
+    """
+
+    prox: float = 1.0
+    stragglers: float = 0.0
+    keep_stragglers: bool = True
+    sampling: Sampling = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.prox, name="prox")
+        check_choice(self.sampling, Sampling, name="sampling")
+        if not (is_number(self.stragglers) and 0.0 <= self.stragglers <= 1.0):
+            raise ValueError(f"stragglers={self.stragglers!r} must be a share between 0 and 1")
+
+    def parts(self) -> Federated:
+        """Draw, step towards the local minimiser but not far from w, average."""
+        weighted = self.sampling == "weighted"
+        sampler: Any = (ByWeight if weighted else UniformCohort)(self.num_active)
+        local = self.local(prox=self.prox)
+        if self.stragglers > 0.0:
+            sampler = WithStragglers(sampler, self.stragglers, self.keep_stragglers, local)
+        return self.made_of(sampler, local, PlainMean() if weighted else Mean())

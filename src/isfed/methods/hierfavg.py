@@ -1,0 +1,98 @@
+"""HierFAVG: Liu, Zhang, Song and Letaief, "Client-Edge-Cloud Hierarchical Federated Learning"
+(ICC 2020), arXiv 1905.06641.
+
+Agents belong to edges. In a round, tau_2 times: every agent takes tau_1 steps from its edge's
+model, and the edge averages its agents. Then the cloud averages the edges. An edge of which nobody
+answers keeps the cloud's old model, and that counts with the full weight of the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.base.portable_arithmetic import product, weighted_sum
+from isfed.base.random_streams import Purpose
+from isfed.base.value_checks import check_whole
+from isfed.federation.agents import Agents
+from isfed.methods.shared_fields import TINY, Everybody
+
+
+class HierState(NamedTuple):
+    """The cloud's model, and the edge of every agent, (K,)."""
+
+    params: np.ndarray
+    edges: np.ndarray
+
+
+def edge_of(groups: Sequence[Sequence[int]], num_agents: int) -> np.ndarray:
+    """(K,) the edge of every agent; an error unless each agent is in exactly one group."""
+    times = np.zeros(num_agents, np.int64)
+    edges = np.zeros(num_agents, np.int64)
+    for edge, group in enumerate(groups):
+        members = np.asarray(group, np.int64)
+        if not members.size:
+            raise ValueError(f"edge {edge} has no agents")
+        if members.min() < 0 or members.max() >= num_agents:
+            raise ValueError(f"edge {edge} names an agent outside 0 to {num_agents - 1}")
+        np.add.at(times, members, 1)
+        edges[members] = edge
+    if (times != 1).any():
+        agent = int(np.flatnonzero(times != 1)[0])
+        raise ValueError(
+            f"agent {agent} belongs to {times[agent]} edges; every agent must belong to exactly one"
+        )
+    return edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierFAVG(Everybody):
+    """Hierarchical averaging: edges average their agents' models, the cloud those of the edges.
+
+    edge_rounds: tau_2, how often an edge averages before the cloud does.
+    edges: the number of edges, among which agents are divided at random in equal numbers; or a
+        list with the agents of every edge.
+    """
+
+    edge_rounds: int = 1
+    edges: int | Sequence[Sequence[int]] = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self.edge_rounds, name="edge_rounds", least=1)
+        if isinstance(self.edges, Sequence) and not self.edges:
+            raise ValueError("edges=[] must have at least one edge")
+        if not isinstance(self.edges, Sequence):
+            check_whole(self.edges, name="edges", least=1)
+
+    def start(self, agents: Agents, params: np.ndarray) -> HierState:
+        """Divide the agents among the edges."""
+        super().start(agents, params)
+        count = agents.num_agents
+        if isinstance(self.edges, Sequence):
+            return HierState(params.copy(), edge_of(self.edges, count))
+        if self.edges > count:
+            raise ValueError(f"edges={self.edges} exceeds num_agents={count}")
+        order = np.argsort(agents.stream(Purpose.CLUSTERS, 0).uniforms(count), kind="stable")
+        edges = np.empty(count, np.int64)
+        edges[order] = np.arange(count) % self.edges
+        return HierState(params.copy(), edges)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> HierState:
+        """tau_2 averages at the edges, then one at the cloud."""
+        edges = state.edges
+        members = edges == np.arange(edges.max() + 1)[:, None]  # (edges, K)
+        mass = (members * agents.facts(self.client_weights).share()).sum(axis=1)
+        belongs = members * self.weights(agents, round_index)
+        here = np.maximum(belongs.sum(axis=1), TINY)  # an edge of which nobody answers stays
+        models = np.repeat(state.params[None], mass.size, axis=0)
+        for j in range(self.edge_rounds):
+            # Every average at the edges has an address of its own.
+            time = round_index * self.edge_rounds + j
+            changes = self.changes_of_all(agents, models[edges], round_index, time=time)
+            models = models + product(belongs, changes) / here[:, None]
+        agents.cross(models_down=mass.size, models_up=mass.size)
+        return HierState(weighted_sum(mass, models) / mass.sum(), edges)

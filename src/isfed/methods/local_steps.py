@@ -1,0 +1,143 @@
+"""How agents step: the step size of a round, the number of steps, and which examples they use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from isfed.base.argument_types import check_fields, shown
+from isfed.base.value_checks import check_whole, is_number
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Local
+from isfed.federation.messages import Cohort, Facts, Work
+from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.policies import Policy, Uniform
+
+
+@lru_cache(maxsize=32)  # to make them anew in every round would take a tenth of its time
+def equal_turns(local: Local, count: int, steps: int | None, sent: bool) -> Local:
+    """How so many agents take the same number of steps; nobody writes to it."""
+    each = None if steps is None else np.full(count, steps, np.int64)
+    return local.but(steps=each, sent=sent)
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Mini-batch steps of gradient descent.
+
+    Args:
+        step_size: mu, a number, or a function from the number of a round to its step size.
+        local_steps: steps of a turn, one number or one for each agent; the problem's E_k unless
+            given.
+        divide_by_steps: whether a step is divided by the number of steps, as in eq. (8).
+        prox: weight of the pull (x - w) towards the model that was sent.
+        full_batch: whether every step uses all examples.
+        timed: whether a round lasts as long as its slowest turn; False where a sampler has a
+            schedule of its own.
+        examples: the policy by which an agent draws its examples.
+        example_design: the design by which it draws them.
+    """
+
+    step_size: Any
+    local_steps: int | Sequence[int] | None = None
+    divide_by_steps: bool = False
+    prox: float = 0.0
+    full_batch: bool = False
+    timed: bool = True
+    examples: Policy = field(default_factory=Uniform)
+    example_design: Design = field(default_factory=WithReplacement)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        step = self.step_size
+        if not (callable(step) or is_number(step) or step == "auto" or step != step):
+            raise ValueError(
+                f"step_size={shown(step)} must be a positive number, or a function from the round "
+                "to its step size"
+            )
+        steps = self.local_steps
+        for number in (steps if isinstance(steps, Sequence) else (steps,)) if steps else ():
+            check_whole(number, name="local_steps", least=1)
+
+    @property
+    def gives(self) -> set[str]:
+        """What other parts can rely on."""
+        words = set()
+        if self.divide_by_steps:
+            words.add("steps divided by E_k")
+        if self.full_batch or has_fixed_size(self.example_design):
+            words.add("batches of fixed size")
+        return words
+
+    def at(self, round_index: int) -> float:
+        """The step size of a round."""
+        return step_at(self.step_size, round_index)
+
+    @cached_property
+    def plain(self) -> Local:
+        """How agents step that take the problem's E_k steps; made once, which saves time."""
+        return Local(prox=float(self.prox), full_batch=self.full_batch, timed=self.timed)
+
+    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
+        """What is asked of each agent of a cohort."""
+        local, steps = self.plain, self.local_steps
+        if cohort.steps is not None:
+            local = local.but(steps=cohort.steps, sent=cohort.has_model)
+        elif steps is None or isinstance(steps, int):  # asked first: it is fast
+            if steps is not None or cohort.has_model:
+                local = equal_turns(local, cohort.agents.size, steps, cohort.has_model)
+        else:
+            local = local.but(steps=np.array(steps)[cohort.agents], sent=cohort.has_model)
+        return Work(self.at(round_index), self.divide_by_steps, local=local)
+
+    def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) how many local steps each of these agents takes, if it has the time."""
+        if self.local_steps is None:
+            if facts.local_steps is None:
+                raise ValueError("the E_k of the agents are not known here; give local_steps=...")
+            return facts.local_steps[agents]
+        return np.broadcast_to(self.local_steps, facts.num_agents)[agents]
+
+    def examples_of(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
+        """(n,) how many example gradients a turn of each of these agents takes."""
+        per_step = facts.sizes if self.full_batch else facts.batch_size
+        return self.steps(agents, facts) * per_step[agents]
+
+    def rules(self, num_agents: int, reports: Policy) -> Rules:
+        """What every agent is told before the first round."""
+        step: Any = self.at(0)
+        if step == "auto":
+            raise ValueError(
+                "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "
+                "algorithm)"
+            )
+        return Rules(
+            num_agents=num_agents,
+            step_size=1.0 if step != step else step,  # a method without steps has nan here
+            examples=self.examples,
+            example_design=self.example_design,
+            agents=reports,
+            divide_by_steps=self.divide_by_steps,
+        )
+
+
+def step_at(step_size: Any, round_index: int) -> Any:
+    """The step size of a round, from a number or from a schedule."""
+    if not callable(step_size):
+        return step_size
+    step: Any = step_size(round_index)
+    if not (is_number(step) and step > 0.0):
+        raise ValueError(
+            f"the schedule gives step_size={step!r} for round {round_index}; it must be a "
+            "positive number in every round"
+        )
+    return float(step)
+
+
+def has_fixed_size(design: Design) -> bool:
+    """Whether a design draws as many units as it is asked for, counting repeats."""
+    return isinstance(design, WithReplacement) or getattr(design, "fixed_size", True)

@@ -1,0 +1,188 @@
+"""A federation that outlives its cloud's process: a method, guarded agents, and a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from typing import Any
+
+import numpy as np
+
+from isfed.base import atomic_files
+from isfed.base.portable_arithmetic import norm
+from isfed.federation.guarded import Guarded
+from isfed.federation.messages import Updates
+from isfed.federation.response_rates import Responses
+from isfed.federation.round_reports import RoundReport
+from isfed.methods.federated import Info, Opened
+from isfed.methods.method_protocol import filled_state, flat_state
+
+FORMAT = 2
+METHOD, RECORDS = "method.", "records."  # before the names of their arrays in a checkpoint
+
+
+class Job:
+    """A method over agents that may be absent, wrong or hostile; `round_index` is the next round.
+
+    Args:
+        method: a `Federated`, or a method with a round of its own.
+        agents: the agents behind their border.
+        params: (M,) the first model.
+        about: what a checkpoint must agree with: all that decides the draws and the steps.
+    """
+
+    def __init__(
+        self, method: Any, agents: Guarded, params: np.ndarray, *, about: tuple[Any, ...] = ()
+    ) -> None:
+        self.method, self.agents, self.about = method, agents, about
+        self.round_index, self._limited = 0, 0
+        self.name = uuid.uuid4().hex  # agents begin anew when it changes
+        self.state: Any = method.start(agents, params)
+
+    @property
+    def params(self) -> np.ndarray:
+        """(M,) the model."""
+        return self.method.model(self.state)
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether a round can be opened and closed; not so for a method with its own round."""
+        return hasattr(self.method, "open")
+
+    def open(self) -> Opened:
+        """The next round: who works, and what is asked of each; asked twice, the same."""
+        above = getattr(self.method.sampler, "above_cap", None)
+        if above is not None:
+            self._limited += above(self.state.sampler, self.agents.num_agents)
+        return self.method.open(self.state, self.agents, self.round_index)
+
+    def close(self, opened: Opened, updates: Updates) -> RoundReport:
+        """End the round with what came back of those who were asked."""
+        cohort, facts = opened.cohort, self.method.facts(self.agents)
+        before, adjustment = self.params, self._adjustments(cohort.agents)
+        good = self.agents.judge(cohort, opened.work, updates)
+        self.state, info = self.method.close(self.state, facts, opened, good, self.round_index)
+        trained = facts.num_trained
+        step = norm((self.params - before)[:trained])
+        left_out = self._left_out(info, adjustment, facts)
+        return self._report(cohort.agents, good, step, left_out, info.evidence.clipped)
+
+    def step(self) -> RoundReport:
+        """One whole round over agents that can be asked and waited for."""
+        if not self.is_composed:
+            before = self.params.copy()
+            self.state = self.method.round(self.state, self.agents, self.round_index)
+            step = norm((self.params - before)[: self.agents.num_trained])
+            return self._report(np.empty(0, np.int64), None, step)
+        opened = self.open()
+        there = self.agents.narrow(opened.cohort, opened.work)
+        train = self.agents.agents.train
+        return self.close(opened, train(there[0], opened.sent, there[1], self.round_index))
+
+    def _adjustments(self, agents: np.ndarray) -> np.ndarray:
+        """(n,) what an adjustment for absences would multiply changes by in this round."""
+        most = self.agents.safety.largest_adjustment
+        return self.agents.responses.adjustments(agents, most=most)
+
+    def _left_out(self, info: Info, adjustment: np.ndarray, facts: Any) -> float:
+        """The length of what an adjustment would have added; 0 where weights are not known."""
+        weights = getattr(self.method.estimator, "weights", None)
+        cohort, updates = info.cohort, info.updates
+        if weights is None or not updates.place.size:
+            return 0.0
+        try:
+            each = weights(cohort, facts)[updates.place]
+        except AttributeError:  # around an estimator that is not linear
+            return 0.0
+        each = each * updates.factor * (adjustment[updates.place] - 1.0)
+        change = updates.change[:, : facts.num_trained]
+        return norm((each[:, None] * change).sum(axis=0)) / cohort.num
+
+    def _report(
+        self, drawn: np.ndarray, good: Updates | None, step: float, left_out: float = 0.0,
+        clipped: int = 0,
+    ) -> RoundReport:  # fmt: skip
+        """What happened, and on to the next round."""
+        seconds = [] if good is None or good.timing is None else good.timing.seconds
+        report = RoundReport(
+            round_index=self.round_index,
+            **vars(self.agents.take_tally()),
+            limited_scores=self._limited,
+            clipped=clipped,
+            excluded=int(self.agents.standing.excluded.sum()),
+            step=step,
+            left_out=left_out,
+            agents=drawn.tolist(),
+            seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
+        )
+        self.round_index += 1
+        self._limited = 0
+        return report
+
+    def fingerprint(self) -> str:
+        """Of what a checkpoint must agree with; a function's address is no choice."""
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(self.about))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def checkpoint(self) -> dict[str, np.ndarray]:
+        """What the next round needs; the draws need no more than the seed and the round."""
+        method = {METHOD + name: value for name, value in flat_state(self.state).items()}
+        records = {RECORDS + name: value for name, value in self.agents.state().items()}
+        return {
+            "format": np.array(FORMAT),
+            "fingerprint": np.array(self.fingerprint()),
+            "job": np.array(self.name),
+            "round_index": np.array(self.round_index),
+            **method,
+            **records,
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray], order: np.ndarray | None = None) -> None:
+        """Go on from a checkpoint of the same job.
+
+        `order` has the places of our entries of the model in one of format 1.
+        """
+        if str(arrays.get("fingerprint")) != self.fingerprint():
+            raise ValueError(
+                "the checkpoint belongs to another algorithm, seed, number of agents or model; "
+                "give the same ones to continue it, or another path to begin anew"
+            )
+        fresh = self.checkpoint()
+        if "format" not in arrays:
+            arrays = from_format_1(arrays, fresh, order)
+        atomic_files.check_form(arrays, fresh, what="the checkpoint")
+        self.name, self.round_index = str(arrays["job"]), int(arrays["round_index"])
+        found = {name: arrays[METHOD + name].copy() for name in flat_state(self.state)}
+        self.state = filled_state(self.state, found)
+        self.agents.restore({name: arrays[RECORDS + name] for name in self.agents.state()})
+
+
+def from_format_1(
+    arrays: dict[str, np.ndarray], fresh: dict[str, np.ndarray], order: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """A checkpoint of the version before this one, under the names of now; for this version only.
+
+    Args:
+        arrays: the old checkpoint.
+        fresh: a new one of the same job, before its first round.
+        order: the places of our entries of the model in the old one, trained ones first.
+    """
+    found = {"format": fresh["format"]}
+    for name, value in fresh.items():
+        last = name.rpartition(".")[2]
+        if name in ("format", f"{METHOD}estimator.responses"):
+            continue
+        if last in arrays:
+            given = arrays[last]
+            if last in ("params", "centre") and order is not None and given.shape == order.shape:
+                given = given[order][: value.size]
+            found[name] = given
+        elif not value.size:  # what only a spread keeps
+            found[name] = value
+    turns = ("turns", "answers", "answered_at")
+    if f"{METHOD}estimator.responses" in fresh and all(name in arrays for name in turns):
+        responses = Responses(0)
+        responses.restore({name: arrays[name] for name in turns})
+        found[f"{METHOD}estimator.responses"] = responses.kept()
+    return found

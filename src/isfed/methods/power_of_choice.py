@@ -1,0 +1,89 @@
+"""Power-of-Choice: Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated
+Learning" (AISTATS 2022), arXiv 2010.01243.
+
+pow-d: d candidates are drawn without replacement, by their number of examples; each tells its loss
+at the model, and the L with the largest work. The plain mean of their models is taken, for sizes
+have counted in the draw: the objective is tilted towards the agents that are worst off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from isfed.base.portable_arithmetic import log1p
+from isfed.base.random_streams import Purpose
+from isfed.base.value_checks import check_whole
+from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts
+from isfed.methods.estimators import Mean
+from isfed.methods.federated import Composed, Federated
+from isfed.methods.shared_fields import Sampled, check_choice
+from isfed.methods.uniform_samplers import Unscored
+
+By = Literal["size", "uniform"]
+
+
+@dataclass(frozen=True)
+class LargestLosses(Unscored):
+    """Of some candidates, the L agents with the largest losses.
+
+    Args:
+        num_active: L.
+        candidates: d.
+        by: candidates are drawn by "size" or "uniform".
+    """
+
+    num_active: int
+    candidates: int
+    by: By
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The candidates with the largest losses; ties go to the lower number."""
+        points = agents.stream(Purpose.AGENTS, round_index).uniforms(facts.num_agents)
+        weights = facts.sizes if self.by == "size" else np.ones(facts.num_agents)
+        # Exponential times of these rates: the first d to ring are d successive draws.
+        times = -log1p(-points) / weights
+        drawn = np.sort(np.argsort(times, kind="stable")[: self.candidates])
+        asked = drawn.size > self.num_active  # else nobody's loss matters
+        if asked:
+            losses = agents.losses(drawn, params)
+            drawn = np.sort(drawn[np.argsort(-losses, kind="stable")[: self.num_active]])
+        return Cohort(drawn, self.num_active, np.ones(drawn.size), has_model=asked), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOfChoice(Composed, Sampled):
+    """Power-of-Choice: selects, among d candidates, the L agents with the largest losses.
+
+    candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless given.
+    candidates_by: candidates are drawn by "size", as in the paper, or "uniform".
+    client_weights: "size" weighs the mean only if the draw of candidates does not count sizes yet.
+    """
+
+    candidates: int | None = None
+    candidates_by: By = "size"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.candidates_by, By, name="candidates_by")
+        if self.candidates is not None:
+            check_whole(self.candidates, name="candidates", least=self.num_active)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        if self.candidates is not None and self.candidates > agents.num_agents:
+            raise ValueError(f"candidates={self.candidates} exceeds num_agents={agents.num_agents}")
+        return super().start(agents, params)
+
+    def parts(self) -> Federated:
+        """Ask candidates for their losses, let the worst off work, average."""
+        candidates = 2 * self.num_active if self.candidates is None else self.candidates
+        # By size, the draw has counted the sizes, and the mean is plain as in the paper.
+        weights = "uniform" if self.candidates_by == "size" else self.client_weights
+        sampler = LargestLosses(self.num_active, candidates, self.candidates_by)
+        return Federated(sampler, self.local(), Mean(), client_weights=weights)

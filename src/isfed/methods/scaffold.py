@@ -1,0 +1,89 @@
+"""SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich and Suresh (ICML 2020), arXiv 1910.06378.
+
+Every agent keeps a control variate v_k and the cloud their mean v, all zero at first:
+
+    agent:  x <- x - mu (g(x) + v - v_k), E_k times;  v_k+ = v_k - v + (w - x) / (mu E_k)
+    cloud:  w <- w + mean over S of (x - w),  v <- v + 1/K sum over S of (v_k+ - v_k)
+
+(The paper writes c; here c_k is the weight of an agent.) By size both means are weighted, and v is
+sum_k c_k v_k, so that nothing moves at the minimiser of sum_k c_k P_k.
+
+Option II of the paper with a global step of 1. `ISFedAvg(correction="drift")` has it as a special
+case and sends one vector up instead of two; this file is the method as published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from isfed.base.jit import compiled
+from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.methods.estimators import Mean
+from isfed.methods.federated import Composed, Evidence, Federated, Opened
+from isfed.methods.shared_fields import Sampled
+from isfed.methods.uniform_samplers import UniformCohort
+
+
+class Controls(NamedTuple):
+    """The control variates."""
+
+    control: np.ndarray  # (M',) v = sum_k c_k v_k
+    controls: np.ndarray  # (K, M') v_k
+
+
+@dataclass(frozen=True)
+class SteeredMean(Mean):
+    """The mean of changes whose steps were corrected by v - v_k; two vectors travel each way."""
+
+    def init(self, facts: Facts, params: np.ndarray) -> Controls:
+        """All control variates are zero."""
+        return Controls(np.zeros(params.size), np.zeros((facts.num_agents, params.size)))
+
+    def ask(self, state: Controls, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        """Steps with v - v_k; v goes down and v_k+ - v_k comes up."""
+        steered = work.local.but(correction=state.control - state.controls[cohort.agents])
+        return work._replace(local=steered, extra={"models_down": 1, "models_up": 1})
+
+    def combine(
+        self, state: Controls, opened: Opened, updates: Updates, facts: Facts
+    ) -> tuple[np.ndarray, Controls, Evidence]:
+        """The mean change; the v_k of those that answered move in place."""
+        (agents, *_), work, place = opened.cohort, opened.work, updates.place
+        reach = work.reach(agents, facts)  # mu E_k
+        if isinstance(reach, np.ndarray):
+            reach = reach[place, None]
+        step, _, evidence = super().combine(state, opened, updates, facts)
+        who, control = agents[place], state.control.copy()
+        _move(state, control, who, facts.share(who), evidence.change / reach)
+        return step, Controls(control, state.controls), evidence
+
+
+@compiled
+def _move(state, control, who, share, mean_change):
+    """v_k+ = v_k - v + (w - x) / (mu E_k), and v; those not heard keep their v_k."""
+    moved = np.zeros(control.size)
+    for i in range(who.size):
+        for j in range(control.size):
+            move = -state.control[j] - mean_change[i, j]
+            state.controls[who[i], j] += move
+            moved[j] += share[i] * move
+    for j in range(control.size):
+        control[j] += moved[j]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SCAFFOLD(Composed, Sampled):
+    """SCAFFOLD: local steps are corrected by control variates; two vectors travel each way.
+
+    divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
+    """
+
+    divide_by_steps: bool = False
+
+    def parts(self) -> Federated:
+        """Draw, step with the correction, average models and control variates."""
+        local = self.local(divide_by_steps=self.divide_by_steps)
+        return self.made_of(UniformCohort(self.num_active), local, SteeredMean())

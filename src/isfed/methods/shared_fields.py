@@ -1,0 +1,155 @@
+"""What several methods share: their fields and checks, and the turns of all agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, get_args
+
+import numpy as np
+
+from isfed.base.argument_types import shown
+from isfed.base.value_checks import check_whole, is_number
+from isfed.federation.agents import Agents, Local, Turns
+from isfed.federation.messages import EVERY
+from isfed.methods.federated import Federated
+from isfed.methods.local_steps import LocalSteps
+from isfed.methods.method_protocol import ClientWeights, Method
+
+TINY = 1e-300
+
+
+def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = False) -> None:
+    """A finite number that is not too small; with `above` it must be larger than `least`."""
+    if not (is_number(value) and (value > least or (value == least and not above))):
+        raise ValueError(f"{name}={value!r} must be a number {'>' if above else '>='} {least:g}")
+
+
+def check_choice(value: Any, choices: Any, *, name: str) -> None:
+    """One of the words of a Literal."""
+    if not isinstance(value, str) or value not in get_args(choices):  # an array has no truth
+        raise ValueError(
+            f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(choices)))}"
+        )
+
+
+def answering(agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray | slice:
+    """Picks those of the agents that answer in a round: all, but for the clock's drop-outs."""
+    return EVERY if agents.clock.drop == 0.0 else agents.answers(which, round_index)
+
+
+@lru_cache(maxsize=8)  # to make them anew would take as long as the mixing of a ring
+def whole_turns(count: int, steps: int | tuple[int, ...], **local: Any) -> Local:
+    """How all agents step in plain turns; nobody writes to it."""
+    return Local(steps=np.full(count, steps, np.int64), **local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everybody(Method):
+    """The fields of a method in which all agents work in every round.
+
+    An agent that does not answer takes no step in that round, and the average is over the others.
+
+    step_size: the size of a local step.
+    steps: local steps between two averages; one number for all agents, or one for each.
+    client_weights: how the average weights the agents, "uniform" or by their "size".
+    full_batch: whether every local step uses all examples instead of B_k drawn ones.
+    """
+
+    step_size: float
+    steps: int | Sequence[int] = 1
+    client_weights: ClientWeights = "uniform"
+    full_batch: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self.step_size, name="step_size", above=True)
+        if np.size(self.steps) == 0:
+            raise ValueError("steps=[] must be one number, or one for each agent")
+        for steps in np.atleast_1d(np.asarray(self.steps, object)):
+            check_whole(steps, name="steps", least=1)
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The model alone."""
+        if np.ndim(self.steps) and len(self.steps) != agents.num_agents:  # type: ignore[arg-type]
+            raise ValueError(
+                f"steps has {len(self.steps)} numbers for num_agents={agents.num_agents}; "  # type: ignore[arg-type]
+                "give one for each agent, or one for all"
+            )
+        return super().start(agents, params)
+
+    def changes_of_all(
+        self,
+        agents: Agents,
+        params: np.ndarray,
+        round_index: int,
+        *,
+        time: int | None = None,
+        steps: int | None = None,
+        step_size: Any = None,
+        **local: bool,
+    ) -> np.ndarray:
+        """(K, M) a turn of every agent, from a model for all, (M,), or one for each, (K, M).
+
+        For methods with a round of their own. The draws have the address `time`; the changes of
+        those that do not answer in the round are zero.
+        """
+        count, time = agents.num_agents, round_index if time is None else time
+        each: Any = self.steps if steps is None else steps
+        if not isinstance(each, int):
+            each = tuple(each)
+        how = whole_turns(count, each, full_batch=self.full_batch, **local)
+        step = np.empty(count)
+        step[:] = self.step_size if step_size is None else step_size
+        everybody = np.arange(count)
+        here = answering(agents, everybody, round_index)
+        if isinstance(here, slice):
+            return agents.work(Turns(everybody, params, step), time, how).changes
+        models = params if params.ndim == 1 else params[here]
+        changes = np.zeros((count, agents.num_params))
+        turns = Turns(everybody[here], models, step[here])
+        changes[here] = agents.work(turns, time, how.rows(here)).changes
+        return changes
+
+    def weights(self, agents: Agents, round_index: int) -> np.ndarray:
+        """(K,) the weight of every agent in the average of a round; 0 if it does not answer."""
+        weights = agents.facts(self.client_weights).share()
+        here = answering(agents, np.arange(agents.num_agents), round_index)
+        if isinstance(here, slice):
+            return weights
+        weights = np.where(here, weights, 0.0)
+        return weights / max(float(weights.sum()), TINY)  # all zero: the model stays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Method):
+    """The fields of a method that hears L of K agents in a round.
+
+    step_size: the size of a local step.
+    num_active: L, the number of agents per round.
+    local_steps: the number of local steps per turn; the problem's E_k unless given.
+    client_weights: how the average weights the agents, "uniform" or by their "size".
+    full_batch: whether every local step uses all examples instead of B_k drawn ones.
+    """
+
+    step_size: float
+    num_active: int
+    local_steps: int | None = None
+    client_weights: ClientWeights = "uniform"
+    full_batch: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self.step_size, name="step_size", above=True)
+        check_whole(self.num_active, name="num_active", least=1)
+        if self.local_steps is not None:
+            check_whole(self.local_steps, name="local_steps", least=1)
+        check_choice(self.client_weights, ClientWeights, name="client_weights")
+
+    def local(self, **more: Any) -> LocalSteps:
+        """How agents step by these fields; `more` are further fields of `LocalSteps`."""
+        return LocalSteps(self.step_size, self.local_steps, full_batch=self.full_batch, **more)
+
+    def made_of(self, sampler: Any, local: Any, estimator: Any) -> Federated:
+        """A composition for the objective of `client_weights`."""
+        return Federated(sampler, local, estimator, client_weights=self.client_weights)

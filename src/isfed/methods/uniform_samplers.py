@@ -1,0 +1,151 @@
+"""Samplers without scores: all agents, uniform cohorts, and draws by the agents' weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from isfed.base.jit import compiled
+from isfed.base.random_streams import Purpose
+from isfed.base.value_checks import check_active
+from isfed.federation.agents import Agents
+from isfed.federation.messages import Cohort, Facts, Updates
+from isfed.methods.federated import Evidence
+from isfed.sampling.designs import HartleyRao
+from isfed.sampling.policies import Policy, Table, Uniform
+
+UNIFORM, HARTLEY_RAO, NO_NODES = Uniform(), HartleyRao(), np.empty(0)
+
+
+def draw_uniformly(
+    agents: Agents, num: int, round_index: int, *, purpose: Purpose = Purpose.AGENTS
+) -> np.ndarray:
+    """`num` of all agents, without replacement: the draw that `FedAvg` makes."""
+    table = Table.over(NO_NODES, agents.num_agents, UNIFORM, HARTLEY_RAO)
+    return table.draw(num, agents.stream(purpose, round_index))[0]
+
+
+def draw_with_replacement(
+    agents: Agents, prob: np.ndarray, num: int, round_index: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`num` independent draws by probabilities, as the agents drawn and how often each was."""
+    return count_draws(prob, agents.stream(Purpose.AGENTS, round_index).uniforms(num))
+
+
+@compiled
+def count_draws(mass, points):
+    """The units in which points of [0, 1) fall, in order, and how often each was hit."""
+    total, last = 0.0, 0
+    for unit in range(mass.size):
+        total += mass[unit]
+        last = unit if mass[unit] > 0.0 else last
+    places = np.sort(points) * total
+    units, times = np.empty(points.size, np.int64), np.zeros(points.size, np.int64)
+    found, unit, end = 0, 0, mass[0]
+    for place in places:
+        # A point beyond the last end, by rounding, belongs to the last unit that can be drawn.
+        while unit < last and place >= end:
+            unit += 1
+            end += mass[unit]
+        if found == 0 or units[found - 1] != unit:
+            units[found] = unit
+            found += 1
+        times[found - 1] += 1
+    return units[:found], times[:found]
+
+
+class Unscored:
+    """What samplers share that learn nothing: agents report no score, and no state is kept."""
+
+    num_active: Any
+    reports: ClassVar[Policy] = UNIFORM
+    capped: ClassVar[bool] = True
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
+        """Nothing is kept."""
+        check_active(self.num_active, facts.num_agents)
+        return ()
+
+    def learn(
+        self, state: Any, cohort: Cohort, updates: Updates, evidence: Evidence, facts: Facts,
+        round_index: int,
+    ) -> Any:  # fmt: skip
+        """Nothing is learned."""
+        return state
+
+
+@dataclass(frozen=True)
+class UniformCohort(Unscored):
+    """L of K agents, each with the same chance, without replacement.
+
+    Args:
+        num_active: L, the number of agents per round.
+    """
+
+    num_active: int
+    gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """The draw of `FedAvg`."""
+        drawn = draw_uniformly(agents, self.num_active, round_index)
+        ones, prob = _uniform_columns(drawn.size, facts.num_agents)
+        return Cohort(drawn, self.num_active, ones, prob), state
+
+
+@lru_cache(maxsize=8)
+def _uniform_columns(count: int, num_agents: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each was drawn, once, and p_k = 1/K; nobody writes to them."""
+    return np.ones(count), np.full(count, 1.0 / num_agents)
+
+
+@dataclass(frozen=True)
+class AllAgents(Unscored):
+    """All agents in every round: full participation."""
+
+    gives: ClassVar[set[str]] = {
+        "inclusion probabilities", "cohorts of fixed size", "everybody in every round"
+    }  # fmt: skip
+
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
+        """Nothing is kept."""
+        return ()
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """Nothing is left to chance."""
+        return _everybody(facts.num_agents), state
+
+
+@lru_cache(maxsize=8)
+def _everybody(num_agents: int) -> Cohort:
+    """The cohort of all agents; nobody writes to it."""
+    return Cohort(np.arange(num_agents), num_agents, *_uniform_columns(num_agents, num_agents))
+
+
+@dataclass(frozen=True)
+class ByWeight(Unscored):
+    """L draws with replacement by c_k; an agent drawn twice works once and counts twice.
+
+    The draw counts the weights, so the estimator must not: see `PlainMean`.
+
+    Args:
+        num_active: L, the number of draws per round.
+    """
+
+    num_active: int
+    capped: ClassVar[bool] = False
+    gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
+
+    def draw(
+        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
+    ) -> tuple[Cohort, Any]:
+        """Independent draws, listed by agent."""
+        prob = facts.share()
+        drawn, times = draw_with_replacement(agents, prob, self.num_active, round_index)
+        return Cohort(drawn, self.num_active, times.astype(np.float64), prob[drawn]), state

@@ -1,0 +1,288 @@
+"""A method around another: the same rounds with the step size or the cloud's move changed.
+
+Around a method made of parts it is the same composition with one part changed. Around a method with
+rounds of its own it wraps these rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.federation.agent import Rules
+from isfed.federation.agents import Agents, num_trained
+from isfed.methods.federated import Add, Federated
+from isfed.methods.local_steps import step_at
+from isfed.methods.server_wrappers import as_server, name_of
+
+# What a method around another has of the one inside, if that has it.
+FORWARDED = (
+    "num_active", "agents", "examples", "agent_design", "example_design", "full_batch", "drift",
+    "client_weights", "check_rounds",
+)  # fmt: skip
+
+
+def layers(outer: Any, inside: str = "algorithm") -> Iterator[Any]:
+    """A method, the one inside it if it is around another, and so on; likewise for servers."""
+    while outer is not None:
+        yield outer
+        outer = getattr(outer, inside, None)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of a method with rounds of its own; those derived from it change something."""
+
+    algorithm: Any
+
+    def rules(self, num_agents: int) -> Rules:
+        """What every agent is told."""
+        return self.algorithm.rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        return self.algorithm.start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round."""
+        return self.algorithm.round(state, agents, round_index)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for."""
+        return self.algorithm.model(state)
+
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round; empty for a method without."""
+        inner = getattr(self.algorithm, "agent_prob", None)
+        return np.empty(0) if inner is None else inner(state, num_agents)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What all methods around another share: they are like it unless they say otherwise."""
+
+    algorithm: Any
+
+    def __post_init__(self) -> None:
+        # An array can be rounded too, but it cannot start.
+        if not all(callable(getattr(self.algorithm, name, None)) for name in ("start", "round")):
+            raise TypeError(f"algorithm={self.algorithm!r} must be an algorithm, e.g. FedAvg(...)")
+
+    def changed(self, inside: Federated) -> Federated | None:
+        """The parts of the method inside with one of them changed; None if they cannot be."""
+        raise NotImplementedError
+
+    def wrapped(self) -> Rounds:
+        """Rounds around those of a method whose parts cannot be changed."""
+        raise NotImplementedError
+
+    @cached_property
+    def federated(self) -> Federated:
+        """The parts; an AttributeError around rounds that are not made of parts."""
+        inside = getattr(self.algorithm, "federated", None)
+        parts = None if inside is None else self.changed(inside)
+        if parts is None:
+            raise AttributeError(f"{self.name} has rounds of its own and no parts")
+        return parts
+
+    @cached_property
+    def _runs(self) -> Any:
+        """What makes the rounds."""
+        return getattr(self, "federated", None) or self.wrapped()
+
+    @property
+    def name(self) -> str:
+        """That of the method inside."""
+        return self.algorithm.name
+
+    @property
+    def step_size(self) -> Any:
+        """That of the method inside; nan if it has none."""
+        return getattr(self.algorithm, "step_size", np.nan)
+
+    def __getattr__(self, name: str) -> Any:
+        """Forward what a method may have and may not."""
+        if name in FORWARDED:
+            return getattr(self.algorithm, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def rules(self, num_agents: int) -> Rules:
+        """What every agent is told."""
+        return self._runs.rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        return self._runs.start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round."""
+        return self._runs.round(state, agents, round_index)
+
+    def model(self, state: Any) -> np.ndarray:
+        """The model that a state stands for."""
+        return self._runs.model(state)
+
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round; empty for a method without."""
+        return self._runs.agent_prob(state, num_agents)
+
+
+@dataclass(frozen=True)
+class Scheduled(Around):
+    """A method whose step size changes from round to round.
+
+    algorithm: the method; its own step size is not used.
+    schedule: from the number of a round, beginning with 0, to its step size.
+
+    >>> from isfed import FedAvg
+    >>> halved = Scheduled(FedAvg(step_size=0.1, num_active=6), lambda i: 0.1 * 0.5 ** (i // 100))
+    >>> halved.at(250).step_size
+    0.025
+    """
+
+    schedule: Callable[[int], float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        inside = self.algorithm
+        if not is_dataclass(inside) or "step_size" not in {f.name for f in fields(inside)}:
+            raise TypeError(
+                f"{type(inside).__name__} has no step_size of its own to change; put Scheduled "
+                "directly around the method, e.g. Served(Scheduled(FedAvg(...), ...), FedAdam())"
+            )
+        if not callable(self.schedule):
+            raise TypeError(
+                f"schedule={self.schedule!r} must be a function from the round to its step size"
+            )
+
+    @property
+    def step_size(self) -> float:
+        """That of the first round."""
+        return step_at(self.schedule, 0)
+
+    def at(self, round_index: int) -> Any:
+        """The method with the step size of a round."""
+        return replace(self.algorithm, step_size=step_at(self.schedule, round_index))
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raise a ValueError for a schedule that ends before the last round does."""
+        for i in range(rounds):
+            step_at(self.schedule, i)
+
+    def changed(self, inside: Federated) -> Federated:
+        """Local steps by the schedule."""
+        step = self._decayed if callable(inside.local.step_size) else self.schedule
+        return replace(inside, local=replace(inside.local, step_size=step))
+
+    def _decayed(self, round_index: int) -> float:
+        """The step size of a round of a method that has a schedule of its own as well."""
+        return self.at(round_index).federated.local.at(round_index)
+
+    def wrapped(self) -> Rounds:
+        """Every round by the method with its own step size."""
+        return ScheduledRounds(self.algorithm, self.at)
+
+
+@dataclass(frozen=True)
+class ScheduledRounds(Rounds):
+    """Rounds of a method with another step size in each; `at` gives the method of a round."""
+
+    at: Callable[[int], Any]
+
+    def rules(self, num_agents: int) -> Rules:
+        """With the step size of the first round; every turn is told its own."""
+        return self.at(0).rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        """The state before the first round."""
+        return self.at(0).start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """One round at its own step size."""
+        return self.at(round_index).round(state, agents, round_index)
+
+
+@dataclass(frozen=True)
+class Served(Around):
+    """A method whose step goes through a server before it changes the model.
+
+    algorithm: the method; its model must be a field `params` of its state.
+    server: an optimiser of the cloud, e.g. FedAdam() or Average(LookAhead(FedAdam())).
+
+    Entries of the model that are not trained, such as the running means of batch norm, are averaged
+    as before.
+
+    >>> from isfed import FedAdam, FedAvg
+    >>> Served(FedAvg(step_size=0.1, num_active=6), FedAdam(step_size=0.01)).name
+    'FedAvg, FedAdam'
+    """
+
+    server: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "server", as_server(self.server))
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        return f"{self.algorithm.name}, {name_of(self.server)}".removesuffix(", ")
+
+    def changed(self, inside: Federated) -> Federated | None:
+        """Another server; a method with a server of its own keeps that, inside its rounds."""
+        return replace(inside, server=self.server) if type(inside.server) is Add else None
+
+    def wrapped(self) -> Rounds:
+        """The server after every round."""
+        return ServedRounds(self.algorithm, self.server)
+
+
+class ServedState(NamedTuple):
+    """The states of the method and of the server."""
+
+    inside: Any
+    server: Any
+
+
+@dataclass(frozen=True)
+class ServedRounds(Rounds):
+    """Rounds of a method whose change of the model is a step for a server."""
+
+    server: Any
+
+    def start(self, agents: Agents, params: np.ndarray) -> ServedState:
+        """The states of both."""
+        inside = self.algorithm.start(agents, params)
+        if getattr(inside, "params", None) is not self.algorithm.model(inside):
+            raise TypeError(
+                f"{self.algorithm.name} keeps more than one model; an optimiser of the cloud needs "
+                "a method with one. For an average of its models: Average(FedAdam())"
+            )
+        num_active = getattr(self.algorithm, "num_active", agents.num_agents)
+        trained = params[: num_trained(agents)]
+        return ServedState(inside, self.server.init(trained, agents.num_agents / num_active))
+
+    def round(self, state: ServedState, agents: Agents, round_index: int) -> ServedState:
+        """The round of the method from what the server sends, then the server's move."""
+        trained, before = num_trained(agents), state.inside.params
+        sent = np.array(self.server.send(state.server, before))
+        # The round is given a copy, because it may write into its state.
+        inside = self.algorithm.round(
+            state.inside._replace(params=sent.copy()), agents, round_index
+        )
+        params = np.array(inside.params)
+        step = params[:trained] - sent[:trained]
+        params[:trained], server = self.server.move(state.server, before[:trained], step)
+        return ServedState(inside._replace(params=params), server)
+
+    def model(self, state: ServedState) -> np.ndarray:
+        """The model that the server shows."""
+        return self.server.show(state.server, state.inside.params)
+
+    def agent_prob(self, state: ServedState, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round; empty for a method without."""
+        return super().agent_prob(state.inside, num_agents)

@@ -1,0 +1,125 @@
+"""What a comparison on the user's own table shows: a table and a figure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from rich.table import Table
+
+from isfed.base.text_format import plain_number
+from isfed.report.figures import save_figure
+from isfed.report.page_tables import HELD_OUT
+from isfed.report.terminal_tables import MOVING, side_by_side
+from isfed.studies.results_reader import Results
+
+
+def comparison_table(results: Results) -> Table:
+    """What each needs to reach FedAvg's final loss."""
+    algorithms, rows = results.algorithms, [a.summary for a in results.algorithms]
+    marks = [MOVING if algorithm.settled is False else "" for algorithm in algorithms]
+
+    def spent(key: str) -> list[str]:
+        return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in rows]
+
+    finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in rows]
+    return side_by_side(
+        "What each needs to reach FedAvg's final loss",
+        [algorithm.name for algorithm in algorithms],
+        (
+            ("best step size", [f"{algorithm.step_size:.3g}" for algorithm in algorithms]),
+            ("final loss over the optimum", [f + m for f, m in zip(finals, marks, strict=True)]),
+            ("  as a share of the optimum", [_percent(row["final_relative"]) for row in rows]),
+            ("  below FedAvg's", ["", _below(results)]),
+            ("rounds", spent("rounds")),
+            ("uploads", spent("uploads")),
+            ("gradients", spent("gradients")),
+        ),
+    )
+
+
+def _with_error(value: float, error: float, digits: int) -> str:
+    return f"{plain_number(value, digits)} ± {plain_number(error, 1)}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.3g}%"
+
+
+def _below(results: Results) -> str:
+    gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
+    return "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"
+
+
+def held_out_table(results: Results) -> Table | None:
+    """Loss and error on rows that were trained on, held out, and of agents held out."""
+    found = results.summary["held_out"]
+    if not found:
+        return None
+    measured = results.summary.get("account", {}).get("span") is not None
+    rows = []
+    for kind, words in HELD_OUT.items():
+        parts = [of_kind[kind] for of_kind in found.values() if kind in of_kind]
+        if len(parts) < len(found):
+            continue
+        losses = [_with_error(part["loss"], part["loss_stderr"], 4) for part in parts]
+        rows.append((f"loss, {words} ({parts[0]['examples']:,})", losses))
+        if measured:
+            rows.append(("  RMSE", [plain_number(part["error"], 3) for part in parts]))
+        else:
+            rows.append(("  wrong", [f"{100.0 * part['error']:.3g}%" for part in parts]))
+    return side_by_side("Trained again without some rows and agents", list(found), rows)
+
+
+def agreement_line(results: Results) -> str | None:
+    """What `isfed diagnose` predicts, and why this is not that."""
+    found, gain = results.summary.get("predicted"), results.summary.get("gain_in_loss_db")
+    if not found or gain is None:
+        return None
+    steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)
+    error = results.summary["gain_in_loss_stderr_db"]
+    spread = "" if error is None else f" ± {error:.1f}"
+    why = ""
+    if len({a.step_size for a in results.algorithms}) > 1:
+        why = (
+            " Each method has its own best step size here, larger where there is less noise, so "
+            "part of the gain is used for speed."
+        )
+    there = found.get("diagnosed_db", math.nan)  # folders of older versions have none
+    small = f"{found['distance_db']:.1f} dB in the distance to the optimum"
+    return (
+        f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
+        "sampling that never takes an example twice, at one small step size, for a run that has "
+        "settled. Compared with FedAvg, which may take an example twice, and for steps that move "
+        f"the model as far, that is {small} and {found['loss_db']:.1f} dB in the loss. At the best "
+        f"step sizes ({steps}) after {results.summary['rounds']} rounds it is "
+        f"{found['these_steps_db']:.1f} dB. Measured: "
+        f"{gain:.1f}{spread} dB.{why}"
+    )
+
+
+def comparison_figure(results: Results) -> list[Path]:
+    """Loss over the optimum against rounds, with FedAvg's final loss as a line."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.4))
+    looks = (("tab:blue", "-"), ("black", (0, (4, 1.5))))
+    for algorithm, (colour, dashes) in zip(results.algorithms, looks, strict=True):
+        curve = algorithm.measures["excess"]
+        label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
+        axes.plot(curve.rounds, curve.mean, color=colour, linestyle=dashes, label=label)
+        axes.fill_between(
+            curve.rounds, curve.mean - 2 * curve.stderr, curve.mean + 2 * curve.stderr,
+            color=colour, alpha=0.15, linewidth=0,
+        )  # fmt: skip
+    level = results.summary["level"]
+    axes.axhline(level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
+    axes.annotate(
+        "what FedAvg ends with", (0.01, level), xycoords=("axes fraction", "data"),
+        xytext=(0, 2), textcoords="offset points", fontsize=8,
+    )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlabel("round (bands: 2 standard errors)")
+    axes.set_ylabel("risk minus the lowest possible risk")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
+    return save_figure(figure, results.path, "comparison")

@@ -1,0 +1,173 @@
+"""What a diagnosis shows: a table, a figure, some lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from rich.table import Table
+
+from isfed.base.text_format import counted, plain_number
+from isfed.report.figures import save_figure
+from isfed.report.terminal_tables import side_by_side
+from isfed.studies.results_reader import Results
+
+COLUMNS = {"uniform": "none", "agents": "agents", "examples": "examples", "both": "both"}
+
+
+def diagnosis_table(results: Results) -> Table:
+    """The four ways to sample, side by side."""
+    found = results.summary
+    options, num_active = found["options"], found["setting"]["num_active"]
+    batch = options[0]["examples_size"]  # equal chances: the batch itself
+    error = "distance to w^o" if found["weighted_by_curvature"] else "variance"
+    shown: dict[str, Callable[[dict[str, Any]], str]] = {
+        "variance of a round's gradient": lambda o: f"{_finite(o['variance']):.3g}",
+        "times smaller": lambda o: f"{_finite(o['variance_ratio']):.3g}",
+        "part that comes from agents": lambda o: f"{o['agents_share']:.0%}",
+        f"gain in the {error} (dB)": lambda o: f"{_finite(o['gain_db']):.2f}",
+        "largest stable step size (1)": lambda o: _known(o["step_limit"]),
+        "careful step size (2)": lambda o: _known(o["careful_limit"]),
+        "rounds to settle (3)": lambda o: _known(o["settled_after"]),
+        "effective agents (4)": lambda o: f"{o['agents_size'] / num_active:.0%}",
+        "effective examples (4)": lambda o: f"{o['examples_size'] / batch:.0%}",
+    }
+    table = side_by_side(
+        f"{found['problem']}, importance sampling of: predicted at {found['at']}",
+        [COLUMNS[option["sampling"]] for option in options],
+        [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
+    )
+    table.caption = (
+        "(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step by E_k, "
+        "is smaller. (2) Stable even if every example had the largest curvature that it can have. "
+        "(3) At a quarter of the largest stable step size. (4) The effective sample size of a "
+        "draw, compared with that of a uniform draw."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _known(value: float | None) -> str:
+    return "unknown" if value is None else plain_number(value, 3)
+
+
+def _finite(value: float | None) -> float:
+    return math.inf if value is None else value  # JSON has no infinity
+
+
+def setting_line(results: Results) -> str:
+    """What was looked at, in words."""
+    said = results.summary["setting"]
+    spans = [
+        str(value) if isinstance(value, int) else f"{value[0]} to {value[1]}"
+        for value in (said["batch_size"], said["local_steps"])
+    ]
+    return (
+        f"{counted(said['num_agents'], 'agent')}, {said['num_active']} per round (L); "
+        f"{counted(said['rows'], 'row')}, "
+        f"{spans[0]} per step (B), "
+        f"{spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn (E); "
+        f"{counted(said['num_params'], 'parameter')}, {said['loss']}; probabilities of "
+        f"the policy {said['policy']}, floor {said['floor']:g}"
+    )
+
+
+def answer_lines(results: Results) -> list[str]:
+    """The answer in plain words: what to do, what it gains, how sure that is, who is drawn most."""
+    found = results.summary
+    answer = [found["recommendation"], *found["remarks"]]
+    if found.get("degenerate"):
+        return answer  # there is no gain to be sure of, and nobody worth drawing more often
+    return [*answer, sure_line(results), *step_lines(results), *dominant_lines(results)]
+
+
+def sure_line(results: Results) -> str:
+    """How sure the gain is, and when it counts."""
+    found = results.summary
+    rounds = found["settling_rounds"]
+    when = "once the model has settled"
+    if rounds is not None:
+        about = plain_number(max(1.0, rounds), 2)
+        when += f", after about {about} rounds at a quarter of the largest step"
+    waits = [row["feature_name"] for row in found["waits_for"][:2]]
+    slow = f" (the slowest to settle: {' and '.join(waits)})" if waits and rounds else ""
+    return (
+        "How certain: the gain is computed from all rows for small step sizes, where runs on nine "
+        "classification problems agreed to 0.2 dB on average and 1.2 dB at worst; it counts "
+        f"{when}{slow}. Until then, all ways to sample are equally fast at the same step size, and "
+        "at large step sizes the gain is smaller: `isfed compare` shows by how much."
+    )
+
+
+def step_lines(results: Results) -> list[str]:
+    """The step size to begin with."""
+    found = results.summary
+    best = next(o for o in found["options"] if o["sampling"] == found["best"])
+    largest, careful = best["step_limit"], best["careful_limit"]
+    if largest is None:
+        return []
+    line = f"Step size: try {0.25 * largest:.2g}, a quarter of the largest stable one"
+    line += f" near the solution ({largest:.2g})"
+    if careful < 0.9 * largest:
+        line += (
+            f"; {careful:.2g} is the careful limit, with every example at its largest curvature "
+            "anywhere"
+        )
+    return [line + "."]
+
+
+def dominant_lines(results: Results) -> list[str]:
+    """Which agents and examples would be drawn most, in words."""
+    found = results.summary
+
+    def times(row: dict[str, Any]) -> str:
+        return f"({row['times_uniform']:.3g} times as often)"
+
+    lines = []
+    if found["top_agents"]:
+        agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
+        lines.append(f"Agents drawn most, compared with uniform sampling: {agents}")
+    examples = ", ".join(
+        f"{row['row_name']} of agent {row['agent_name']} {times(row)}"
+        for row in found["top_examples"]
+    )
+    if examples:
+        lines.append(f"Examples drawn most, compared with uniform sampling: {examples}")
+    return lines
+
+
+def constant_lines(results: Results) -> list[str]:
+    """The paper's constants, or why one does not exist."""
+    return [
+        f"{name}: none; {value}" if isinstance(value, str) else f"{name}: {_finite(value):.3g}"
+        for name, value in results.summary["constants"].items()
+    ]
+
+
+def inclusion_figure(results: Results) -> list[Path]:
+    """The inclusion probabilities of agents and of examples, sorted, beside the uniform ones."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.8))
+    table = results.inclusion
+    of_agents, of_examples = (table["unit"] == unit for unit in ("agent", "example"))
+    agents, times = table["inclusion"][of_agents], table["over_uniform"][of_examples]
+    left.plot(table["rank"][of_agents], agents, color="black", label="importance sampling")
+    level = agents.sum() / agents.size
+    left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    left.set_xlabel("agent, by rank")
+    left.set_ylabel("inclusion probability, L p_k")
+    right.plot(table["share"][of_examples], times, color="black", label="importance sampling")
+    right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    right.set_xscale("log")
+    right.set_xlabel("example, by rank, share of all")
+    right.set_ylabel("inclusion probability over the uniform one")
+    for axes, values in ((left, agents), (right, times)):
+        axes.set_yscale("log")
+        smallest = values[values > 0.0].min()
+        axes.set_ylim(bottom=min(smallest / 1.5, 0.5 * values.max()))
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    return save_figure(figure, results.path, "inclusion")

@@ -1,0 +1,257 @@
+"""One self-contained HTML page from what there is to show."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib.resources import files
+
+from isfed.report.downsample import MOST_POINTS
+from isfed.report.html_markup import Markup, many, tag
+from isfed.report.page_data import Cell, Figure, PageData, PageTable
+from isfed.report.svg_chart import (
+    MOST_BANDS,
+    Curve,
+    can_be_logarithmic,
+    chart,
+    curves_of,
+    starts_logarithmic,
+)
+
+MOST_BYTES = 300_000
+FEWEST_POINTS = 12  # of a curve
+ALL_POINTS = 5_000  # of all curves, at about 45 bytes each: a first guess at what fits
+
+
+def page(data: PageData) -> str:
+    """The page: it asks for nothing outside itself, and is complete without its script.
+
+    Where there are very many curves they get fewer points, so that the page stays small.
+    """
+    curves = sum(len(figure.series) for figure in data.figures)
+    most_points = max(FEWEST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, curves)))
+    while len((text := _page(data, most_points)).encode()) >= MOST_BYTES:
+        if most_points == FEWEST_POINTS:
+            break  # its tables alone are that large
+        most_points = max(FEWEST_POINTS, int(0.8 * most_points))
+    return text
+
+
+def _page(data: PageData, most: int) -> str:
+    style, script = (_package_text(name) for name in ("page.css", "page.js"))
+    body = (
+        tag("header", tag("h1", data.title), tag("p", data.summary)),
+        tag(
+            "main",
+            tag("p", data.verdict, class_="verdict"),
+            many(tag("p", text) for text in data.advice),
+            many(tag("p", text, class_="warning") for text in data.warnings),
+            many(map(_titled, data.differences)),
+            many(_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1)),
+            many(map(_titled, data.tables)),
+            _data(data.data),
+            _again(data.commands),
+            _configurations(data),
+        ),
+        tag("footer", _versions(data)),
+        tag("script", Markup(script)),
+    )
+    # The hashes allow this style and this script and nothing else: no request, no other code.
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", data.title),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", Markup(style)),
+    )
+    whole = tag("html", tag("head", *head), tag("body", *body), lang="en")
+    return f"<!DOCTYPE html>\n{whole}\n"
+
+
+def _package_text(name: str) -> str:
+    return files("isfed.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _section(title: str, *parts: str) -> Markup:
+    return tag("section", tag("h2", title), *parts)
+
+
+def _figure(figure: Figure, name: str, most_points: int) -> Markup:
+    """The drawing with its controls, and the table below it."""
+    curves = curves_of(figure, most_points)
+    logarithmic = starts_logarithmic(figure, curves)
+    table = _table(figure.table)
+    if not any(curve.linear for curve in curves):
+        reason = tag("p", "No curve can be drawn: there are no finite numbers.", class_="soft")
+        return _section(figure.title, reason, table)
+    drawing = tag(
+        "figure",
+        _controls(figure, curves, name, logarithmic=logarithmic),
+        tag(
+            "p", figure.y_label,
+            tag("span", ", logarithmic axis" if logarithmic else "", class_="scale-note"),
+            class_="y-label",
+        ),
+        chart(figure, curves, name=name, logarithmic=logarithmic),
+        _methods(curves, "Methods" if "rounds" in figure.axes else "Curves"),
+        tag("p", class_="status unseen", role="status"),
+        tag("figcaption", _caption(figure, most_points)),
+        aria_labelledby=f"{name}-heading",
+    )  # fmt: skip
+    heading = tag("h2", figure.title, id=f"{name}-heading")
+    return tag("section", heading, drawing, table)
+
+
+def _caption(figure: Figure, most_points: int) -> str:
+    few = (
+        f", while at most {MOST_BANDS} curves are shown" if len(figure.series) > MOST_BANDS else ""
+    )
+    said = [f"Bands: {figure.band}{few}."] if figure.band else []
+    points = max(series.finite().x.size for series in figure.series)
+    if points > most_points:
+        said.append(
+            f"Curves of up to {points:,} points are drawn with {most_points}: neighbours are "
+            "averaged, and the band around an average covers the bands of all its points."
+        )
+    return " ".join([*said, *figure.notes])
+
+
+def _controls(figure: Figure, curves: list[Curve], name: str, *, logarithmic: bool) -> Markup:
+    """Which axis, which scale; shown by the script."""
+    fields = []
+    if len(figure.axes) > 1:
+        first = next(iter(figure.axes))
+        axes = [(key, text, key == first) for key, text in figure.axes.items()]
+        fields.append(_radios("Horizontal axis", f"{name}-axis", "axis", axes))
+    if can_be_logarithmic(curves):
+        scales = [("log", "logarithmic", logarithmic), ("linear", "linear", not logarithmic)]
+        fields.append(_radios("Vertical axis", f"{name}-scale", "scale", scales))
+    if not fields:
+        return Markup("")
+    return tag("div", *fields, class_="controls", data_script=True, hidden=True)
+
+
+def _radios(legend: str, name: str, kind: str, choices: list[tuple[str, str, bool]]) -> Markup:
+    inputs = (
+        tag(
+            "label",
+            tag(
+                "input", type="radio", name=name, value=value, data_for=kind, data_label=text,
+                checked=checked, autocomplete="off",
+            ),
+            text,
+        )
+        for value, text, checked in choices
+    )  # fmt: skip
+    return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
+
+
+def _methods(curves: list[Curve], legend: str) -> Markup:
+    """The key to the curves, which are also switched on and off here."""
+    choices = []
+    for curve in curves:
+        if curve.linear is None:
+            choices.append(tag("span", f"{curve.name}: no curve, no finite numbers", class_="soft"))
+            continue
+        box = tag(
+            "input", type="checkbox", value=curve.index, checked=True, autocomplete="off",
+            data_script=True, hidden=True,
+        )  # fmt: skip
+        line = tag("line", x1="0", x2="100%", y1="50%", y2="50%")
+        sample = tag("svg", line, class_=f"sample {curve.style}", aria_hidden="true")
+        choices.append(tag("label", box, sample, curve.name))
+    return tag(
+        "fieldset",
+        tag("legend", legend),
+        tag("div", *choices, class_="choices"),
+        class_="methods",
+    )
+
+
+def _titled(table: PageTable) -> Markup:
+    """A table under a heading, which says what its caption says."""
+    return _section(table.caption, _table(table, caption="unseen"))
+
+
+def _table(table: PageTable, caption: str | None = None) -> Markup:
+    numeric = [
+        any(row[i].value is not None for row in table.rows) for i in range(len(table.columns))
+    ]
+    headings = (
+        tag("th", text, scope="col", class_=None if numeric[i] else "words")
+        for i, text in enumerate(table.columns)
+    )
+    rows = (
+        tag(
+            "tr",
+            _cell(row[0], "th", scope="row"),
+            *(
+                _cell(cell, "td", class_=None if numeric[i] else "words")
+                for i, cell in enumerate(row[1:], start=1)
+            ),
+        )
+        for row in table.rows
+    )
+    whole = tag(
+        "table",
+        tag("caption", tag("span", table.caption, class_=caption)),
+        tag("thead", tag("tr", *headings)),
+        tag("tbody", *rows),
+        class_="sortable",
+    )
+    return tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=table.caption)
+
+
+def _cell(cell: Cell, name: str, **attributes: str | None) -> Markup:
+    value = None if cell.value is None else repr(float(cell.value))
+    return tag(name, cell.text, data_value=value, **attributes)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> Markup:
+    parts = ((tag("dt", key), tag("dd", value)) for key, value in pairs)
+    return tag("dl", *(part for pair in parts for part in pair))
+
+
+def _data(pairs: tuple[tuple[str, str], ...]) -> Markup:
+    if not pairs:
+        return Markup("")
+    named = any(key for key, _ in pairs)
+    listed = _pairs(pairs) if named else tag("ul", *(tag("li", line) for _, line in pairs))
+    return _section("The data", listed)
+
+
+def _again(commands: tuple[str, ...]) -> Markup:
+    if not commands:
+        return Markup("")
+    return _section("Run it again", *(_code(command, "Command") for command in commands))
+
+
+def _configurations(data: PageData) -> Markup:
+    if not data.configurations:
+        return Markup("")
+    parts = (
+        tag("details", tag("summary", name), _code(text, f"Configuration of {name}"), open=True)
+        for name, text in data.configurations.items()
+    )
+    return _section("Configuration", *parts)
+
+
+def _code(text: str, label: str) -> Markup:
+    # Focusable, because a long line is scrolled by keyboard too.
+    return tag("pre", tag("code", text), tabindex="0", role="region", aria_label=label)
+
+
+def _versions(data: PageData) -> Markup:
+    said = ", ".join(f"{name} {value}" for name, value in data.versions.items())
+    return tag("p", f"Made with {said}." if said else "Made with isfed.", class_="soft")

@@ -1,0 +1,132 @@
+"""The catalogue of methods as a table, as Markdown beside the paper's Table 1, and as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from isfed.methods.catalogue import CATALOGUE, Entry
+from isfed.studies.name_registry import METHODS
+
+HEADINGS = {
+    "name": "method",
+    "paper": "paper",
+    "selects": "whom it selects",
+    "steps": "how it steps",
+    "combines": "how it combines",
+    "minimises": "what it really minimises",
+    "told": "what it needs to know",
+    "unbiased": "unbiased",
+}
+NON, PARTIAL, ASYNC = "**non-IID**", "**partial**", "**asynchronous**"
+# The paper's Table 1; bold is what it marks as a challenge of federated learning.
+TABLE_1 = (
+    ("LocalGD", "dist. gradient descent", "convex", NON, "synchronous", "full", "smooth"),
+    ("LocalSGD, StichSGD", "dist. SGD", "convex", "IID", "synchronous", "full", "smooth"),
+    ("CooperativeSGD and its special cases, KAVG", "dist. SGD", "non-convex", "IID", "synchronous",
+     "full", "smooth"),
+    ("RestartedSGD", "dist. SGD", "non-convex", f"{NON}; IID", f"synchronous; {ASYNC}", "full",
+     "-"),
+    ("AdaptiveTau", "dist. SGD", "convex", NON, "synchronous", "full", "bounded gradients"),
+    ("MomentumSGD", "dist. momentum SGD", "non-convex", NON, "synchronous", "full", "-"),
+    ("FedAsync", "FedAvg", "convex, some non-convex", NON, ASYNC, "full", "-"),
+    ("FedAvgScheme", "FedAvg", "convex", NON, "synchronous", PARTIAL, "bounded gradients"),
+    ("FedProx", "FedProx", "non-convex", NON, ASYNC, PARTIAL, "-"),
+    ("HierFAVG", "HierFAVG", "convex, non-convex", NON, "synchronous", "full", "-"),
+    ("Mocha", "MOCHA", "convex", NON, "synchronous", "full", "-"),
+    ("DynamicFedAvg", "Dynamic FedAvg", "convex", NON, ASYNC, PARTIAL, "model drift"),
+    ("ISFedAvg", "ISFedAvg", "convex", NON, ASYNC, PARTIAL, "importance sampling"),
+)  # fmt: skip
+TABLE_1_HEADINGS = (
+    "here", "algorithm", "function type", "data", "operation", "participation", "other assumptions",
+)  # fmt: skip
+
+
+def entries() -> list[Entry]:
+    """The catalogue, and what else is registered with what its documentation says."""
+    known = {entry.name for entry in CATALOGUE}
+    others = [
+        Entry(
+            name=name, paper="see its documentation", selects="-", steps="-", combines="-",
+            minimises=(inspect.getdoc(factory) or "-").splitlines()[0], told="-", unbiased="-",
+        )
+        for name, factory in METHODS.items()
+        if name not in known
+    ]  # fmt: skip
+    return [*CATALOGUE, *others]
+
+
+def as_json() -> str:
+    """A list of records, one for each method."""
+    return json.dumps([entry.as_dict() for entry in entries()], indent=1)
+
+
+WIDE = 160  # columns of a terminal; in fewer, the words of a table would be cut
+
+
+def for_terminal(width: int) -> RenderableType:
+    """A table, or in a terminal that is too narrow for it the same as a list."""
+    return as_table() if width >= WIDE else as_list()
+
+
+def as_list() -> Group:
+    """One method after the other, a line for each column of the table."""
+    parts: list[RenderableType] = []
+    for entry in entries():
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column()
+        for key in list(HEADINGS)[1:]:
+            grid.add_row(f"  {HEADINGS[key]}", Text(getattr(entry, key)))
+        parts += [Text(entry.name, style="bold"), grid, Text()]
+    return Group(*parts)
+
+
+def as_table() -> Table:
+    """For a wide terminal, with the paper below the name."""
+    table = Table(show_lines=True)
+    keys = [key for key in HEADINGS if key not in ("name", "paper")]
+    table.add_column("method and paper")
+    for key in keys:
+        table.add_column(HEADINGS[key])
+    for entry in entries():
+        name = Text(f"{entry.name}\n{entry.paper}")
+        name.stylize("bold", 0, len(entry.name))
+        table.add_row(name, *(Text(getattr(entry, key)) for key in keys))
+    return table
+
+
+def as_markdown() -> str:
+    """The generated part of docs/methods.md."""
+    parts = [
+        "## Selection, local steps and combination",
+        _rows([HEADINGS[k] for k in FIRST], [[getattr(e, k) for k in FIRST] for e in CATALOGUE]),
+        "## What it really minimises",
+        _rows([HEADINGS[k] for k in SECOND], [[getattr(e, k) for k in SECOND] for e in CATALOGUE]),
+        "## The paper's Table 1",
+        "What the papers assume, as the paper lists it; bold are what it calls the challenges of "
+        "federated learning.",
+        _rows(TABLE_1_HEADINGS, TABLE_1),
+        "## Independent confirmations",
+        "Read side by side with public code, rule by rule; nothing is copied.",
+        _rows(("method", "confirmed by reading"), [_confirmation(entry) for entry in CATALOGUE]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+FIRST = ("name", "paper", "selects", "steps", "combines")
+SECOND = ("name", "minimises", "told", "unbiased")
+
+
+def _confirmation(entry: Entry) -> tuple[str, str]:
+    return entry.name, entry.confirmed or "**unconfirmed**: no public code was found"
+
+
+def _rows(headings: Any, rows: Any) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

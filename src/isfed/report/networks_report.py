@@ -1,0 +1,155 @@
+"""What the study of networks shows: curves of the accuracy, a table, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from rich.table import Table
+
+from isfed.base.text_format import plain_number
+from isfed.report.figures import save_figure
+from isfed.report.terminal_tables import percent
+from isfed.studies.networks_study import first_round
+from isfed.studies.results_reader import Measurements, Results
+
+# Colour, dashes and marker: the markers tell the lines apart in grey.
+LOOKS: dict[str, tuple[str, Any, str]] = {
+    "FedAvg": ("black", "-", ""),
+    "importance": ("tab:blue", (0, (1, 1.2)), "o"),
+    "spread": ("tab:pink", (0, (6, 2)), "s"),
+    "difference": ("tab:green", "-", "^"),
+    "drift": ("tab:red", "-", "v"),
+    "drift, importance": ("tab:orange", (0, (3, 1, 1, 1)), "D"),
+    "FedProx": ("tab:cyan", (0, (6, 2)), "o"),
+    "SCAFFOLD": ("tab:brown", "-", "s"),
+    "FedVARP": ("tab:olive", "-", "^"),
+    "clustered": ("tab:purple", (0, (3, 1, 1, 1)), "v"),
+    "Power-of-Choice": ("tab:gray", (0, (1, 1.2)), "D"),
+}
+
+
+def accuracy_curves(results: Results) -> dict[str, Measurements]:
+    """The accuracy along the run of every method that has one."""
+    found = {a.name: a.measures.get("accuracy") for a in results.algorithms}
+    return {name: curve for name, curve in found.items() if curve is not None}
+
+
+def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterable[str]) -> None:
+    """The curves of some methods, in percent, with two standard errors."""
+    for place, name in enumerate(names):
+        curve = curves[name]
+        colour, dashes, marker = LOOKS.get(name, ("tab:grey", ":", ""))
+        gap = max(len(curve.rounds) // 7, 1)
+        axes.plot(
+            curve.rounds, 100 * curve.mean, color=colour, linestyle=dashes, linewidth=1.4,
+            marker=marker, markersize=4.5, markerfacecolor="white",
+            markevery=(place * gap // 6, gap), label=name,
+        )  # fmt: skip
+        low, high = (np.clip(curve.mean + way * curve.stderr, 0.0, 1.0) for way in (-2.0, 2.0))
+        axes.fill_between(curve.rounds, 100 * low, 100 * high, color=colour, alpha=0.1, linewidth=0)
+    axes.grid(alpha=0.3)
+
+
+def networks_figure(results: Results) -> list[Path]:
+    """The accuracy on the test rows against the round, with two standard errors."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.4))
+    curves = accuracy_curves(results)
+    draw_accuracy(axes, curves, curves)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy on test rows (%)")
+    axes.set_title(results.summary["title"], fontsize=10)
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return save_figure(figure, results.path, "accuracy")
+
+
+def networks_table(results: Results) -> Table:
+    """Accuracy at the end, and the rounds, bytes and seconds to fixed accuracies."""
+    summary = results.summary
+    rows = summary["networks"]
+    table = Table(
+        title=f"{summary['title']}: {summary['repetitions']} repetitions of {summary['rounds']} "
+        "rounds, accuracy ± standard error over the last of them; rounds (MB, s) to an accuracy",
+        title_justify="left",
+    )
+    table.add_column("method", no_wrap=True)
+    table.add_column("step", justify="right")
+    table.add_column("accuracy", justify="right")
+    for name in target_names(rows):
+        table.add_column(name, justify="right")
+    for row in rows:
+        if row["diverged"]:
+            table.add_row(row["name"], f"{row['step_size']:.3g}", "diverged")
+            continue
+        table.add_row(
+            row["name"],
+            f"{row['step_size']:.3g}",
+            percent(row["accuracy"], row["accuracy_stderr"]),
+            *(reached(target) for target in row["targets"]),
+        )
+    return table
+
+
+def target_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fixed accuracies as headings."""
+    return [f"{100 * target['accuracy']:g}%" for target in rows[0]["targets"]]
+
+
+def reached(target: Mapping[str, Any]) -> str:
+    """The rounds to an accuracy, and the megabytes and seconds that they took.
+
+    >>> reached({"rounds": 5, "megabytes": 0.2442, "seconds": 1234.5}), reached({"rounds": None})
+    ('5 (0.244, 1,230)', '-')
+    """
+    if target["rounds"] is None:
+        return "-"
+    cost = (plain_number(target[key], 3) for key in ("megabytes", "seconds"))
+    return f"{target['rounds']} ({', '.join(cost)})"
+
+
+def networks_verdict(results: Results) -> list[str]:
+    """Who reaches FedAvg's final accuracy first, and in how many rounds."""
+    rows = results.summary["networks"]
+    return verdict_lines(rows, accuracy_curves(results), results.summary["rounds"])
+
+
+def rounds_to_fedavg(
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements]
+) -> dict[str, int]:
+    """The rounds until the mean accuracy is FedAvg's final one, by method, fastest first."""
+    level = next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
+    if level is None:
+        return {}
+    found = {
+        name: first_round(curve.rounds, curve.mean, level)
+        for name, curve in curves.items()
+        if name != "FedAvg"
+    }
+    reached = {name: rounds for name, rounds in found.items() if rounds is not None}
+    return dict(sorted(reached.items(), key=lambda pair: pair[1]))
+
+
+def verdict_lines(
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements], rounds: int
+) -> list[str]:
+    """The same as sentences."""
+    fedavg = next((r for r in rows if r["name"] == "FedAvg"), None)
+    if fedavg is None or fedavg["diverged"]:
+        return []
+    level, first = fedavg["accuracy"], rounds_to_fedavg(rows, curves)
+    if not first:
+        return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
+    told = "; ".join(f"{name} {count}" for name, count in first.items())
+    least = min(first.values())
+    best = [name for name, count in first.items() if count == least]
+    after = f"after {100 * least / rounds:.0f}% of the rounds"
+    return [
+        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {told}.",
+        f"The first is {best[0]}, {after}."
+        if len(best) == 1
+        else f"The first, {after}: {'; '.join(best)}.",  # one of the names has a comma
+    ]

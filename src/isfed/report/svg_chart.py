@@ -1,0 +1,272 @@
+"""A line chart as inline SVG that fits any width without a script.
+
+The curves live in an inner drawing that is stretched to the space there is, with strokes that keep
+their width; ticks and labels are placed in per cent, so that text is never stretched. Every curve
+is kept in a box of its own (0 to BOX both ways, once for a linear and once for a logarithmic
+axis) and moved into place by a transformation: that is all that page.js changes when the reader
+picks another axis, another scale or other methods.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from isfed.report.axis_ticks import limits, linear_ticks, log_ticks, spread
+from isfed.report.downsample import MOST_POINTS, thin
+from isfed.report.html_markup import Markup, many, tag
+from isfed.report.page_data import Figure, Series
+
+BOX = 4_000  # of a curve
+PLOT = 1_000  # of the stretched drawing
+STYLES = 8  # colours, and patterns of dashes; see page.css
+LABEL_GAP = 4.8  # per cent of the height between the baselines of two labels
+MOST_LABELS = 12  # with more curves than this a label does not say which one it names
+MOST_BANDS = 8  # more than these hide the curves
+LONGEST_LABEL = 26
+LOG_FROM = 20.0  # the ratio of largest to smallest from which a logarithmic axis is shown first
+BAND_BELOW = 0.1  # how far below its lowest mean a band is followed on a logarithmic axis
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One curve, thinned, with its ranges; `log` is None where no logarithmic axis is possible."""
+
+    name: str
+    index: int
+    colour: int
+    series: Series
+    x: tuple[float, float] | None  # first, last
+    linear: tuple[float, float, float] | None  # lowest, highest, last
+    log: tuple[float, float, float] | None  # the same as powers of ten
+
+    @property
+    def style(self) -> str:
+        """The classes of its colour and its dashes."""
+        dashes = self.index + self.index // STYLES  # the ninth curve is not the first again
+        return f"c{self.colour % STYLES} d{dashes % STYLES}"
+
+    def span(self, *, logarithmic: bool) -> tuple[float, float, float]:
+        """Lowest, highest, last; only for a curve that can be drawn so."""
+        found = self.log if logarithmic else self.linear
+        assert found is not None
+        return found
+
+
+def curves_of(figure: Figure, most_points: int = MOST_POINTS) -> list[Curve]:
+    """The curves of a figure, ready to draw, each with at most so many points."""
+    curves = []
+    for index, whole in enumerate(figure.series):
+        series = thin(points := whole.finite(), most_points)
+        x = linear = log = None
+        if series.x.size:
+            x = _widened(float(points.x[0]), float(points.x[-1]), 0.0)[:2]
+            linear = _widened(
+                float(series.low.min()), float(series.high.max()), float(series.mean[-1])
+            )
+        positive = series.mean[series.mean > 0.0]
+        if positive.size and not figure.linear_only:
+            lows = series.low[series.low >= BAND_BELOW * positive.min()]
+            least = min(float(positive.min()), float(lows.min()) if lows.size else math.inf)
+            log = _widened(
+                math.log10(least),
+                math.log10(float(series.high[series.mean > 0.0].max())),
+                math.log10(float(positive[-1])),
+            )
+        colour = index if series.colour is None else series.colour
+        curves.append(Curve(series.name, index, colour, series, x, linear, log))
+    return curves
+
+
+def _widened(low: float, high: float, last: float) -> tuple[float, float, float]:
+    """A box that is not empty: a browser draws nothing that is squeezed to zero."""
+    room = 0.01 * max(abs(low), abs(high)) or 0.01
+    return (low, high, last) if high - low > 1e-9 * room else (low - room, high + room, last)
+
+
+def starts_logarithmic(figure: Figure, curves: list[Curve]) -> bool:
+    """Whether the vertical axis is logarithmic until the reader changes it."""
+    if not can_be_logarithmic(curves):
+        return False
+    if figure.logarithmic is not None:
+        return figure.logarithmic
+    means = np.concatenate([curve.series.mean for curve in curves])
+    return bool(means.min() > 0.0 and means.max() > LOG_FROM * means.min())
+
+
+def can_be_logarithmic(curves: list[Curve]) -> bool:
+    """Whether every curve that can be drawn has positive values."""
+    return any(c.linear for c in curves) and all(c.log for c in curves if c.linear)
+
+
+def chart(figure: Figure, curves: list[Curve], *, name: str, logarithmic: bool) -> Markup:
+    """The drawing of a figure; `name` begins its ids."""
+    drawn = [c for c in curves if (c.log if logarithmic else c.linear)]
+    axis, label = next(iter(figure.axes.items()))
+    spans = [c.span(logarithmic=logarithmic) for c in drawn]
+    low = min((span[0] for span in spans), default=0.0)
+    high = max((span[1] for span in spans), default=1.0)
+    bottom, top = limits(low, high, logarithmic=logarithmic)
+    right = max((c.series.units[axis] * c.x[1] for c in drawn if c.x), default=1.0)
+    view = _View(bottom, top, right, logarithmic)
+    longest = max((len(_short(c.name)) for c in drawn), default=0)
+    room = "narrow" if longest <= 10 else "middling" if longest <= 18 else "roomy"
+    return tag(
+        "div",
+        tag(
+            "svg",
+            tag("title", figure.title, id=f"{name}-title"),
+            tag("desc", describe(figure), id=f"{name}-desc"),
+            tag("g", view.y_ticks(), class_="y-ticks"),
+            tag("g", view.x_ticks(), class_="x-ticks"),
+            tag(
+                "svg",
+                many(_paths(c, view.matrices(c, axis)) for c in curves if c.linear),
+                class_="curves", width="100%", height="100%", viewBox=f"0 0 {PLOT} {PLOT}",
+                preserveAspectRatio="none",
+            ),
+            tag("g", _labels(drawn, view), class_="labels"),
+            tag("text", label, class_="x-label", x="50%", y="100%", dy="2.6em"),
+            class_="plot", role="img", aria_labelledby=f"{name}-title",
+            aria_describedby=f"{name}-desc",
+            data_scale="log" if logarithmic else "linear", data_axis=axis,
+        ),
+        class_=f"chart {room}" + (" crowded" if len(drawn) > MOST_BANDS else ""),
+    )  # fmt: skip
+
+
+def describe(figure: Figure) -> str:
+    """The figure in words, for those who cannot see it."""
+    ends = [
+        f"{series.name}: {series.mean[-1]:.3g}"
+        for series in (whole.finite() for whole in figure.series)
+        if series.x.size
+    ]
+    shown = "; ".join(ends) if ends else "no curve can be drawn"
+    return f"Line chart of {figure.y_label}. Last values: {shown}. The table below has the numbers."
+
+
+@dataclass(frozen=True)
+class _View:
+    """What part of the plane is shown."""
+
+    bottom: float
+    top: float
+    right: float
+    logarithmic: bool
+
+    def matrices(self, curve: Curve, axis: str) -> dict[str, str]:
+        """The transformation of a curve's box into the plot, for the scale that is shown."""
+        assert curve.x is not None
+        low, high, _ = curve.span(logarithmic=self.logarithmic)
+        first, last = curve.x
+        across = PLOT * curve.series.units[axis] / self.right
+        up = PLOT / (self.top - self.bottom)
+        numbers = (
+            across * (last - first) / BOX, 0, 0, up * (high - low) / BOX,
+            across * first, up * (self.top - high),
+        )  # fmt: skip
+        return {"log" if self.logarithmic else "linear": matrix(numbers)}
+
+    def height(self, value: float) -> float:
+        """Where a value is, in per cent from the top."""
+        return 100.0 * (self.top - value) / (self.top - self.bottom)
+
+    def y_ticks(self) -> Markup:
+        ticks = (log_ticks if self.logarithmic else linear_ticks)(self.bottom, self.top)
+        return many(
+            part
+            for y, text in ((f"{self.height(at):.2f}%", text) for at, text in ticks)
+            for part in (
+                tag("line", x1="0", x2="100%", y1=y, y2=y),
+                tag("text", text, x="0", y=y, dx="-8", dy="0.35em"),
+            )
+        )
+
+    def x_ticks(self) -> Markup:
+        places = [
+            (f"{100.0 * at / self.right:.2f}%", text) for at, text in linear_ticks(0.0, self.right)
+        ]
+        return many(
+            part
+            for x, text in places
+            for part in (
+                tag("line", x1=x, x2=x, y1="0", y2="100%"),
+                tag("text", text, x=x, y="100%", dy="1.3em"),
+            )
+        )
+
+
+def matrix(numbers: tuple[float, ...]) -> str:
+    """An SVG transformation."""
+    return f"matrix({' '.join(f'{n:.6g}' for n in numbers)})"
+
+
+def _paths(curve: Curve, matrices: dict[str, str]) -> Markup:
+    """The band and the line of one curve, for both scales."""
+    s = curve.series
+    assert curve.x is not None
+    across = _boxed(s.x, *curve.x)
+    parts = []
+    for kind, span in (("linear", curve.linear), ("log", curve.log)):
+        if span is None:
+            continue
+        seen = s.mean > 0.0 if kind == "log" else np.ones(s.x.size, dtype=bool)
+        mean, low, high = (_on(kind, v[seen], span[0]) for v in (s.mean, s.low, s.high))
+        x = across[seen]
+        down = [BOX - _boxed(values, span[0], span[1]) for values in (mean, low, high)]
+        band = ""
+        if np.any(down[1] != down[2]):
+            edge = np.concatenate([x, x[::-1]]), np.concatenate([down[2], down[1][::-1]])
+            band = tag("path", class_="band", d=_path(*edge) + "z")
+        line = tag("path", class_="line" if x.size > 1 else "line dot", d=_path(x, down[0]))
+        parts.append(tag("g", band, line, class_=kind, transform=matrices.get(kind)))
+    ranges = {
+        f"data_{kind}": " ".join(repr(value) for value in span)
+        for kind, span in (("linear", curve.linear), ("log", curve.log))
+        if span is not None
+    }
+    units = " ".join(f"{axis}={unit!r}" for axis, unit in s.units.items())
+    return tag(
+        "g", *parts, class_=f"series {curve.style}", data_index=curve.index,
+        data_x=" ".join(map(repr, curve.x)), data_units=units, **ranges,
+    )  # fmt: skip
+
+
+def _on(kind: str, values: np.ndarray, least: float) -> np.ndarray:
+    return np.log10(np.maximum(values, 10.0**least)) if kind == "log" else values
+
+
+def _boxed(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Whole numbers from 0 to BOX."""
+    # Halved, because the difference of two numbers on their way to divergence may overflow.
+    share = (0.5 * values - 0.5 * low) / (0.5 * high - 0.5 * low)
+    return np.rint(BOX * np.clip(share, 0.0, 1.0)).astype(int)
+
+
+def _path(x: np.ndarray, y: np.ndarray) -> str:
+    """A path in whole numbers, each point by its distance from the one before."""
+    steps = zip(np.diff(x).tolist(), np.diff(y).tolist(), strict=True)
+    way = "l" + " ".join(f"{dx} {dy}" for dx, dy in steps) if x.size > 1 else "h0"
+    return f"M{x[0]} {y[0]}{way}".replace(" -", "-")
+
+
+def _short(name: str) -> str:
+    """A long name without its middle: where names differ is mostly at one of the ends."""
+    return name if len(name) <= LONGEST_LABEL else f"{name[:15].rstrip()}…{name[-10:].lstrip()}"
+
+
+def _labels(drawn: list[Curve], view: _View) -> Markup:
+    """The names at the ends of the curves."""
+    wanted = [view.height(c.span(logarithmic=view.logarithmic)[2]) for c in drawn]
+    too_many = len(drawn) > MOST_LABELS
+    places = wanted if too_many else spread(wanted, LABEL_GAP)
+    return many(
+        tag(
+            "text", _short(c.name), class_=f"c{c.colour % STYLES}", data_index=c.index,
+            x="100%", y=f"{y:.2f}%", dx="8", dy="0.35em", hidden=too_many,
+        )
+        for c, y in zip(drawn, places, strict=True)
+    )  # fmt: skip

@@ -1,0 +1,242 @@
+"""The tables that a run prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from isfed.studies.results_reader import AlgorithmResult, Results
+
+PAPER_GAIN_DB = 23.1
+PAPER_AGENT_DISTANCE = 1.22e-2
+PAPER_EXAMPLE_DISTANCE = 1.54e-2
+
+
+def side_by_side(
+    title: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+) -> Table:
+    """A table with a column for each name and a row for each quantity: it fits a narrow screen."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for heading, cells in rows:
+        table.add_row(heading, *cells)
+    return table
+
+
+def summary_table(results: Results) -> Table:
+    """Steady-state msd, gain over the first algorithm, and the distances to the optimal p."""
+    summary, first = results.summary, results.algorithms[0]
+    table = Table(
+        title=f"{results.name}: {summary['repetitions']} repetitions, mean over the last "
+        f"{summary['steady_rounds']} of {summary['rounds']} rounds",
+        title_justify="left",
+    )
+    table.add_column("algorithm", no_wrap=True)
+    # A column of its own only where there is something to show or to compare.
+    steps = len({algorithm.step_size for algorithm in results.algorithms}) > 1
+    known = summary["no_msd"] is None
+    far = summary["uniform_agent_distance"] is not None
+    measures = list(first.measures)
+    timed = not all(math.isnan(a.number("seconds_per_round")) for a in results.algorithms)
+    headings = ["step"] if steps else []
+    headings += ["msd (dB)", f"gain over {first.name} (dB)"] if known else []
+    headings += ["|p_k - p_k^o|", "mean |p_n - p_n^o|"] if far else []
+    headings += ["accuracy (%)" if measure == "accuracy" else measure for measure in measures]
+    clock = ["virtual seconds per round"] if timed else []
+    for heading in [*headings, "gradients per round", *clock, "rounds per second"]:
+        table.add_column(heading, justify="right")
+    for algorithm in results.algorithms:
+        cells = [f"{algorithm.step_size:.3g}"] if steps else []
+        cells += _levels(algorithm, first) if known else []
+        if far:
+            for key in ("agent_distance", "example_distance"):
+                cells.append(_shown(algorithm.number(key), ".2e"))
+        cells += [_final(algorithm, measure) for measure in measures]
+        cells.append(_shown(algorithm.number("gradients_per_round"), ".0f"))
+        if timed:
+            cells.append(_shown(algorithm.number("seconds_per_round"), ".3g"))
+        table.add_row(algorithm.name, *cells, _shown(algorithm.rounds_per_second, ",.0f"))
+    if far:
+        table.add_section()
+        empty = [""] * (len(headings) - len(measures) - 2)
+        keys = ("uniform_agent_distance", "uniform_example_distance")
+        table.add_row("uniform probabilities", *empty, *(f"{summary[key]:.2e}" for key in keys))
+    return table
+
+
+def _shown(value: float, form: str) -> str:
+    return "" if math.isnan(value) else f"{value:{form}}"
+
+
+MOVING = "*"  # beside a level that had not settled
+
+
+def _mark(*algorithms: AlgorithmResult) -> str:
+    return MOVING if any(algorithm.settled is False for algorithm in algorithms) else ""
+
+
+def _levels(algorithm: AlgorithmResult, first: AlgorithmResult) -> list[str]:
+    """The msd and the gain, or what there is to say instead."""
+    if algorithm.diverged_round is not None:
+        return [f"diverged in round {algorithm.diverged_round}", ""]
+    number = algorithm.number
+    msd = f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{_mark(algorithm)}"
+    gain = f"{number('gain_db'):.2f} ± {number('gain_stderr_db'):.2f}{_mark(algorithm, first)}"
+    known = algorithm is not first and not math.isnan(number("gain_db"))
+    return [msd, gain if known else ""]
+
+
+def _final(algorithm: AlgorithmResult, measure: str) -> str:
+    final = algorithm.summary["final"].get(measure)
+    if final is None:
+        return ""
+    if measure == "accuracy":  # as on the page
+        return percent(final["mean"], final["stderr"])
+    error = "" if final["stderr"] is None else f" ± {final['stderr']:.2g}"
+    return f"{final['mean']:.4g}{error}"
+
+
+def percent(accuracy: float, error: float | None) -> str:
+    """An accuracy with its standard error, which one repetition does not have.
+
+    >>> percent(0.891, 0.0071), percent(0.891, None)
+    ('89.1 ± 0.7', '89.1')
+    """
+    return f"{100 * accuracy:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def settling_lines(results: Results) -> list[str]:
+    """Which runs were too short to have settled, and of which nobody can tell."""
+    lines = []
+    if moving := [a for a in results.algorithms if a.settled is False]:
+        lines.append(
+            f"Not settled (*): from the third quarter of the run to the last, {_changes(moving)}. "
+            "A gain then says who is faster, not who ends lower: use more --rounds."
+        )
+    unsure = [a for a in results.algorithms if a.settled is None and a.diverged_round is None]
+    if unsure and results.summary["no_msd"] is None:
+        names = ", ".join(a.name for a in unsure)
+        lines.append(f"It is unclear whether {names} settled: use more --repetitions or --rounds.")
+    return lines
+
+
+def _changes(algorithms: Sequence[AlgorithmResult]) -> str:
+    told = []
+    for algorithm in algorithms:
+        change, error = algorithm.number("change_db"), algorithm.number("change_stderr_db")
+        way = "fell" if change < 0 else "rose"
+        told.append(f"{algorithm.name} {way} by {abs(change):.1f} ± {error:.1f} dB")
+    return ", ".join(told)
+
+
+def paper_verdict(results: Results) -> list[str]:
+    """Where the regression agrees with the paper and where it does not, in plain sentences."""
+    oracle, current = results["ISFedAvg, oracle"], results["ISFedAvg, current"]
+    running, memory = results["ISFedAvg, running"], results["ISFedAvg, memory (ours)"]
+    fair = results["FedAvg with 1/E_k"]
+    summary = results.summary
+
+    def apart(one: AlgorithmResult, other: AlgorithmResult) -> str:
+        distance = one.number("msd_db") - other.number("msd_db")
+        error = math.hypot(one.number("msd_stderr_db"), other.number("msd_stderr_db"))
+        if math.isnan(distance):
+            return "no verdict, one of them diverged"
+        if math.isnan(error):
+            return f"{distance:+.2f} dB (one repetition: no standard error, no verdict)"
+        if abs(distance) <= 2.0 * error:
+            return f"level with it ({distance:+.2f} ± {error:.2f} dB)"
+        return f"{abs(distance):.2f} ± {error:.2f} dB {'above' if distance > 0 else 'below'} it"
+
+    lines = [
+        f"Gain of the oracle over FedAvg: {oracle.number('gain_db'):.1f} dB here, {PAPER_GAIN_DB} "
+        "dB in the paper, which does not state its data; the second figure shows which data give "
+        "it.",
+        f"Of this, {fair.number('gain_db'):.1f} dB is the division by E_k alone, without any "
+        "importance sampling.",
+        f"Current probabilities against the oracle: {apart(current, oracle)}; the paper: better.",
+        f"Running probabilities against the oracle: {apart(running, oracle)}; the paper: equal.",
+        f"Memory probabilities (ours) against the oracle: {apart(memory, oracle)}.",
+        f"Distance of the running probabilities to the optimal ones: agents "
+        f"{running.number('agent_distance'):.2e} (paper {PAPER_AGENT_DISTANCE:.2e}; uniform would "
+        f"be {summary['uniform_agent_distance']:.2e}), examples "
+        f"{running.number('example_distance'):.2e} (paper {PAPER_EXAMPLE_DISTANCE:.2e}; uniform "
+        f"{summary['uniform_example_distance']:.2e}).",
+    ]
+    return [*settling_lines(results), *lines]
+
+
+def measures_table(results: Results) -> Table:
+    """Final errors of every algorithm, with what the optimum and the majority class reach."""
+    summary = results.summary
+    landmarks = summary["landmarks"]
+    table = Table(
+        title=f"{summary['experiment']}: {summary['repetitions']} repetitions, errors after "
+        f"{summary['rounds']} rounds, squared distance to w^o over the last "
+        f"{summary['steady_rounds']} (± standard error)",
+        title_justify="left",
+    )
+    table.add_column("algorithm", no_wrap=True)
+    for heading in ("test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"):
+        table.add_column(heading, justify="right")
+    for algorithm in results.algorithms:
+        if algorithm.diverged_round is not None:
+            table.add_row(algorithm.name, f"diverged in round {algorithm.diverged_round}")
+            continue
+        errors = [algorithm.summary["final"][name] for name in ("test_error", "balanced_error")]
+        table.add_row(
+            algorithm.name,
+            *(_percent(error) for error in errors),
+            _levels(algorithm, algorithm)[0],
+            _shown(algorithm.number("gradients_per_round"), ".0f"),
+        )
+    table.add_section()
+    optimum = landmarks["optimum_test_error"], landmarks["optimum_balanced_error"]
+    table.add_row("the minimiser w^o itself", *(f"{100 * e:.2f}%" for e in optimum), "", "")
+    majority = f"{100 * landmarks['majority_test_error']:.2f}%"
+    table.add_row("always the majority class", majority, "", "", "")
+    for name, error in landmarks["paper_test_error"].items():
+        table.add_row(f"the paper's {name}", f"{100 * error:.2f}%", "", "", "")
+    return table
+
+
+def _percent(error: dict[str, Any]) -> str:
+    spread = "" if error["stderr"] is None else f" ± {100 * error['stderr']:.2f}"
+    return f"{100 * error['mean']:.2f}%{spread}"
+
+
+def step_lines(results: Results) -> list[str]:
+    """The best step size of every method, and whether the grid was too narrow for it."""
+    lines = []
+    for name, search in results.searches.items():
+        edge = ", at the edge of the grid: a better one may lie beyond" if search.at_edge else ""
+        lines.append(f"Best step size of {name} on the rows held out: {search.best:g}{edge}.")
+    return lines
+
+
+def classification_verdict(results: Results) -> list[str]:
+    """ISFedAvg's error beside the paper's, and when FedAvg passes the paper's FedAvg."""
+    landmarks = results.summary["landmarks"]
+    paper, passage = landmarks["paper_test_error"], landmarks["passage_round"]
+    errors = {
+        algorithm.name: _percent(algorithm.summary["final"]["test_error"])
+        for algorithm in results.algorithms
+        if algorithm.diverged_round is None
+    }
+    level = f"{100 * paper['FedAvg']:.2f}%"
+    when = f"does not come down through the paper's {level}"
+    if passage is not None:
+        for_good = landmarks["below_for_good_round"]
+        when = f"passes the paper's {level} in round {passage}"
+        when += "" if passage == for_good else f" (for good in round {for_good})"
+    lines = [f"FedAvg at the paper's step size {when}; it ends at {errors.get('FedAvg', 'nan')}."]
+    for name, error in errors.items():
+        if not name.startswith("FedAvg"):
+            lines.append(
+                f"ISFedAvg, {name}: {error}; the paper's ISFedAvg: {100 * paper['ISFedAvg']:.2f}%."
+            )
+    return lines

@@ -1,0 +1,33 @@
+"""The paper's experiments and your own, as TOML."""
+
+from isfed.studies.comparison import Budget, Comparison
+from isfed.studies.comparison_run import compare
+from isfed.studies.config_schema import ConfigError
+from isfed.studies.executors import Workers
+from isfed.studies.experiment_config import (
+    Experiment,
+    make_experiment,
+    paper_regression,
+    read_experiment,
+)
+from isfed.studies.experiment_runner import run_experiment
+from isfed.studies.name_registry import register
+from isfed.studies.results_folder import StoreError
+from isfed.studies.results_reader import Results, load_results
+
+__all__ = [
+    "Budget",
+    "Comparison",
+    "ConfigError",
+    "Experiment",
+    "Results",
+    "StoreError",
+    "Workers",
+    "compare",
+    "load_results",
+    "make_experiment",
+    "paper_regression",
+    "read_experiment",
+    "register",
+    "run_experiment",
+]

@@ -1,0 +1,302 @@
+"""Where cells run: one after the other in this process, or side by side through joblib."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from isfed.base.orphan_watch import end_with
+from isfed.simulate.kernel_run import num_cores
+from isfed.simulate.simulate_call import make_run
+from isfed.studies.config_schema import ConfigError, nearest
+from isfed.studies.results_folder import StoreError
+from isfed.studies.work_cells import Cell, Finished, Shelf, merged, problem_of, run_cell
+from isfed.theory.stable_step_size import GrowthWarning, warn_if_growing, with_step_size
+
+EXTRAS = {"ray": ("ray", "Ray"), "dask": ("distributed", "Dask")}  # what needs to be installed
+BACKENDS = ("loky", "threading", *EXTRAS)
+CELLS_PER_JOB = 4  # at least, so that nobody waits long for the last one
+LEAST_BLOCK = 5  # repetitions: a smaller cell would not be worth its start
+MOST_DEATHS = 3  # of workers in a row, without a result in between
+
+
+class Progress(Protocol):
+    """Told about the work as it goes, in rounds, each counted once for every repetition."""
+
+    def begin(self, name: str, work: int, done: int) -> None:
+        """Work begins, with `done` of it already there."""
+        ...
+
+    def advance(self, work: int) -> None:
+        """That much more is done."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Where and how cells run.
+
+    backend: a backend of joblib: loky (processes), threading, ray or dask. None: one cell after the
+        other in this process, each on all threads.
+    jobs: how many cells run side by side; unless given, as many as there are cores.
+    threads: the threads of one cell; unless given, its share of the cores.
+    chunk_seconds: about how long a cell runs between two looks at the clock.
+    """
+
+    backend: str | None = None
+    jobs: int | None = None
+    threads: int | None = None
+    chunk_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        if self.backend is None:
+            if self.jobs not in (None, 1):
+                raise ConfigError(
+                    f"jobs={self.jobs} needs a backend: --backend {', '.join(BACKENDS)}"
+                )
+            return
+        if self.backend not in BACKENDS:
+            hint = nearest(self.backend, BACKENDS)
+            known = "" if "known:" in hint else f" (known: {', '.join(BACKENDS)})"
+            raise ConfigError(f"backend={self.backend!r} is not known{hint}{known}")
+        if self.backend in EXTRAS:
+            module, title = EXTRAS[self.backend]
+            if importlib.util.find_spec(module) is None:
+                raise ConfigError(
+                    f"backend={self.backend!r} needs {title}, which is not installed: "
+                    f"pip install 'isfed[{self.backend}]'"
+                )
+
+    def block(self, repetitions: int, algorithms: int, jobs: int) -> int | None:
+        """How many repetitions a cell takes at most; None for all of them."""
+        if self.backend is None:
+            return None
+        parts = -(-CELLS_PER_JOB * jobs // algorithms)
+        return max(LEAST_BLOCK, -(-repetitions // parts))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Connect to the workers; yields how many there are."""
+        cores = num_cores()
+        if self.backend == "ray":
+            with _ray(self.jobs) as jobs:
+                yield jobs
+        elif self.backend == "dask":
+            with _dask(self.jobs) as jobs:
+                yield jobs
+        else:
+            yield 1 if self.backend is None else self.jobs or cores
+
+
+@contextlib.contextmanager
+def _ray(jobs: int | None) -> Iterator[int]:
+    """The cluster that $RAY_ADDRESS names, or one of our own on this machine."""
+    import ray  # pyright: ignore[reportMissingImports]
+    from joblib import register_parallel_backend
+    from ray.util.joblib.ray_backend import RayBackend  # pyright: ignore[reportMissingImports]
+
+    class Backend(RayBackend):
+        supports_return_generator = True  # its pool can; that of multiprocessing cannot
+
+    register_parallel_backend("ray", Backend)
+    mine = not ray.is_initialized()
+    if mine:
+        address = os.environ.get("RAY_ADDRESS")
+        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        if address is None:
+            options |= {"address": "local", "num_cpus": jobs, "include_dashboard": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            ray.init(**options)
+    try:
+        there = int(ray.cluster_resources().get("CPU", 1))
+        if jobs is not None and jobs > there:
+            raise ConfigError(f"jobs={jobs}, but the Ray cluster has {there} CPUs")
+        yield jobs or there
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _dask(jobs: int | None) -> Iterator[int]:
+    """The cluster that $DASK_SCHEDULER_ADDRESS names, or one of our own on this machine."""
+    from distributed import Client  # pyright: ignore[reportMissingImports]
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    own = {"n_workers": jobs or num_cores(), "threads_per_worker": 1, "dashboard_address": None}
+    with Client(address) if address else Client(**own) as client:
+        yield jobs or sum(client.nthreads().values())
+
+
+def _tied_loky() -> str:
+    """The name of joblib's processes, made to end with this one if it is killed."""
+    from joblib import register_parallel_backend
+    from joblib.parallel import LokyBackend
+
+    class Backend(LokyBackend):
+        def configure(self, *args: Any, **options: Any) -> int:
+            tied = {"initializer": end_with, "initargs": (os.getpid(),)}
+            return super().configure(*args, **options, **tied)
+
+    register_parallel_backend("isfed-loky", Backend)
+    return "isfed-loky"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A cell says nothing of growth: that is said once, of all repetitions together."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GrowthWarning)
+        yield
+
+
+class Crew:
+    """The workers of one study, and the shelf with what they have done."""
+
+    def __init__(
+        self, workers: Workers, jobs: int, shelf: Shelf, progress: Progress | None = None
+    ) -> None:
+        self.workers = workers
+        self.jobs = jobs
+        self.shelf = shelf
+        self.progress = progress
+
+    def block(self, repetitions: int, algorithms: int) -> int | None:
+        """How many repetitions a cell takes at most; None for all of them."""
+        return self.workers.block(repetitions, algorithms, self.jobs)
+
+    def run(
+        self, groups: Mapping[str, Sequence[Cell]], title: str | None = None, *, warn: bool = True
+    ) -> dict[str, Finished]:
+        """Run the cells that are not done, and put those of a group together.
+
+        With a title the progress is that of all groups together. With `warn`, a group whose msd
+        grows is warned of.
+        """
+        cells = [cell for group in groups.values() for cell in group]
+        if self.workers.backend is not None:
+            self._run_there(title or f"{len(cells)} cells", cells)
+        else:
+            with _quiet():
+                for name, group in groups.items() if title is None else [(title, cells)]:
+                    self._run_here(name, group)
+        return {name: self._together(name, group, warn) for name, group in groups.items()}
+
+    def _begin(self, title: str, cells: Sequence[Cell]) -> dict[str, int]:
+        """Tell how much is done already, and return it by the cells' files."""
+        if self.progress is None:
+            return {}
+        done = {cell.file: self.shelf.done(cell) for cell in cells}
+        self.progress.begin(title, sum(cell.work for cell in cells), sum(done.values()))
+        return done
+
+    def _run_here(self, title: str, cells: Sequence[Cell]) -> None:
+        self._begin(title, cells)
+        told = None if self.progress is None else self.progress.advance
+        for cell in cells:
+            if not self.shelf.has(cell):
+                content = run_cell(
+                    cell, self.shelf, self.workers.threads, told, self.workers.chunk_seconds
+                )
+                self.shelf.keep(cell, content)
+
+    def _run_there(self, title: str, cells: Sequence[Cell]) -> None:
+        before = self._begin(title, cells)
+        deaths = 0
+        while waiting := [cell for cell in cells if not self.shelf.has(cell)]:
+            try:
+                for done, cell in enumerate(self._results(waiting)):
+                    deaths = 0 if done else deaths
+                    if self.progress is not None:
+                        self.progress.advance(cell.work - before[cell.file])
+            except Exception as error:
+                if not _is_death(error):
+                    raise
+                deaths += 1
+                if deaths > MOST_DEATHS:
+                    raise StoreError(
+                        f"workers keep dying, most often because memory runs out ({error}); "
+                        "continue with fewer --jobs and --resume"
+                    ) from error
+                warnings.warn("a worker died; its part of the work is run again", stacklevel=2)
+
+    def _results(self, cells: Sequence[Cell]) -> Iterator[Cell]:
+        """Run cells and keep their results as they come."""
+        from joblib import Parallel, delayed, parallel_config
+
+        _compile(cells[0])
+        by_file = {cell.file: cell for cell in cells}
+        threads = self.workers.threads or max(1, num_cores() // self.jobs)
+        options: dict[str, Any] = {"backend": self.workers.backend, "n_jobs": self.jobs}
+        if self.workers.backend == "loky":
+            options["backend"] = _tied_loky()
+        if self.workers.backend == "ray":
+            options["ray_remote_args"] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+        stop = threading.Event()
+        work = partial(_in_worker, chunk_seconds=self.workers.chunk_seconds, threads=threads)
+        if self.workers.backend == "threading":
+            work = partial(work, stop=stop)
+        try:
+            with _quiet(), parallel_config(**options):
+                # One cell at a time to a worker, as it is: a cell is long, and what is small.
+                how: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs"}
+                parallel: Any = Parallel(return_as="generator_unordered", max_nbytes=None, **how)
+                for file, content in parallel(delayed(work)(cell, self.shelf) for cell in cells):
+                    self.shelf.keep(by_file[file], content)
+                    yield by_file[file]
+        finally:
+            stop.set()
+
+    def _together(self, name: str, cells: Sequence[Cell], warn: bool) -> Finished:
+        problem, _ = problem_of(cells[0].source)
+        found = merged([self.shelf.result(cell) for cell in cells], rows=len(problem.data.targets))
+        if warn and not found.diverged:
+            algorithm = with_step_size(problem, cells[0].algorithm)
+            warn_if_growing(problem, algorithm, found.history.msd, name=name)
+        return found
+
+
+def _compile(cell: Cell) -> None:
+    """Compile once, here: else every worker would, at the same time."""
+    problem, _ = problem_of(cell.source)
+    make_run(
+        problem, cell.algorithm, repetitions=range(1), engine=cell.engine, threads=1,
+        clock=cell.clock,
+    ).compile()  # fmt: skip
+
+
+def _in_worker(
+    cell: Cell,
+    shelf: Shelf,
+    *,
+    threads: int,
+    chunk_seconds: float | None,
+    stop: threading.Event | None = None,
+) -> tuple[str, bytes]:
+    def look(_: int) -> None:
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
+
+    if stop is not None:  # the filters of warnings belong to all threads together
+        return cell.file, run_cell(cell, shelf, threads, look, chunk_seconds)
+    with _quiet():
+        return cell.file, run_cell(cell, shelf, threads, None, chunk_seconds)
+
+
+def _is_death(error: BaseException) -> bool:
+    """Whether a worker died, rather than its work having failed."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"BrokenExecutor", "RayActorError", "RaySystemError", "NodeDiedError",
+                         "WorkerCrashedError", "KilledWorker"})  # fmt: skip

@@ -1,0 +1,116 @@
+"""A trained linear model with all that is needed to predict from a new table: a JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isfed.base.atomic_files import write_whole
+from isfed.datasets.encoder import Recipe
+from isfed.datasets.read_options import LIMITS, Reading
+from isfed.datasets.table_data import encode_features
+from isfed.studies.problem_sources import FileSource
+from isfed.studies.results_reader import Results
+from isfed.studies.results_summary import made_with
+
+FORMAT = "isfed model 1"
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A trained linear model.
+
+    params: (1, M), or (classes, M) for three or more.
+    recipe: how a table becomes numbers.
+    reading: how the file of the training was read.
+    trained: what was trained, how and on what.
+    """
+
+    params: np.ndarray
+    recipe: Recipe
+    reading: Reading
+    trained: Mapping[str, Any]
+
+    def margins(self, source: Any, reading: Reading | None = None) -> np.ndarray:
+        """x . w of every row of a table, (rows, 1) or (rows, classes)."""
+        features = encode_features(source, self.recipe, reading or self.reading)
+        return features @ self.params.T
+
+    def columns(self, source: Any, reading: Reading | None = None) -> dict[str, Any]:
+        """What is predicted: a number for every row, or a class with its probabilities."""
+        margins, classes = self.margins(source, reading), self.recipe.classes
+        target = self.recipe.columns.target
+        if not classes:
+            return {target: margins[:, 0]}
+        shares = probabilities(margins)
+        best = [classes[place] for place in shares.argmax(axis=1)]
+        named = {f"probability of {name}": shares[:, c] for c, name in enumerate(classes)}
+        return {target: best, **named}
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        content = {
+            "format": FORMAT,
+            "trained": dict(self.trained),
+            "made_with": made_with(),
+            "params": self.params.tolist(),
+            "recipe": self.recipe.as_dict(),
+            "reading": {
+                f.name: getattr(self.reading, f.name)
+                for f in fields(Reading)
+                if f.name not in LIMITS  # of the machine that trained, not of the model
+            },
+        }
+        write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def probabilities(margins: np.ndarray) -> np.ndarray:
+    """Of every class, from one margin (logistic) or from one for each class (softmax)."""
+    both = np.column_stack([np.zeros(len(margins)), margins]) if margins.shape[1] == 1 else margins
+    weights = np.exp(both - both.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def load_model(path: Path) -> SavedModel:
+    """Read a model file; what is wrong with it is said in one line."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if given.get("format") != FORMAT:
+            raise ValueError(f"its format is {given.get('format')!r}, expected {FORMAT!r}")
+        reading = given["reading"]
+        return SavedModel(
+            np.array(given["params"], dtype=np.float64),
+            Recipe.from_dict(given["recipe"]),
+            Reading(**{**reading, "na": tuple(reading["na"])}),
+            given["trained"],
+        )
+    except FileNotFoundError:
+        raise ValueError(
+            f"there is no model file {path}; `isfed compare --save` makes one"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not a model that `isfed compare --save` wrote ({error})"
+        ) from error
+
+
+def save_best(results: Results, source: FileSource, path: Path) -> SavedModel:
+    """Save the model of the method that ended lower: the mean of its repetitions."""
+    best = min(results.algorithms, key=lambda a: a.summary["final_excess"])
+    recipe = source.table().recipe
+    params = np.array(results.summary["models"][best.name], dtype=np.float64)
+    model = SavedModel(
+        params.reshape(-1, len(recipe.features)), recipe, source.reading,
+        {
+            "algorithm": best.name, "step_size": best.step_size, "file": str(source.file),
+            "rounds": results.summary["rounds"], "repetitions": results.summary["repetitions"],
+            "ridge": source.ridge,
+        },
+    )  # fmt: skip
+    model.save(path)
+    return model

@@ -1,0 +1,265 @@
+"""What has a name in a configuration: methods, policies, designs, losses and data sets.
+
+    register("FedProx", FedProx)
+
+and `kind = "FedProx"` runs it; the keys of its [[algorithm]] are the fields of the dataclass, or
+the parameters of the function, with their types and defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+from isfed.base.import_by_name import check_allowed, import_named, lacking
+from isfed.methods import DynamicFedAvg, FedAvg, ISFedAvg
+from isfed.methods.adaptive_tau import AdaptiveTau
+from isfed.methods.agnostic_fl import AgnosticFL
+from isfed.methods.clustered_sampling import ClusteredSampling
+from isfed.methods.cooperative_sgd import (
+    CooperativeSGD,
+    DecentralisedSGD,
+    Elastic,
+    ElasticAveraging,
+    FullySynchronousSGD,
+    Graph,
+    Mixing,
+    PeriodicAveraging,
+    Ring,
+)
+from isfed.methods.fedasync import FedAsync
+from isfed.methods.fedavg_schemes import FedAvgScheme
+from isfed.methods.fedcs import FedCS
+from isfed.methods.fedprox import FedProx
+from isfed.methods.fedvarp import FedVARP
+from isfed.methods.folb import FOLB
+from isfed.methods.hierfavg import HierFAVG
+from isfed.methods.hybrid_fl import HybridFL
+from isfed.methods.importance_defaults import importance
+from isfed.methods.local_gd import LocalGD
+from isfed.methods.local_sgd import KAVG, LocalSGD, StichSGD
+from isfed.methods.method_protocol import Algorithm
+from isfed.methods.mocha import Mocha
+from isfed.methods.momentum_sgd import MomentumSGD
+from isfed.methods.power_of_choice import PowerOfChoice
+from isfed.methods.q_ffl import QFedAvg, QFedSGD
+from isfed.methods.restarted_sgd import RestartedSGD
+from isfed.methods.scaffold import SCAFFOLD
+from isfed.problems import Huber, LeastSquares, Logistic, Softmax
+from isfed.problems.losses import LinearLoss, Loss
+from isfed.sampling.designs import (
+    Design,
+    Deville,
+    HartleyRao,
+    LocalPivotal,
+    Poisson,
+    Sampford,
+    Spread,
+    Systematic,
+    WithReplacement,
+)
+from isfed.sampling.policies import Current, Memory, Oracle, Policy, Running, Uniform
+from isfed.studies.config_schema import (
+    Argument,
+    ConfigError,
+    arguments,
+    check_keys,
+    make,
+    nearest,
+    read_arguments,
+    write_table,
+    write_value,
+)
+
+BY = "by"  # the key of an option that is called as the word of its registry
+
+
+class Registry(Mapping[str, Callable]):
+    """Functions that make objects, by name.
+
+    word: the key of a file that names one.
+    protocol: what a class that a file names as "module:Class" has to have before it is called.
+    known: by name.
+    """
+
+    def __init__(self, word: str, protocol: Any, **known: Callable) -> None:
+        self.word = word
+        self.protocol = protocol
+        self._known: dict[str, Callable] = {}
+        for name, factory in known.items():
+            self.add(name.replace("_", "-"), factory)
+
+    def __getitem__(self, name: str) -> Callable:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, name: str, factory: Callable) -> None:
+        """Give a name to what `factory` makes; a name is given once."""
+        if self._known.get(name, factory) is not factory:
+            raise ValueError(f"the {self.word} {name!r} is already registered")
+        self._known[name] = factory
+
+    def find(self, name: Any, *, where: str) -> Callable:
+        """What has that name; "package.module:name" is imported if whoever reads the file allows.
+
+        It is written by that name from then on, but every file needs the permission again.
+        """
+        if isinstance(name, str) and ":" in name:
+            try:
+                self._known[name] = self._import(name)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
+        if not isinstance(name, str) or name not in self._known:
+            raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
+        return self._known[name]
+
+    def _import(self, name: str) -> Callable:
+        """A class that has what is needed in this place; anything else is refused uncalled."""
+        check_allowed(name)
+        found = import_named(name)
+        if any(found is known for known in self._known.values()):
+            return found  # such as "isfed:Memory", a function
+        if not isinstance(found, type):
+            raise ValueError(f"{name!r} is {found!r}, not a class that can be a {self.word!r}")
+        absent = lacking(found, self.protocol)
+        if absent:
+            raise ValueError(
+                f"{name!r} cannot be a {self.word!r}: the class has no {', '.join(absent)}; write "
+                "them as methods, properties or fields of the class (docs/extend.md)"
+            )
+        return found
+
+    def options(self, factory: Callable) -> dict[str, Argument]:
+        """The options of what `factory` makes, by the key of a file.
+
+        The word itself names the object, so an option that is called the same, such as `design` of
+        `Spread`, has the key `by`, and holds another object of this registry.
+        """
+        found = arguments(factory)
+        inner = found.pop(self.word, None)
+        return found if inner is None else {BY: replace(inner, hint=self.word), **found}
+
+    def read(self, given: Any, where: str) -> Any:
+        """An object from its name, or from a table with its name and its options."""
+        table = {self.word: given} if isinstance(given, str) else given
+        if isinstance(table, Mapping) and self.word not in table:
+            raise ConfigError(f"{where} needs a key {self.word!r}")
+        check_keys(table, table, where=where)  # refuses what is no table
+        name = table[self.word]
+        factory = self.find(name, where=f"{where}.{self.word}")
+        options = {key: value for key, value in table.items() if key != self.word}
+        keys = self.options(factory)
+        readers = {self.word: self.read}
+        found = read_arguments(options, keys, where=f"{where} ({name})", readers=readers)
+        found = {keys[key].name: value for key, value in found.items()}
+        return make(factory, found, where=where)
+
+    def write(self, value: Any) -> Any:
+        """The table that makes an object again, or its name alone if it has no options."""
+        name = self.name_of(value)
+        if name is None:
+            return repr(value)
+        keys = self.options(self._known[name])
+        options = {key: getattr(value, argument.name) for key, argument in keys.items()}
+        if BY in options:
+            options[BY] = self.write(options[BY])
+        written = write_table(options)
+        return {self.word: name, **written} if written else name
+
+    def name_of(self, value: Any) -> str | None:
+        """The name of what made an object; None if nothing here did."""
+        for name, factory in self._known.items():
+            if factory is type(value):
+                return name
+        name = getattr(value, "name", None)  # a policy knows its name: a function made it
+        return name if name in self._known else None
+
+
+METHODS = Registry("kind", Algorithm)
+POLICIES = Registry(
+    "policy", Policy, uniform=Uniform, oracle=Oracle, current=Current, running=Running,
+    memory=Memory,
+)  # fmt: skip
+DESIGNS = Registry(
+    "design", Design, systematic=Systematic, hartley_rao=HartleyRao, deville=Deville,
+    sampford=Sampford, poisson=Poisson, with_replacement=WithReplacement, spread=Spread,
+    local_pivotal=LocalPivotal,
+)  # fmt: skip
+LOSSES = Registry(
+    "loss", Loss, least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
+)
+MIXINGS = Registry("matrix", Callable, ring=Ring, elastic=Elastic, graph=Graph)
+REGISTRIES: dict[Any, Registry] = {
+    Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES, Mixing: MIXINGS,
+}  # fmt: skip
+READERS = {kind: registry.read for kind, registry in REGISTRIES.items()}
+
+
+def register(name: str, factory: Callable) -> None:
+    """Let `kind = name` in an [[algorithm]] stand for what `factory` makes.
+
+    name: what the file says.
+    factory: a dataclass, or a function with annotated keyword parameters, that makes an algorithm.
+    """
+    METHODS.add(name, factory)
+
+
+for _method in (
+    FedAvg, DynamicFedAvg, ISFedAvg,
+    LocalGD, LocalSGD, KAVG, StichSGD, RestartedSGD, MomentumSGD, AdaptiveTau,
+    CooperativeSGD, FullySynchronousSGD, PeriodicAveraging, DecentralisedSGD, ElasticAveraging,
+    FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
+    FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
+    FedVARP, SCAFFOLD, ClusteredSampling, PowerOfChoice, importance,
+):  # fmt: skip
+    register(_method.__name__, _method)
+NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
+
+
+def method_keys(kind: str) -> dict[str, Argument]:
+    """The keys of an [[algorithm]] of that kind, beside `name` and `kind`."""
+    return arguments(METHODS[kind], without=NOT_KEYS)
+
+
+def read_algorithm(given: Any, *, where: str) -> tuple[str, Any, dict[str, Any]]:
+    """From an [[algorithm]] to its name, the algorithm, and the table with every default."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of keys, got {given!r}")
+    kind = given.get("kind", "ISFedAvg")
+    factory = METHODS.find(kind, where=f"{where}: kind")
+    keys = method_keys(kind)
+    check_keys(given, ("name", "kind", *keys), where=where)
+    table = {key: value for key, value in given.items() if key in keys}
+    options = read_arguments(table, keys, where=where, readers=READERS)
+    algorithm = make(factory, options, where=where)
+    name = given.get("name", algorithm.name)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}: name={name!r} must be a text")
+    return name, algorithm, {"name": name, "kind": kind, **written(options, keys)}
+
+
+def write_algorithm(name: str, algorithm: Any) -> dict[str, Any]:
+    """The [[algorithm]] that makes an algorithm again, as far as it is of a kind with a name."""
+    kind = METHODS.name_of(algorithm)
+    if kind is None:
+        return {"name": name, "kind": type(algorithm).__qualname__, "record": repr(algorithm)}
+    keys = method_keys(kind)
+    options = {key: getattr(algorithm, key) for key in keys}
+    return {"name": name, "kind": kind, **written(options, keys)}
+
+
+def written(options: Mapping[str, Any], keys: Mapping[str, Argument]) -> dict[str, Any]:
+    """The table that gives those arguments; what is None is left out: TOML has no word for it."""
+    table = {}
+    for name, value in options.items():
+        kinds = (keys[name].hint, *get_args(keys[name].hint))
+        registry = next((REGISTRIES[kind] for kind in kinds if kind in REGISTRIES), None)
+        if value is not None:
+            table[name] = write_value(value) if registry is None else registry.write(value)
+    return table

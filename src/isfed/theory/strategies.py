@@ -1,0 +1,316 @@
+"""Which way to sample suits a problem, and why: size, direction, drift or noise of mini-batches.
+
+Near the optimum, at a small step size mu, the excess risk that remains is to first order
+
+    mu / 4  trace(variance of one round's gradient estimate)  +  1/2 b' H^-1 b
+
+where b is how far the mean turn of several local steps is from the mean gradient (drift). Under
+uniform sampling the variance is split into what importance by norm would remove (size), what it
+would leave of choosing agents (direction), and the noise of mini-batches. Corrections remove size
+and direction up to what changes between two turns of an agent, and `correction="drift"` b as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isfed.base.value_checks import check_active, check_positive, check_whole
+from isfed.methods import ISFedAvg
+from isfed.problems import Problem
+from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
+from isfed.sampling.designs.spread import order_alike, projection
+from isfed.sampling.designs.variance import NoJointError, total_variance
+from isfed.sampling.policies import Memory, Uniform
+from isfed.theory.diagnosis_result import LEAST_GAIN
+from isfed.theory.probabilities import check_model, choices_at, gradients_of_agents
+from isfed.theory.stable_step_size import stable_step_size
+from isfed.theory.variate_variance import memories, risk_gradients
+
+SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
+# 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
+# memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
+WORTH = 10.0**0.02
+ROUNDING = 1e-9  # of a variance: what is nearer is equal
+SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
+ORDERS = 32  # random orders of the agents whose variances are averaged
+SKETCH = 64  # numbers of a gradient by which agents are put in an order
+# From the simplest to the one with the most memory; of equally good ones the first is recommended.
+NAMES = ("uniform", "importance", "spread", "difference", "drift", "drift, spread")
+STEERED = ("drift", "drift, spread")  # without the drift of local steps
+HOW = {
+    "uniform": "agents=Uniform()",
+    "importance": "agents=Memory()",
+    "spread": "agent_design=Spread()",
+    "difference": "correction='difference'",
+    "drift": "correction='drift'",
+    "drift, spread": "correction='drift' and agent_design=Spread()",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to sample agents, and what would remain of the error."""
+
+    name: str
+    variance: float  # of one round's gradient estimate
+    times_smaller: float  # that of uniform sampling over this
+    drift: float  # excess risk by local steps that run towards the agents' own minimisers
+    excess: float  # excess risk that remains at the step size, to first order
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The excess risk of uniform sampling by its causes."""
+
+    size: float
+    direction: float
+    drift: float
+    noise: float
+
+    def shares(self) -> dict[str, float]:
+        """The same as parts of one."""
+        total = self.size + self.direction + self.drift + self.noise
+        return {name: value / total if total > 0.0 else 0.0 for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All ways to sample the agents of a problem, compared at one model and step size.
+
+    step_size: mu, for which the numbers are.
+    ways: by name, from the simplest to those that remember the most.
+    sources: the error of uniform sampling, by its causes.
+    weighted: whether a correction should draw agents by their scores, agents=Memory(): it should
+        wherever the variance is then smaller at all, for scores cost one number of a turn. The
+        numbers of corrections are for this choice.
+    """
+
+    step_size: float
+    ways: dict[str, Way]
+    sources: Sources
+    weighted: bool = True
+
+    @property
+    def best(self) -> Way:
+        """Uniform sampling if it is within 0.5 dB of the best way, else the simplest within 0.2.
+
+        "drift" sends and remembers no more than "difference", so that it is chosen of the two
+        wherever it leaves less: where some agent takes several local steps.
+        """
+        ways = self.ways
+        least = min(way.excess for way in ways.values())
+        if ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
+            return ways["uniform"]
+        found = next(way for way in ways.values() if way.excess <= least * WORTH)
+        steered = found.name == "difference" and ways["drift"].excess < found.excess
+        return ways["drift"] if steered else found
+
+    def recommendation(self) -> str:
+        """What to do and why, in one or two sentences."""
+        share, best = self.sources.shares(), self.best
+        causes = ", ".join(f"{name} {part:.0%}" for name, part in share.items())
+        split = f" (causes of the error that remains: {causes})"
+        if best.name == "uniform":
+            return f"The noise of mini-batches is what remains: keep uniform agents{split}."
+        if best.name == "importance":
+            noisier = share["noise"] > share["size"]
+            what = (
+                "in the noise of their mini-batches"
+                if noisier
+                else "in the size of their gradients"
+            )
+            return f"Your agents differ {what}: use agents=Memory(){split}."
+        if best.name == "spread":
+            return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
+        if best.name in STEERED and share["drift"] >= max(share["direction"], share["size"]):
+            reason = "Local steps run towards the agents' own minimisers"
+        elif share["size"] <= SMALL * share["direction"]:
+            reason = "Your agents' gradients differ in direction, not in size"
+        else:
+            reason = "Your agents' gradients differ in size and in direction"
+        spread = best.name == "drift, spread"
+        policy = "Memory()" if self.weighted or spread else "Uniform()"
+        return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "step_size": self.step_size,
+            "recommendation": self.recommendation(),
+            "weighted": self.weighted,
+            "sources": vars(self.sources),
+            "shares": self.sources.shares(),
+            "ways": [
+                {key: None if value == math.inf else value for key, value in vars(way).items()}
+                for way in self.ways.values()
+            ],
+        }
+
+
+def compare_ways(
+    problem: Problem,
+    *,
+    num_active: int,
+    step_size: float | None = None,
+    rounds: int | None = None,
+    params: np.ndarray | None = None,
+) -> Ways:
+    """What uniform sampling, importance, a spread and the two corrections would leave of the error.
+
+    problem: what is learned.
+    num_active: L, the number of agents per round.
+    step_size: mu; a stable one unless given.
+    rounds: after how many rounds; memories that agents had few turns to learn are worth less. Very
+        many unless given.
+    params: the model at which to look, (M,); w^o unless given.
+
+    >>> from isfed import EQUAL
+    >>> compare_ways(EQUAL.make(), num_active=6).best.name
+    'drift'
+    """
+    check_active(num_active, problem.num_agents)
+    if rounds is not None:
+        check_whole(rounds, name="rounds", least=1)
+    if step_size is not None:
+        step_size = check_positive(step_size, name="step_size")
+    model = check_model(problem, params)
+    plain = ISFedAvg(
+        step_size=1.0, num_active=num_active, agents=Uniform(), examples=Uniform(),
+        agent_design=HartleyRao(),
+    )  # fmt: skip
+    mu = stable_step_size(problem, plain) if step_size is None else step_size
+    means, noise = _turns(problem, plain, model)
+    weighted = ISFedAvg(step_size=1.0, num_active=num_active, agents=Memory(), examples=Uniform())
+    inclusion = {
+        "uniform": np.full(problem.num_agents, num_active / problem.num_agents),
+        "importance": choices_at(problem, weighted, model).agents,
+    }
+    inclusion["spread"] = inclusion["uniform"]
+    found = {
+        name: _agents_variance(name, inclusion[name], means) + _noise(inclusion[name], noise)
+        for name in ("uniform", "importance", "spread")
+    }
+    memory = memories(
+        problem, model, means, noise, step_size=mu, num_active=num_active, rounds=rounds
+    )
+    by_news = memory.inclusion(num_active, weighted.agents.floor)
+    scored, equal = (memory.variance(known) for known in (by_news, inclusion["uniform"]))
+    worth = scored < equal * (1.0 - ROUNDING)
+    found["difference"] = found["drift"] = min(scored, equal)
+    # Under a spread the cloud chooses between probabilities by score and equal ones by itself.
+    found["drift, spread"] = min(
+        memory.variance(known, spread=True) for known in (by_news, inclusion["uniform"])
+    )
+    pull = _drift(problem, model, means, mu)
+    ways = {
+        name: Way(
+            name=name,
+            variance=found[name],
+            times_smaller=found["uniform"] / found[name] if found[name] > 0.0 else math.inf,
+            drift=0.0 if name in STEERED else pull,
+            excess=0.25 * mu * found[name] + (0.0 if name in STEERED else pull),
+        )
+        for name in NAMES
+    }
+    agents = found["uniform"] - _noise(inclusion["uniform"], noise)
+    lengths = np.linalg.norm(means, axis=1)
+    by_length = inclusion_probabilities(lengths, num_active, floor=1e-6)
+    # In random order, as under uniform sampling: what an order spreads is not a matter of size.
+    direction = min(_in_random_order(by_length, means / len(means)), agents)
+    sources = Sources(
+        size=0.25 * mu * (agents - direction),
+        direction=0.25 * mu * direction,
+        drift=pull,
+        noise=0.25 * mu * _noise(inclusion["uniform"], noise),
+    )
+    return Ways(mu, ways, sources, worth)
+
+
+def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
+    """(K, M) the agents' weighted gradients, and (K,) the variance that mini-batches give them."""
+    means, noise = np.empty((problem.num_agents, problem.num_params)), np.empty(problem.num_agents)
+    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
+        count, batch = len(gradients), int(problem.batch_size[agent])
+        means[agent] = gradients.mean(axis=0)
+        # Of a mean of `batch` of `count`, each set as likely as any other.
+        square = float(np.sum((gradients - means[agent]) ** 2)) / max(count - 1, 1)
+        noise[agent] = square * (1.0 / batch - 1.0 / count) / int(problem.local_steps[agent])
+    weights = problem.data.agent_weights
+    return weights[:, None] * means, weights**2 * noise
+
+
+def _noise(inclusion: np.ndarray, noise: np.ndarray) -> float:
+    return float(np.sum(noise / inclusion)) / inclusion.size**2
+
+
+def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> float:
+    """That only some agents are heard, whose gradients are exact."""
+    values, design = means / len(means), HartleyRao() if name == "uniform" else Deville()
+    if name == "spread":
+        order = order_alike(means @ projection(means.shape[1], min(SKETCH, means.shape[1])))
+        return float(total_variance(design, inclusion[order], values[order]).sum())
+    try:
+        return float(total_variance(design, inclusion, values).sum())
+    except NoJointError:
+        return _in_random_order(inclusion, values)
+
+
+def _in_random_order(inclusion: np.ndarray, values: np.ndarray) -> float:
+    """The mean over some random orders, the same whatever numbers the agents have."""
+    rng = np.random.default_rng(0)
+    first = np.argsort(values @ rng.standard_normal(values.shape[1]))
+    orders = [rng.permutation(first) for _ in range(ORDERS)]
+    found = [total_variance(Deville(), inclusion[order], values[order]).sum() for order in orders]
+    return float(np.mean(found))
+
+
+def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """H v from differences of gradients."""
+    length = float(np.linalg.norm(vector))
+    if length == 0.0:
+        return np.zeros_like(vector)
+    reach = 1e-4 * (1.0 + float(np.linalg.norm(model))) / length
+    ahead = risk_gradients(problem, model + reach * vector).mean(axis=0)
+    behind = risk_gradients(problem, model - reach * vector).mean(axis=0)
+    return (ahead - behind) / (2.0 * reach)
+
+
+def _drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) -> float:
+    """1/2 b' H^-1 b, the excess risk where the mean turn of E_k full steps stands still."""
+    steps = problem.local_steps
+    if steps.max() == 1:
+        return 0.0
+    local = np.tile(model, (problem.num_agents, 1))
+    path = np.zeros_like(means)
+    for step in range(int(steps.max())):
+        gradients = means if step == 0 else risk_gradients(problem, local)
+        working = (steps > step)[:, None] / steps[:, None]
+        path += working * gradients
+        local = local - mu * working * gradients
+    offset = (path - means).mean(axis=0)
+    if not np.isfinite(offset).all():
+        return math.inf
+    return 0.5 * float(offset @ _solve(problem, model, offset))
+
+
+def _solve(problem: Problem, model: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """H^-1 b by conjugate gradients; what the curvature does not reach stays zero."""
+    solution, rest = np.zeros_like(right), right.copy()
+    direction, square = right.copy(), float(right @ right)
+    enough = SOLVER_TOLERANCE**2 * square
+    for _ in range(SOLVER_STEPS):
+        if not square > enough:
+            break
+        image = _hessian_times(problem, model, direction)
+        curvature = float(direction @ image)
+        if not curvature > 0.0:
+            break
+        length = square / curvature
+        solution, rest = solution + length * direction, rest - length * image
+        before, square = square, float(rest @ rest)
+        direction = rest + square / before * direction
+    return solution

@@ -1,0 +1,91 @@
+"""How good a network is: on rows of its own now and then, and on every agent's."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.base.argument_types import checked
+from isfed.problems import FederatedData
+from isfed.torch.module_checks import check_params
+from isfed.torch.network import Network
+
+
+class Evaluation(NamedTuple):
+    """Mean loss and accuracy; the accuracy is nan where targets are not classes.
+
+    Examples that the loss ignores do not count in the accuracy.
+    """
+
+    loss: float
+    accuracy: float
+
+
+@checked
+def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation:
+    """The mean loss and the accuracy of a model, in evaluation mode.
+
+    network: the loss of the problem.
+    params: (M,) the model.
+    x, y: the rows and their targets.
+    """
+    check_params(params, network.num_params())
+    x, y = np.asarray(x), np.asarray(y)
+    check_rows(network, x, y, "the rows to evaluate on")
+    return _evaluate(network, params, x, y)
+
+
+def check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> None:
+    """Raise a ValueError that names them if these rows cannot be evaluated."""
+    try:
+        network.prepare(FederatedData(x, y, np.array([0, len(x)])))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> Evaluation:
+    losses, hits = network.losses_and_hits(params, x, y).T
+    counted = hits[~np.isnan(hits)]  # a loss may ignore some
+    return Evaluation(float(losses.mean()), float(counted.mean()) if counted.size else np.nan)
+
+
+@checked
+def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -> np.ndarray:
+    """(K, 2) mean loss and accuracy of a model on the rows of every agent.
+
+    network: the loss of the problem.
+    params: (M,) the model.
+    data: the rows of all agents.
+    """
+    agents = range(data.num_agents)
+    check_params(params, network.num_params())
+    check_rows(network, data.features, data.targets, "the rows of the agents")
+    return np.array([_evaluate(network, params, *data.agent(k)) for k in agents])
+
+
+@dataclass(eq=False)
+class Evaluate:
+    """A measure for `simulate`: loss and accuracy on rows that nobody trains on.
+
+    network: the loss of the problem.
+    x, y: the rows and their targets.
+    every: rounds between evaluations; the first round and the last are always among them.
+    """
+
+    network: Network
+    x: Any
+    y: Any
+    every: int = 10
+    names: tuple[str, ...] = field(default=("loss", "accuracy"), init=False)
+
+    def __post_init__(self) -> None:
+        self.x, self.y = np.asarray(self.x), np.asarray(self.y)
+        check_rows(self.network, self.x, self.y, "the test rows")
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """From models (R, M) to their losses and accuracies, (R, 2)."""
+        return np.array([_evaluate(self.network, model, self.x, self.y) for model in params])

@@ -1,0 +1,190 @@
+"""Samplers and estimators that several methods share, put together in ways of one's own."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from small_federations import quadratics, regression
+
+from isfed import FOLB, Clock, FedProx, MomentumSGD, PowerOfChoice, RestartedSGD, certify, simulate
+from isfed.base.random_streams import Purpose
+from isfed.federation.object_agents import ObjectAgents
+from isfed.federation.response_rates import Responses
+from isfed.federation.variate_updates import Correction
+from isfed.methods import uniform_samplers
+from isfed.methods.control_variates import ControlVariates
+from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, MeanOfAll, PlainMean
+from isfed.methods.federated import Federated
+from isfed.methods.local_steps import LocalSteps
+from isfed.methods.momentum_sgd import MomentumMean
+from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort
+from isfed.sampling.designs import HartleyRao
+from isfed.sampling.policies import Uniform
+
+START = np.array([0.3, -0.2, 0.5])
+STEP = 0.05
+
+
+def agents_of(method, problem=None):
+    problem = problem or regression()
+    return ObjectAgents(problem, method.rules(problem.num_agents), seed=1, repetition=0)
+
+
+def made(sampler, estimator, how: Any = "uniform"):
+    local = LocalSteps(STEP, 1, full_batch=True)
+    return Federated(sampler, local, estimator, client_weights=how)
+
+
+def moved(method, agents):
+    return method.step(method.start(agents, START), agents, 0)[0].params - START
+
+
+def full_update(agents, how):
+    pieces = zip(agents.facts(how).share(), quadratics(regression()), strict=True)
+    return -STEP * sum(c * (h @ START - b) for c, (h, b) in pieces)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+def test_horvitz_thompson_is_unbiased_over_every_sampler_that_knows_its_chances(how, monkeypatch):
+    method = made(UniformCohort(2), HorvitzThompson(), how)
+    agents = agents_of(method)
+    expected, found = full_update(agents, how), []
+    for pair in itertools.combinations(range(4), 2):
+        monkeypatch.setattr(
+            uniform_samplers, "draw_uniformly", lambda *_, p=pair, **__: np.array(p)
+        )
+        found.append(moved(method, agents))
+    np.testing.assert_allclose(np.mean(found, axis=0), expected, rtol=1e-12)
+    for estimator in (HorvitzThompson(), MeanOfAll()):
+        np.testing.assert_allclose(
+            moved(made(AllAgents(), estimator, how), agents), expected, rtol=1e-12
+        )
+    prob = agents.facts(how).share()
+    for estimator in (HorvitzThompson(), PlainMean()):
+        mean = np.zeros(3)
+        for pair in itertools.product(range(4), repeat=2):
+            drawn = np.unique(pair, return_counts=True)
+            monkeypatch.setattr(uniform_samplers, "draw_with_replacement", lambda *_, d=drawn: d)
+            mean += prob[pair[0]] * prob[pair[1]] * moved(made(ByWeight(2), estimator, how), agents)
+        np.testing.assert_allclose(mean, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("mean", [Mean(), PlainMean()])
+def test_a_mean_counts_what_stands_for_the_absent(mean, how, monkeypatch):
+    """Agent 1 was absent once; when it answers, it counts for more than the others."""
+    method = made(UniformCohort(3), InverseResponse(mean), how)
+    agents = agents_of(method)
+    agents.use_clock(Clock(drop=0.5))
+    monkeypatch.setattr(uniform_samplers, "draw_uniformly", lambda *_, **__: np.arange(3))
+    state = method.start(agents, START)
+    for here in ((True, False, True), (True, True, True)):
+        monkeypatch.setattr(agents, "answers", lambda *_, h=here: np.array(h))
+        responses = Responses.over(state.estimator.responses.copy())
+        state, _ = method.step(state._replace(params=START), agents, 0)
+    factor = responses.adjustments(np.arange(3))
+    assert factor[1] > factor[0] == factor[2]
+    by_size = how == "size" and type(mean) is Mean
+    counts = factor * (regression().data.num_examples[:3] if by_size else 1.0)
+    steps = np.array([-STEP * (h @ START - b) for h, b in quadratics(regression())[:3]])
+    np.testing.assert_allclose(state.params - START, counts @ steps / counts.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("sampling", ["uniform", "weighted"])
+def test_who_is_slow_is_drawn_before_it_is_known_who_answers(keep, sampling, monkeypatch):
+    """Every answer of four agents: the slow ones are a share of the cohort, not of those here."""
+    problem = regression(local_steps=[3, 4, 5, 6])
+    method = FedProx(
+        step_size=STEP, num_active=4, prox=0.7, stragglers=0.5, keep_stragglers=keep,
+        sampling=sampling, full_batch=True, client_weights="size",
+    )  # fmt: skip
+    agents, sizes = agents_of(method, problem), problem.data.num_examples
+    agents.use_clock(Clock(drop=0.5))
+    if sampling == "uniform":
+        drawn, times = uniform_samplers.draw_uniformly(agents, 4, 0), sizes[np.arange(4)]
+    else:
+        drawn, times = uniform_samplers.draw_with_replacement(agents, sizes / sizes.sum(), 4, 0)
+    points = agents.stream(Purpose.STRAGGLERS, 0).uniforms(2 * drawn.size)
+    ranks = np.argsort(np.argsort(points[: drawn.size]))
+    ends = {}
+    for i, k in enumerate(drawn.tolist()):
+        slow = ranks[i] >= round(0.5 * drawn.size)
+        if slow and not keep:
+            continue
+        steps = int(problem.local_steps[k])
+        steps = 1 + int(points[drawn.size + i] * (steps - 1)) if slow else steps
+        (h, b), x = quadratics(problem)[k], START.copy()
+        for _ in range(steps):
+            x = x - STEP * (h @ x - b + 0.7 * (x - START))
+        count = sizes[k] if sampling == "uniform" else times[i]
+        ends[k] = count, x - START
+    for here in itertools.product((True, False), repeat=4):
+        monkeypatch.setattr(agents, "answers", lambda w, _, h=here: np.array(h)[w])
+        heard = [ends[k] for k in ends if here[k]]
+        expected = sum((c * x for c, x in heard), np.zeros(3)) / max(1, sum(c for c, _ in heard))
+        found = method.round(method.start(agents, START), agents, 0).params - START
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14)
+
+
+def test_parts_that_do_not_fit_are_told_what_to_use():
+    with pytest.raises(ValueError, match=r"MomentumMean needs everybody.*AllAgents\(\)"):
+        made(UniformCohort(2), MomentumMean(0.9, nesterov=False, buffer="keep"))
+    variates = ControlVariates(Correction("difference"), Uniform(), HartleyRao())
+    with pytest.raises(ValueError, match="ControlVariates needs steps divided by E_k"):
+        made(UniformCohort(2), variates)
+
+
+@pytest.mark.parametrize("how", ["uniform", "size"])
+@pytest.mark.parametrize("buffer", ["average", "reset", "keep"])
+def test_momentum_with_absences_by_the_letter(buffer, how):
+    """An average of the momenta goes to all agents; else an absent one keeps its own."""
+    problem = regression()
+    method = MomentumSGD(
+        step_size=0.02, steps=2, buffer=buffer, client_weights=how, full_batch=True
+    )
+    agents, pieces = agents_of(method), quadratics(problem)
+    agents.use_clock(Clock(drop=0.4))
+    counts = problem.data.num_examples if how == "size" else np.ones(4)
+    state, model, velocity = method.start(agents, START), START, np.zeros((4, 3))
+    for i in range(12):
+        here = agents.answers(np.arange(4), i)
+        state, ends, speeds = method.round(state, agents, i), {}, {}
+        for k in np.flatnonzero(here):
+            (h, b), x, v = pieces[k], model, velocity[k]
+            for _ in range(2):
+                v = 0.9 * v + h @ x - b
+                x = x - 0.02 * v
+            ends[k], speeds[k] = x, v
+        if ends:
+            share = {k: counts[k] / counts[here].sum() for k in ends}
+            model = sum(share[k] * ends[k] for k in ends)
+            for k in ends if buffer == "keep" else range(4):
+                mean = sum(share[j] * speeds[j] for j in ends)
+                velocity[k] = {"average": mean, "reset": 0.0, "keep": speeds.get(k)}[buffer]
+        np.testing.assert_allclose(state.params, model, rtol=1e-11)
+        np.testing.assert_allclose(state.estimator.velocity, velocity, rtol=1e-11, atol=1e-14)
+
+
+def test_a_momentum_of_zero_runs_on_every_engine():
+    one, other = (
+        simulate(regression(), MomentumSGD(step_size=STEP, momentum=0.0), rounds=5, engine=engine)
+        for engine in ("agents", "objects")
+    )
+    np.testing.assert_array_equal(one.params, other.params)
+
+
+def test_candidates_that_are_not_asked_are_sent_the_model():
+    """With L = K nobody's loss matters, and the model goes down with the work."""
+    method = PowerOfChoice(step_size=STEP, num_active=4)
+    ledger = simulate(regression(), method, rounds=3, engine="agents").ledger()
+    assert (ledger.models_down, ledger.models_up, ledger.forwards) == (12, 12, 0)
+
+
+def test_a_round_of_its_own_is_not_certified():
+    pre = RestartedSGD(step_size=STEP, steps=2, average="pre")
+    asks_twice = FOLB(step_size=STEP, num_active=2, penalty=0.1)
+    for method in (pre, asks_twice):
+        with pytest.raises(TypeError, match="a method with a round of its own"):
+            certify(regression(), method)
