@@ -188,12 +188,14 @@ def test_a_key_covers_every_file_that_is_compiled_in():
 
 
 def test_a_key_covers_no_more_than_it_must():
-    gradients = compile_cache.sources_of(PACKAGE / "problems" / "gradients.py")
+    gradients = compile_cache.sources_of(PACKAGE / "problems" / "compiled_gradients.py")
     kernel = compile_cache.sources_of(PACKAGE / "simulate" / "kernel.py")
     assert gradients < kernel
-    assert PACKAGE / "base" / "compiled.py" in gradients
+    assert PACKAGE / "base" / "jit.py" in gradients
     assert PACKAGE / "sampling" / "score_table.py" in kernel - gradients
-    assert PACKAGE / "base" / "checks.py" not in kernel  # plain functions: nothing to compile in
+    assert (
+        PACKAGE / "base" / "value_checks.py" not in kernel
+    )  # plain functions: nothing to compile in
 
 
 def test_import_works_where_no_home_can_be_determined(tmp_path):
