@@ -179,4 +179,4 @@ def _file(name: str) -> Path:
 
 
 def _compiles(path: Path) -> bool:
-    return path.is_file() and (path.name == "compiled.py" or _MARK in _text(path))
+    return path.is_file() and (path.name == "jit.py" or _MARK in _text(path))
