@@ -17,13 +17,13 @@ from site_docstrings import ENTRY, entries
 import isfed
 
 TITLES = {
-    "algorithms": "Algorithms",
+    "methods": "Methods and their parts",
     "problems": "Problems and losses",
     "datasets": "Data",
     "sampling": "Policies and designs",
     "simulate": "Runs",
     "theory": "Theory",
-    "experiments": "Results and experiments",
+    "studies": "Results and experiments",
     "federation": "Agents and cloud",
     "base": "Random streams",
 }
