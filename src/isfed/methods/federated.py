@@ -221,8 +221,11 @@ class Federated:
         return self.local.at(0)
 
     def facts(self, agents: Agents) -> Facts:
-        """What the cloud knows of its agents."""
-        return agents.facts(self.client_weights)
+        """What the cloud knows of its agents; agents apart tell E_k only if a part reads it."""
+        facts = agents.facts(self.client_weights)
+        if facts.local_steps is None and getattr(self.estimator, "reads_steps", False):
+            return facts._replace(local_steps=agents.local_steps)
+        return facts
 
     @cached_property
     def reports(self) -> Policy:
@@ -237,7 +240,7 @@ class Federated:
 
     def start(self, agents: Agents, params: np.ndarray) -> State:
         """The state before the first round."""
-        facts = self.facts(agents)
+        facts = agents.facts(self.client_weights)  # nobody can be asked yet
         trained = params[: facts.num_trained]
         num_active = getattr(self.sampler, "num_active", facts.num_agents)
         return State(

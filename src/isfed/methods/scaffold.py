@@ -15,7 +15,7 @@ case and sends one vector up instead of two; this file is the method as publishe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Controls(NamedTuple):
 @dataclass(frozen=True)
 class SteeredMean(Mean):
     """The mean of changes whose steps were corrected by v - v_k; two vectors travel each way."""
+
+    reads_steps: ClassVar[bool] = True  # a control variate is a change over mu E_k
 
     def init(self, facts: Facts, params: np.ndarray) -> Controls:
         """All control variates are zero."""
