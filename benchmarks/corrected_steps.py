@@ -1,4 +1,4 @@
-"""Claims of docs/variance.md about step sizes and scores, measured by runs.
+"""Claims of docs/appendix/variance.md about step sizes and scores, measured by runs.
 
     python benchmarks/corrected_steps.py weighting [--rounds N]   # 1/(K p_k) on the step or change
     python benchmarks/corrected_steps.py memory [--rounds N]      # the limit for corrections

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from isfed import ISFedAvg
 from isfed.flower import Strategy, demo_app, wire_format
-from isfed.flower.demo import Watch, in_process, terminable
+from isfed.flower.demo import DemoResults, in_process, terminable
 from isfed.flower.local_processes import LocalFederation
 from isfed.flower.message_exchange import exchange
 
@@ -37,8 +37,8 @@ client, server = ClientApp(), ServerApp()
 @client.train()
 def train(message, context):
     """A turn of ISFedAvg if there is an order, else the same steps without weights."""
-    if wire_format.ORDER in message.content:
-        return demo_app.train(message, context)
+    if wire_format.REQUEST in message.content:
+        return demo_app.demo_train(message, context)
     agent = int(context.node_config["partition-id"])
     problem = demo_app.demo_problem(3, 0)
     x, y = problem.data.agent(agent)
@@ -69,7 +69,7 @@ def main(grid, context):
     plain = FedAvg(fraction_train=0.67, fraction_evaluate=0.0, min_available_nodes=3)
     initial = ArrayRecord({"params": Array(np.zeros(2))})
     models = {"FedAvg": initial, "ours": initial}
-    ours.roll.wait(grid, seconds=LIMIT)
+    ours.nodes.wait(grid, seconds=LIMIT)
     (results / "server.pid").write_text(str(os.getpid()))
     for number in range(1, int(context.run_config["rounds"]) + 2):
         for way in np.roll(WAYS, number):  # each way is first, second and third equally often
@@ -78,7 +78,7 @@ def main(grid, context):
             arrays = models[whose]
             messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
             if way == "ours":
-                answers = exchange(grid, messages, until=time.monotonic() + LIMIT)
+                answers = exchange(grid, dict(enumerate(messages)), until=time.monotonic() + LIMIT)
                 replies = answers.replies.values()
             else:
                 replies = grid.send_and_receive(messages, timeout=LIMIT)
@@ -105,7 +105,7 @@ def measure(rounds: int) -> None:
                 folder / "app", {"rounds": rounds, "results": str(folder / "results")}
             )
             times: dict[str, list[float]] = {way: [] for way in WAYS}
-            for line in Watch(folder / "results").follow():
+            for line in DemoResults(folder / "results").follow():
                 assert line["n"] == 2, line
                 times[line["way"]].append(line["seconds"])
                 print(f"{line['way']:26s} {line['seconds']:6.2f} s", flush=True)

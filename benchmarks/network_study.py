@@ -14,13 +14,12 @@ from functools import cache
 import numpy as np
 
 from isfed import OUTLIERS, PAPER, FedAvg, ISFedAvg, Problem
-from isfed.federation.agent import Rules
+from isfed.federation.agent import AgentConfig
 from isfed.federation.guarded import Guarded
 from isfed.federation.messages import Cohort, Updates, Work
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.response_rates import Absences
-from isfed.federation.safety import Safety
-from isfed.federation.score_bounds import ScoreRange, revealed_score
+from isfed.federation.safety import Safety, ScoreRange, revealed_score
 from isfed.methods.network_job import Job
 from isfed.methods.over_network import over_network
 from isfed.simulate.kernel_run import num_cores
@@ -81,7 +80,7 @@ def is_absent(setting: Setting, agent: int, change: np.ndarray, rng: np.random.G
 class Lossy(ObjectAgents):
     """Agents that tell noisy scores, and some of whose answers are lost."""
 
-    def __init__(self, setting: Setting, rules: Rules) -> None:
+    def __init__(self, setting: Setting, rules: AgentConfig) -> None:
         super().__init__(make_problem(setting.problem), rules, seed=setting.seed, repetition=0)
         self.setting, self.rng = setting, np.random.default_rng((setting.seed, 99))
 

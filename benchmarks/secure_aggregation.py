@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from isfed import PAPER, Agent, ISFedAvg, Uniform
-from isfed.base.random_streams import Purpose, stream_key
-from isfed.federation.cloud import Cloud
+from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.methods.object_federation import Federation
+from isfed.sampling.policies import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -87,8 +87,12 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
             return super().push_messages(messages)
 
     grid = Wire(app, [{"partition-id": k} for k in range(agents)], spoil)
-    cloud = Cloud(np.zeros(problem.num_params), agents, active, Uniform(), method.agent_design)
-    cloud.key = stream_key(0, repetition=0, purpose=Purpose.AGENTS)
+    params, table = np.zeros(problem.num_params), Table(agents, Uniform(), method.agent_design)
+    key = stream_key(0, repetition=0, purpose=Purpose.AGENTS)
+
+    def draw(number: int) -> Any:
+        return table.draw(active, Stream.at(key, round_index=number, agent=NO_AGENT))
+
     manager = SimpleClientManager()
     proxies = {k: GridClientProxy(1000 + k, grid, 1) for k in range(agents)}
     for proxy in proxies.values():
@@ -96,10 +100,9 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
 
     class Strategy(FedAvg):
         def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
-            drawn = cloud.select(server_round - 1)
             return [
                 (proxies[int(k)], FitIns(parameters, {"p": float(p), "round": server_round - 1}))
-                for k, p in zip(drawn.active, drawn.agent_prob, strict=True)
+                for k, p in zip(*draw(server_round - 1), strict=True)
             ]
 
         def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
@@ -120,12 +123,12 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
     for number in range(rounds):
         sent.clear()
         gone.clear()
-        drawn = [int(k) for k in cloud.select(number).active]
+        drawn = [int(k) for k in draw(number)[0]]
         gone |= {k for k in drawn if rng.random() < absent}
         context.state.config_records[MAIN_CONFIGS_RECORD] = _config(number + 1)
         context.state.array_records[MAIN_PARAMS_RECORD] = (
             recorddict_compat.parameters_to_arrayrecord(
-                ndarrays_to_parameters([cloud.params]), keep_input=True
+                ndarrays_to_parameters([params]), keep_input=True
             )
         )
         strategy.step = None
@@ -136,13 +139,13 @@ def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) ->
             continue
         errors.append(float(np.abs(strategy.step - exact).max()))
         lengths.append(float(np.abs(exact).max()))
-        cloud.params = cloud.params + exact
+        params = params + exact
     seconds = (time.perf_counter() - before) / rounds
     return {
         "rounds": len(errors), "halted": halted, "largest error": max(errors, default=np.nan),
         "median step": float(np.median(lengths)) if lengths else np.nan,
         "seconds per round": seconds,
-        "msd": float(np.sum((cloud.params - problem.optimum) ** 2)),
+        "msd": float(np.sum((params - problem.optimum) ** 2)),
         "reference msd": _reference(problem, method, rounds),
     }  # fmt: skip
 

@@ -3,7 +3,7 @@ the recommended one, again.
 
     python benchmarks/variance_again.py [--seeds 10] [--only TEXT]
 
-In the columns of docs/variance.md where the recommendation is more than one standard error above
+In the columns of docs/appendix/variance.md where the recommendation is more than one error above
 the lowest of the seventeen ways, both are run with seeds that nobody has looked at, at the step
 sizes of the study. The lowest of many is lower than it deserves; with new seeds it is not. Results
 are kept in benchmarks/results/variance-again, and what is there is not run again.

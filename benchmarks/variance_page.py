@@ -1,4 +1,4 @@
-"""Tables and figures of docs/variance.md from what benchmarks/variance_study.py has measured."""
+"""Tables and figures of docs/appendix/variance.md, from what variance_study.py has measured."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from variance_study import METHODS, Cell, cells
 
 from isfed.theory import Ways, compare_ways
 
-PAGE = Path(__file__).parents[1] / "docs" / "variance.md"
-FIGURES = PAGE.parent / "figures"
+PAGE = Path(__file__).parents[1] / "docs" / "appendix" / "variance.md"
+FIGURES = PAGE.parents[1] / "figures"
 BEGIN = "<!-- begin: made by `python benchmarks/variance_study.py page` -->"
 END = "<!-- end -->"
 DRAWS = 20_000  # of chance alone
 PICTURES = """
-![How far every way is below uniform sampling](figures/variance-gain.png)
+![How far every way is below uniform sampling](../figures/variance-gain.png)
 
-![Predicted against measured gains](figures/variance-predicted.png)
+![Predicted against measured gains](../figures/variance-predicted.png)
 """
 PREDICTED = """### Predicted and measured
 
@@ -195,7 +195,7 @@ def tables() -> str:
 
 
 def page() -> str:
-    """Put figures and tables into docs/variance.md, between the two marks."""
+    """Put figures and tables into docs/appendix/variance.md, between the two marks."""
     text = PAGE.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)

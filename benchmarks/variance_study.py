@@ -2,9 +2,9 @@
 
     python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
                                             [--missing]
-    python benchmarks/variance_study.py tables     # prints the tables of docs/variance.md
+    python benchmarks/variance_study.py tables     # prints the tables of docs/appendix/variance.md
     python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
-    python benchmarks/variance_study.py page       # both, the tables into docs/variance.md
+    python benchmarks/variance_study.py page       # both, the tables into docs/appendix/variance.md
     python benchmarks/variance_study.py keep       # means and errors into benchmarks/variance.json
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned

@@ -27,7 +27,7 @@ from isfed import (
     Uniform,
 )
 from isfed.datasets.read_options import Reading
-from isfed.federation.agent import Rules
+from isfed.federation.agent import AgentConfig
 from isfed.flower import Absences, Privacy, Safety, ScoreRange
 from isfed.simulate.run_history import History
 
@@ -109,7 +109,7 @@ def method() -> Any:
     return isfed.FedAvg(step_size=0.01, num_active=2)
 
 
-def rules() -> Rules:
+def rules() -> AgentConfig:
     return method().rules(4)
 
 
@@ -188,7 +188,7 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
     "Cube": (isfed.Cube, {"balanced": np.ones((4, 1))}, {"balanced": "array"}),
     "inclusion_probabilities": (isfed.inclusion_probabilities, {"scores": HALF, "num": 1}, {
         "scores": "array", "num": "whole", "floor": "share"}),
-    "Rules": (Rules, {"num_agents": 2, "step_size": 0.1, "examples": Uniform(),
+    "AgentConfig": (AgentConfig, {"num_agents": 2, "step_size": 0.1, "examples": Uniform(),
                       "example_design": isfed.Deville(), "agents": Memory()}, {
         "num_agents": "whole", "step_size": "number", "examples": "object",
         "example_design": "object", "agents": "object", "divide_by_steps": "flag"}),
@@ -196,10 +196,6 @@ OTHERS: dict[str, tuple[Any, dict, dict]] = {
                             "work": (1, 1), "rules": rules}, {
         "index": "whole", "data": "object", "loss": "object", "work": "object",
         "rules": "object"}),
-    "Cloud": (isfed.Cloud, {"params": HALF, "num_agents": 4, "num_active": 2, "policy": Memory(),
-                            "design": isfed.Deville()}, {
-        "params": "array", "num_agents": "whole", "num_active": "whole", "policy": "object",
-        "design": "object"}),
     "simulate": (isfed.simulate, RUN, {
         "problem": "object", "algorithm": "object", "rounds": "whole", "repetitions": "whole",
         "seed": "whole", "initial": "array", "engine": "word", "threads": "whole?",
@@ -263,8 +259,8 @@ def derived(name: str) -> tuple[Any, dict, dict] | None:
 CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.items()}
 # Protocols, records that methods and agents hand to each other, errors, and what takes nothing.
 NOT_CALLED = {
-    "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History", "Local",
-    "ModelState", "Results", "Selection", "Server", "Turns", "Upload", "Uploads", "Score",
+    "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History",
+    "LocalOptions", "ModelState", "Results", "Server", "TrainRequest", "Upload", "Uploads", "Score",
     "DivergenceError", "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
     "Cohort", "Estimator", "Evidence", "Facts", "Sampler", "Updates", "Work",
 }  # fmt: skip
@@ -296,7 +292,7 @@ def test_right_arguments_are_taken(name):
     ("name", "argument"),
     [
         ("simulate", "rounds"), ("simulate", "repetitions"), ("certify", "rounds"),
-        ("Cloud", "num_agents"), ("Stream.uniforms", "count"), ("StichSGD", "steps"),
+        ("Stream.uniforms", "count"), ("StichSGD", "steps"),
     ],
 )  # fmt: skip
 def test_counts_beyond_every_array_are_refused_by_name(name, argument):

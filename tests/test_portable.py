@@ -70,19 +70,18 @@ COMPILERS = {"compiled", "called", "inlined", "allocating"}
 ALLOWED = {
     "base/gram_matrix.py": "sums for the theory and the optimum, compared to a tolerance",
     "problems/optimum.py": "w^o, compared to a tolerance",
-    "problems/newton_solver.py": "w^o, compared to a tolerance",
     "problems/scaled_risk.py": "w^o, compared to a tolerance",
     "problems/losses.py": "values and derivatives for risks that are shown and for w^o",
     "problems/problem.py:risk": "shown",
     "simulate/run_history.py:decibels": "shown",
     "simulate/run_history.py:stderr_db": "shown",
-    "methods/mocha.py:primal": "shown",
-    "methods/mocha.py:dual_value": "shown",
-    "methods/mocha.py:_penalty": "shown",
     "methods/cooperative_sgd.py:check_mixing": "refuses a matrix, to a tolerance",
     "methods/fedasync.py:weight": "Python's own numbers, whose power is the system's",
-    "sampling/variance_estimators.py": "shown",
-    "sampling/designs/joints.py": "joint probabilities, compared to a tolerance: no draw uses them",
+    "sampling/estimation.py": "shown",
+    "sampling/designs/rejective.py:_spectrum": "joint probabilities: no draw uses them",
+    "sampling/designs/rejective.py:rejective_joint": "the same",
+    "sampling/designs/rejective.py:_open_joint": "the same",
+    "sampling/designs/cube.py:_balanced_joint": "the same",
     "sampling/designs/outcomes.py": "whole numbers: how many samples there are",
 }
 
@@ -180,9 +179,9 @@ def windows(monkeypatch):
 
 
 def hold_twice(path: Path) -> None:
-    with atomic_files.hold(path), pytest.raises(BlockingIOError):
-        atomic_files.hold(path)
-    atomic_files.hold(path).close()  # free again
+    with atomic_files.lock_file(path), pytest.raises(BlockingIOError):
+        atomic_files.lock_file(path)
+    atomic_files.lock_file(path).close()  # free again
 
 
 def test_a_lock_is_exclusive(tmp_path):

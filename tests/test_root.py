@@ -34,17 +34,28 @@ def test_every_public_name_resolves(name):
     assert name in dir(isfed)
 
 
-def test_type_checkers_and_the_table_see_the_same_names():
+def test_type_checkers_and_the_root_see_the_same_names():
     tree = ast.parse(Path(isfed.__file__).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    imported = {  # (name, where from)
-        (name.name, node.module.removeprefix("isfed."))
+    imported = {  # (name, where from); `as` the same name says that it is exported
+        (name.asname, node.module.removeprefix("isfed."))
         for node in block.body
         if isinstance(node, ast.ImportFrom) and node.module
         for name in node.names
     }
-    assert imported == {*isfed._HOMES.items(), ("simulate", "simulate")}
+    assert imported == {*isfed._homes().items()}
     assert {name for name, _ in imported} == {*isfed.__all__} - {"__version__"}
+
+
+def test_the_root_has_its_public_names_and_rooms_and_no_other():
+    others = {name for name in dir(isfed) if name[:2] != "__"} - {*isfed.__all__} - isfed._ROOMS
+    assert others == set()
+    code = """
+import isfed
+from isfed import *
+print(*(name for name in {*vars(isfed)} - {*isfed.__all__} if name[0] != "_"))
+"""
+    assert {*in_a_fresh_process(code).split()} <= {*isfed._ROOMS, "cli", "old_names", "report"}
 
 
 def test_a_name_that_is_not_there():
@@ -52,6 +63,14 @@ def test_a_name_that_is_not_there():
         isfed.nonsense  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ImportError):
         from isfed import nonsense  # noqa: F401  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_names_of_version_0_1():
+    assert isfed.Local is isfed.LocalOptions  # pyright: ignore[reportAttributeAccessIssue]
+    assert isfed.Turns is isfed.TrainRequest  # pyright: ignore[reportAttributeAccessIssue]
+    assert isfed.Rules is isfed.AgentConfig  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ImportError, match=r"isfed.Cloud is no more: isfed.Federated"):
+        from isfed import Cloud  # noqa: F401  # pyright: ignore[reportAttributeAccessIssue]
 
 
 ORDERS = (

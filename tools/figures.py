@@ -115,7 +115,7 @@ def weights() -> None:
     stream = Stream(1)
     chosen = np.array([Deville().draw(pi, stream) for _ in range(draws)])
     equal = np.array([rng.permutation(values.size)[:size] for _ in range(draws)])
-    found = {
+    estimators = {
         "uniform": ("uniform", values[equal].mean(axis=1)),
         "by importance, reweighted": (
             "memory",
@@ -125,7 +125,7 @@ def weights() -> None:
     }
     figure, axes = plt.subplots(figsize=(7, 3.2))
     bins = np.linspace(-0.2, 6.0, 250)
-    for label, (look, estimates) in found.items():
+    for label, (look, estimates) in estimators.items():
         heights, _ = np.histogram(estimates, bins, density=True)
         axes.plot(bins[1:], np.minimum(heights, 6.0), label=label, **LOOKS[look])
         error = estimates.std() / np.sqrt(draws)
@@ -144,9 +144,9 @@ def gain() -> None:
     rows = {"agents": [], "examples": [], "both": []}
     for ratio in ratios:
         recipe = OUTLIERS.replace(noisy_share=0.1, noise_ratio=float(ratio), num_agents=100)
-        found = diagnose(recipe.make(seed=0), num_active=6)
+        diagnosis = diagnose(recipe.make(seed=0), num_active=6)
         for name, values in rows.items():
-            values.append(found.options[name].gain_db)
+            values.append(diagnosis.options[name].gain_db)
     for name, values in rows.items():
         print(name, " ".join(f"{value:.1f}" for value in values))
     figure, axes = plt.subplots(figsize=(7, 3.2))

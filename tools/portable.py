@@ -51,13 +51,13 @@ class Outcome(NamedTuple):
 def settings() -> dict[str, dict[str, str]]:
     """The environment of every setting, by its name."""
     report: Any = np.show_config(mode="dicts")
-    found = report["SIMD Extensions"].get("found", [])  # beyond what every such processor has
-    widest = [name for name in found if "AVX512" in name or name == "X86_V4"]
+    extensions = report["SIMD Extensions"].get("found", [])  # beyond what every such processor has
+    widest = [name for name in extensions if "AVX512" in name or name == "X86_V4"]
     disable = "NPY_DISABLE_CPU_FEATURES"
     return {
         "as it is": {},
         "NumPy without AVX-512": {disable: " ".join(widest)} if widest else {},
-        "NumPy without AVX2 too": {disable: " ".join(found)} if found else {},
+        "NumPy without AVX2 too": {disable: " ".join(extensions)} if extensions else {},
         "OpenBLAS of Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
         "OpenBLAS of Nehalem": {"OPENBLAS_CORETYPE": "Nehalem"},
         "one BLAS thread": {"OPENBLAS_NUM_THREADS": "1"},
@@ -119,28 +119,30 @@ def hashes() -> dict[str, str]:
     from isfed import simulate
     from isfed.datasets.partition import sizes_in_range
     from isfed.federation.virtual_clock import Clock, Times
-    from isfed.problems.synthetic_devices import Synthetic
+    from isfed.problems.synthetic_problems import Synthetic
     from isfed.simulate.run_history import Costs
 
     numbers = np.random.default_rng(0).random((20_000, 40)) + 0.5
-    found = {ALONE: hashed(np.exp(numbers), numbers @ numbers[0], np.linalg.norm(numbers.ravel()))}
+    digests = {
+        ALONE: hashed(np.exp(numbers), numbers @ numbers[0], np.linalg.norm(numbers.ravel()))
+    }
     devices = Synthetic(num_agents=30, most_examples=60).make(seed=1).data
-    found["devices"] = hashed(devices.features, devices.targets)
-    found["sizes"] = hashed(sizes_in_range(3500, num_agents=20, low=79, high=688))
+    digests["devices"] = hashed(devices.features, devices.targets)
+    digests["sizes"] = hashed(sizes_in_range(3500, num_agents=20, low=79, high=688))
     clock = Clock(jitter=0.3, drop=0.1)
     speeds = clock.speeds(np.uint64(1), 2000)
     times = clock.delayed(Times(*speeds), np.arange(2000), np.uint64(2), 3)
-    found["clock"] = hashed(*speeds, *times)
+    digests["clock"] = hashed(*speeds, *times)
     for title, problem in problems().items():
-        found[f"data, {title}"] = hashed(problem.data.features, problem.data.targets)
+        digests[f"data, {title}"] = hashed(problem.data.features, problem.data.targets)
         costs: Any = Costs(problem.num_params, 1)
         for name, method in methods():
             run = simulate(
                 problem, method, rounds=ROUNDS, repetitions=2, seed=5, engine="agents",
                 clock=clock, measure=costs,
             )  # fmt: skip
-            found[f"{name}, {title}"] = hashed(run.params, *run.measured.values())
-    return found
+            digests[f"{name}, {title}"] = hashed(run.params, *run.measured.values())
+    return digests
 
 
 def outcome(environment: dict[str, str]) -> Outcome:
@@ -169,15 +171,15 @@ def main() -> int:
     first = outcomes["as it is"].hashes
     print(f"{'setting':24}{ALONE:14}{'data':12}{'methods':12}tests")
     wrong = 0
-    for name, (found, failure) in outcomes.items():
-        ours = {key: value for key, value in found.items() if key != ALONE}
+    for name, (digests, failure) in outcomes.items():
+        ours = {key: value for key, value in digests.items() if key != ALONE}
         data = [
             value
             for key, value in ours.items()
             if key.startswith(("data", "devices", "sizes", "clock"))
         ]
-        differ = [key for key in first if key != ALONE and found.get(key) != first[key]]
-        line = f"{name:24}{found.get(ALONE, '-'):14}{hashed(*map(str, data)):12}"
+        differ = [key for key in first if key != ALONE and digests.get(key) != first[key]]
+        line = f"{name:24}{digests.get(ALONE, '-'):14}{hashed(*map(str, data)):12}"
         print(f"{line}{hashed(*map(str, ours.values())):12}{failure or 'pass'}")
         if differ:
             print(f"    {len(differ)} of {len(first)} differ: {'; '.join(differ[:5])}")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # MkDocs runs this file by its p
 
 from mkdocs.structure.files import File, Files
 from site_notebooks import notebook_page
-from site_pages import api_page, commands_page, keys_page
+from site_pages import api_pages, commands_page, keys_page
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
@@ -34,7 +34,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made, and those that live at the root of the repository."""
     pages = {
-        "reference/index.md": api_page(),
+        **api_pages(),
         "reference/commands.md": commands_page(),
         "reference/toml.md": keys_page(),
     }

@@ -16,14 +16,15 @@ from site_docstrings import ENTRY, entries
 
 import isfed
 
-TITLES = {
-    "methods": "Methods and their parts",
+SUBJECTS = {
+    "simulate": "Simulate",
+    "methods": "Methods",
+    "parts": "Parts of methods",
     "problems": "Problems and losses",
     "datasets": "Data",
-    "sampling": "Policies and designs",
-    "simulate": "Runs",
+    "sampling": "Sampling",
     "theory": "Theory",
-    "studies": "Results and experiments",
+    "studies": "Results and tables",
     "federation": "Agents and cloud",
     "base": "Random streams",
 }
@@ -33,25 +34,48 @@ ROOMS_OF_THEIR_OWN = {
 }
 
 
-def api_page() -> str:
-    """Every public name, by room, with a directive that mkdocstrings fills in."""
-    rooms: dict[str, list[str]] = {room: [] for room in TITLES}
-    for name, home in isfed._HOMES.items():
-        rooms[home.split(".")[0]].append(name)
-    rooms["simulate"].append("simulate")
-    parts = [
+def api_pages() -> dict[str, str]:
+    """One page per subject, with directives that mkdocstrings fills in, and an overview."""
+    overview = [
         "# Python",
-        "Every name on this page can be imported from `isfed`. Most programs need four of them: "
-        "`Problem`, an algorithm such as `ISFedAvg`, `simulate`, and the `History` it returns. "
-        "A name is looked up when it is first used, so `import isfed` is fast.",
+        "Import every name from `isfed`, or from `isfed.torch` and `isfed.flower` where the table "
+        "says so. Most programs need four: `Problem`, a method such as `ISFedAvg`, `simulate`, "
+        "and the `History` that it returns.",
+        "| subject | names |\n|---|---|",
     ]
-    for room, title in TITLES.items():
-        parts.append(f"## {title}")
-        parts += [f"::: {where_of(name)}" for name in sorted(rooms[room], key=str.lower)]
+    pages = {}
+    for page, (title, note, names) in _subjects().items():
+        links = ", ".join(f"[`{name.split('.')[-1]}`][{path}]" for name, path in names.items())
+        overview[-1] += f"\n| [{title}]({page}) | {links} |"
+        described = [directive(name, path) for name, path in names.items()]
+        pages[f"reference/{page}"] = "\n\n".join([f"# {title}", note, *described]) + "\n"
+    return {"reference/index.md": "\n\n".join(overview) + "\n", **pages}
+
+
+def _subjects() -> dict[str, tuple[str, str, dict[str, str]]]:
+    """The pages: title, introduction, and for each name, as imported, where it is defined."""
+    from isfed.studies.name_registry import METHODS
+
+    names: dict[str, list[str]] = {subject: [] for subject in SUBJECTS}
+    for name, home in isfed._homes().items():
+        room = home.split(".")[0]
+        part = room == "methods" and name not in METHODS
+        names["parts" if part else room].append(name)
+    found = {}
+    for subject, title in SUBJECTS.items():
+        ordered = sorted(names[subject], key=lambda name: (name != "simulate", name.lower()))
+        paths = {f"isfed.{name}": where_of(name) for name in ordered}
+        found[f"{subject}.md"] = title, "Import these names from `isfed`.", paths
     for module, title in ROOMS_OF_THEIR_OWN.items():
-        parts.append(f"## {title}\n\nImport these from `{module}`.")
-        parts += [f"::: {path}" for path in own_names(module)]
-    return "\n\n".join(parts) + "\n"
+        paths = {f"{module}.{path.split('.')[-1]}": path for path in own_names(module)}
+        note = f"Import these names from `{module}`."
+        found[f"{module.split('.')[1]}.md"] = title, note, paths
+    return found
+
+
+def directive(name: str, path: str) -> str:
+    """What mkdocstrings replaces by the description of a name, under the name to import."""
+    return f'::: {path}\n    options:\n      heading: "{name}"\n      heading_level: 2'
 
 
 def where_of(name: str) -> str:
@@ -62,7 +86,7 @@ def where_of(name: str) -> str:
     named = inspect.isclass(found) or inspect.isfunction(found)
     home = getattr(found, "__module__", None) if named else None
     if home is None:
-        home = _defining(f"isfed.{isfed._HOMES[name]}", name)
+        home = _defining(f"isfed.{isfed._homes()[name]}", name)
     return f"{home}.{name}"
 
 
@@ -212,7 +236,7 @@ def _problem_keys() -> list[str]:
     """The keys of [problem]: of a preset, of every data set with a name, of a table."""
     from isfed.datasets.read_options import Reading
     from isfed.datasets.table_data import Columns
-    from isfed.problems.synthetic_regression import Regression
+    from isfed.problems.synthetic_problems import Regression
     from isfed.studies import problem_sources
     from isfed.studies.partition_config import PARTITIONS
 

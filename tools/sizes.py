@@ -1,4 +1,4 @@
-"""How large the house is: lines, modules, what one call enters, names defined twice.
+"""How large the package is: lines, modules, what one call enters, names and words that repeat.
 
 python tools/sizes.py [REVISION ...] prints one column for the working tree and one for each
 revision, which is checked out beside it for a moment.
@@ -12,7 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +38,12 @@ except SystemExit:
 print(sum(name.startswith("isfed.") for name in sys.modules), file=sys.stderr)
 """
 TABLE_ROWS = 120
+# Words of the project's own that should give way to the field's (DESIGN.md).
+PRIVATE_WORDS = {
+    "apart", "around", "book", "chain", "contest", "cross", "crew", "deals", "found", "halve",
+    "hearing", "hits", "links", "mailbox", "news", "resting", "roll", "settling", "shelf",
+    "standing", "thin", "tick", "told", "trust", "ways",
+}  # fmt: skip
 
 
 def sources(tree: Path) -> dict[Path, ast.Module]:
@@ -54,6 +62,35 @@ def twice(modules: dict[Path, ast.Module]) -> list[str]:
         if isinstance(node, kinds) and not node.name.startswith("_")
     )
     return sorted(name for name, count in names.items() if count > 1)
+
+
+def refused_pairs(modules: dict[Path, ast.Module]) -> int:
+    """Conditions of methods on two or more fields of one record that raise an error at once."""
+    count = 0
+    for path, tree in modules.items():
+        if {"methods", "algorithms"}.isdisjoint(path.parts):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+                fields = {
+                    (part.value.id, part.attr)
+                    for part in ast.walk(node.test)
+                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+                }
+                count += max(Counter(owner for owner, _ in fields).values(), default=0) > 1
+    return count
+
+
+def words(paths: Iterable[Path]) -> tuple[str, int]:
+    """The private words that stand most often as names, and the number of comments."""
+    names, comments = Counter(), 0
+    for path in paths:
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                comments += token.type == tokenize.COMMENT
+                if token.type == tokenize.NAME and token.string in PRIVATE_WORDS:
+                    names[token.string] += 1
+    return " ".join(f"{word} {count}" for word, count in names.most_common(3)), comments
 
 
 def entered(tree: Path, code: str, *words: str) -> str:
@@ -81,6 +118,7 @@ def sizes(tree: Path) -> dict[str, str]:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
     method = [path for path in modules if path.name == "isfedavg.py"]
     double = twice(modules)
+    private, comments = words(modules)
     return {
         "lines of src": f"{sum(lines.values()):,}",
         "modules": str(len(modules)),
@@ -90,6 +128,9 @@ def sizes(tree: Path) -> dict[str, str]:
         "modules entered by simulate, agents": entered(tree, SIMULATE.format(engine="agents")),
         "modules entered by compare": compared(tree),
         "public names defined twice": f"{len(double)} {' '.join(double[:3])}".strip(),
+        "refusals of pairs of options": str(refused_pairs(modules)),
+        "private words": private,
+        "comments": f"{comments:,}",
     }
 
 
@@ -106,9 +147,9 @@ def main() -> None:
             )
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
             columns[revision] = sizes(Path(folder))
-    print(f"{'':38s}" + "".join(f"{name:>26s}" for name in columns))
+    print(f"{'':38s}" + "".join(f"{name:>34s}" for name in columns))
     for row in columns["working tree"]:
-        print(f"{row:38s}" + "".join(f"{column[row]:>26s}" for column in columns.values()))
+        print(f"{row:38s}" + "".join(f"{column[row]:>34s}" for column in columns.values()))
 
 
 if __name__ == "__main__":

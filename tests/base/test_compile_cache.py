@@ -16,7 +16,7 @@ from numba.core.registry import CPUDispatcher
 
 import isfed
 from isfed.base import compile_cache
-from isfed.base.compile_progress import announcing, seconds_compiling
+from isfed.base.progress import announce_compiling, seconds_compiling
 
 PACKAGE = Path(isfed.__file__).parent
 MODULE = """
@@ -102,10 +102,10 @@ def test_a_cache_that_cannot_be_written_is_said_once(load, tmp_path):
 
 
 def test_compiling_is_announced_and_timed(load, monkeypatch):
-    monkeypatch.setattr("isfed.base.compile_progress.WORTH_SAYING", -1.0)
+    monkeypatch.setattr("isfed.base.progress.WORTH_SAYING", -1.0)
     said = []
     before = seconds_compiling()
-    with announcing(lambda: said.append("compiling")):
+    with announce_compiling(lambda: said.append("compiling")):
         load(5)(np.ones(3))
         load(6)(np.ones(3))
     assert said == ["compiling"]
@@ -116,18 +116,18 @@ def test_compiling_is_announced_and_timed(load, monkeypatch):
 
 
 PARTS = """
-from isfed.base.jit import allocating, called, compiled, inlined
+from isfed.base.jit import jit_alloc, jit_call, compiled, jit_inline
 import numpy as np
 
-@inlined
+@jit_inline
 def square(x):
     return x * x
 
-@called
+@jit_call
 def cube(x):
     return x * square(x)
 
-@allocating
+@jit_alloc
 def room(count):
     return np.zeros(count)
 
@@ -188,13 +188,13 @@ def test_a_key_covers_every_file_that_is_compiled_in():
 
 
 def test_a_key_covers_no_more_than_it_must():
-    gradients = compile_cache.sources_of(PACKAGE / "problems" / "compiled_gradients.py")
+    gradients = compile_cache.sources_of(PACKAGE / "problems" / "compiled_losses.py")
     kernel = compile_cache.sources_of(PACKAGE / "simulate" / "kernel.py")
     assert gradients < kernel
     assert PACKAGE / "base" / "jit.py" in gradients
     assert PACKAGE / "sampling" / "score_table.py" in kernel - gradients
     assert (
-        PACKAGE / "base" / "value_checks.py" not in kernel
+        PACKAGE / "base" / "argument_checks.py" not in kernel
     )  # plain functions: nothing to compile in
 
 

@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from isfed.base.interpret_first import MOST_WORK, Light, interpreted
+from isfed.base.interpret_first import MOST_WORK, InterpretFirst, interpreted
 from isfed.base.jit import compiled
-from isfed.base.random_streams import Stream, _start, fill_uniform
+from isfed.base.random_streams import Stream, fill_uniform, start
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import LocalPivotal, inclusion_probabilities
 from isfed.sampling.designs.cube import _fly
-from isfed.sampling.designs.pivotal import _fight
-from isfed.sampling.designs.sampford import _draw_sampford
+from isfed.sampling.designs.local_pivotal import _fight
+from isfed.sampling.designs.rejective import _draw_sampford
 from isfed.sampling.designs.systematic import _draw_once
 
 CODES = (table.SYSTEMATIC, table.DEVILLE, table.HARTLEY_RAO)
@@ -51,7 +51,7 @@ def test_python_and_compiled_code_agree_bit_for_bit(seed):
     both(_fly, rng.normal(size=(3, count)), inclusion, rng.random(count))
     chance = np.minimum(weights / weights.sum(), 0.5)
     both(_draw_sampford, np.cumsum(chance), np.cumsum(chance / (1 - chance)), 2, 1000, state)
-    both(_start, state, np.uint64(seed), seed, -1)
+    both(start, state, np.uint64(seed), seed, -1)
     both(fill_uniform, state, np.empty(9), 9)
 
 
@@ -60,7 +60,7 @@ def test_after_enough_work_it_is_compiled():
     def double(count):
         return 2 * count
 
-    lit = Light(double, lambda count: MOST_WORK // 3)
+    lit = InterpretFirst(double, lambda count: MOST_WORK // 3)
     assert [lit(4), lit(4)] == [8, 8]
     assert not double.overloads
     assert [lit(4), lit(4)] == [8, 8]
@@ -70,7 +70,7 @@ def test_after_enough_work_it_is_compiled():
 def test_small_draws_compile_nothing():
     code = """
 import numpy as np
-from isfed.base.compile_progress import seconds_compiling
+from isfed.base.progress import seconds_compiling
 from isfed.sampling.designs import *
 pi = inclusion_probabilities(np.arange(1.0, 51.0), 5)
 points = np.arange(50.0)
@@ -78,6 +78,9 @@ for design in (Deville(), Systematic(), HartleyRao(), Sampford(), LocalPivotal(p
                WithReplacement(), ConditionalPoisson(), Brewer(), Tille(), Cube(points)):
     for seed in range(5):
         design.draw(pi, seed)
+tree = SumTree(np.arange(1.0, 51.0))
+for seed in range(5):
+    tree.update(*tree.draw(5, seed))
 print(seconds_compiling())
 """
     done = subprocess.run(

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from isfed.datasets import image_datasets
+from isfed.datasets import named_datasets
 from isfed.datasets.dataset_files import VARIABLE, DataMissingError
-from isfed.datasets.flwr_partitions import from_flwr
+from isfed.datasets.partition import from_flwr
 
 RNG = np.random.default_rng(0)
 
@@ -24,12 +24,12 @@ def idx(array):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Small files in the usual form, one of them not packed."""
-    monkeypatch.setattr(image_datasets, "PARTS", {"train": 6, "t10k": 3})
+    monkeypatch.setattr(named_datasets, "IMAGE_PARTS", {"train": 6, "t10k": 3})
     monkeypatch.setattr("isfed.datasets.dataset_files.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.delenv(VARIABLE, raising=False)
     place = tmp_path / "fashion-mnist"
     place.mkdir()
-    for part, count in image_datasets.PARTS.items():
+    for part, count in named_datasets.IMAGE_PARTS.items():
         pixels = idx(RNG.integers(0, 256, (count, 28, 28)))
         (place / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(pixels))
         (place / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_files_are_read_packed_or_not(folder):
-    found = image_datasets.fashion_mnist(folder)
+    found = named_datasets.fashion_mnist(folder)
     assert found.train_x.shape == (6, 28, 28)
     assert found.train_x.dtype == np.float32
     assert 0.0 <= found.train_x.min() < found.train_x.max() <= 1.0
@@ -46,19 +46,19 @@ def test_files_are_read_packed_or_not(folder):
 
 def test_missing_files_are_named_with_what_to_do(folder):
     with pytest.raises(DataMissingError, match=r"train-images-idx3-ubyte.gz was not found.*mnist"):
-        image_datasets.mnist(folder)
+        named_datasets.mnist(folder)
     (folder / "fashion-mnist" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataMissingError, match=r"Get http.*t10k-labels-idx1-ubyte.gz"):
-        image_datasets.fashion_mnist(folder)
+        named_datasets.fashion_mnist(folder)
 
 
 def test_files_of_another_size_are_refused(folder):
     (folder / "fashion-mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(4)))
     with pytest.raises(ValueError, match=r"labels \(4,\), expected 6"):
-        image_datasets.fashion_mnist(folder)
+        named_datasets.fashion_mnist(folder)
     (folder / "fashion-mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(6) + 9))
     with pytest.raises(ValueError, match="go to 14, expected 0 to 9"):
-        image_datasets.fashion_mnist(folder)
+        named_datasets.fashion_mnist(folder)
 
 
 class Dealer:

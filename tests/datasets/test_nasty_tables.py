@@ -10,6 +10,7 @@ import pytest
 from nasty_tables import BAD, GOOD, PLAIN
 
 from isfed.cli.table_options import TableOptions, spelled
+from isfed.datasets import delimited_text
 from isfed.datasets.delimited_text import TextFile
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_sources import open_source
@@ -113,21 +114,50 @@ def test_lines_are_counted_in_the_file(tmp_path, quoted):
     assert [source.spot(row) for row in range(4)] == ["line 2", "line 3", "line 6", "line 7"]
 
 
-@pytest.mark.parametrize("piece", [1, 10, 1 << 22])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_line_of_a_row_counts_empty_lines_and_lines_within_quotes(
-    piece, end, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("isfed.datasets.delimited_text.PIECE", piece)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_line_of_a_row_counts_empty_lines_and_lines_within_quotes(end, tmp_path):
     lines = ["a,b", "", "1,x", '2,"y', "", 'z"', "", "3,x", "4,x", '5,""', "6,x", "", "", "7,x"]
     path = tmp_path / "uneven.csv"
     path.write_bytes(end.join(lines).encode())
     file = TextFile(path, Reading(), ",")
-    assert file.plain
     rows = [line for line, _ in file.rows()][1:]
     assert [file.line(row) for row in range(7)] == [3, 4, 8, 9, 10, 11, 14] == rows
     with pytest.raises(IndexError):
         file.line(7)
+
+
+def test_a_mark_of_inches_is_no_quote(tmp_path):
+    path = tmp_path / "inches.csv"
+    path.write_text('site,pipe\na,5"\na,6\nb,7\n')
+    file = TextFile(path, Reading(), ",")
+    assert file.table().column("pipe").to_pylist() == ['5"', "6", "7"]
+    assert [file.line(row) for row in range(3)] == [2, 3, 4]
+
+
+def test_lines_found_from_bytes_are_those_of_a_csv_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited_text, "PIECE", 5)
+    rng, path, found = np.random.default_rng(0), tmp_path / "t.csv", 0
+    for _ in range(1500):
+        signs = rng.choice(list('a,"\n\r'), size=rng.integers(0, 9), p=[0.2, 0.2, 0.35, 0.15, 0.1])
+        path.write_text("h,i\n" + "".join(signs), newline="")
+        file = TextFile(path, Reading(separator=","), ",")
+        lines = file._first_lines()
+        found += lines is not None
+        assert lines is None or lines.tolist() == [line for line, _ in file.rows()]
+    assert found > 1000
+
+
+def test_every_uneven_line_is_named(tmp_path):
+    path = tmp_path / "uneven.csv"
+    path.write_text("site,x\na,1\na,1,2\n\nb\nb,2\n")
+    problems = list(TextFile(path, Reading(), ",").uneven_lines())
+    assert [problem.split(":")[0].rpartition(" ")[2] for problem in problems] == ["3", "5"]
+
+
+def test_a_packed_file_of_nothing_is_empty(tmp_path):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(ValueError, match=r"t\.csv\.gz is empty; expected a header line and rows"):
+        open_source(tmp_path / "t.csv.gz")
 
 
 def test_an_agent_with_most_of_the_rows_is_pointed_out(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from isfed.base import atomic_files
 from isfed.base.atomic_files import load_arrays, pack_arrays
 from isfed.datasets import read_table
-from isfed.datasets.compression import TooLargeError, unpacked
+from isfed.datasets.compression import RefusedFileError, unpacked
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_data import Columns
 from isfed.datasets.table_sources import open_source
@@ -68,7 +68,7 @@ def bounded(monkeypatch):
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path, bounded, suffix):
     path = bomb(tmp_path / f"bomb.csv{suffix}", suffix)
     for read in (unpacked, open_source):
-        with pytest.raises(TooLargeError) as caught:
+        with pytest.raises(RefusedFileError) as caught:
             read(path)
         for said in (str(path), "MB unpack to 0.", "0.1 GB are allowed", "most_gigabytes=2"):
             assert said in str(caught.value)
@@ -80,7 +80,7 @@ def test_what_is_within_the_limit_is_read_whole(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     path.write_bytes(PACKERS[suffix](content[:900_000]) + PACKERS[suffix](content[900_000:]))
     assert unpacked(path, 0.01024) == content
-    with pytest.raises(TooLargeError, match=r"and 0\.0102 GB are allowed"):
+    with pytest.raises(RefusedFileError, match=r"and 0\.0102 GB are allowed"):
         unpacked(path, 0.0102)
 
 
@@ -94,7 +94,9 @@ def test_arrays_that_unpack_to_much_are_refused(tmp_path, bounded):
     many: Any = {f"x{i}": x for i in range(15)} | {"x": x, "y": np.arange(500) % 2}
     np.savez_compressed(tmp_path / "rows.npz", **many)
     assert (tmp_path / "rows.npz").stat().st_size < 2e6
-    with pytest.raises(TooLargeError, match=r"rows\.npz: .*unpack to 0\.32 GB.*most_gigabytes=2"):
+    with pytest.raises(
+        RefusedFileError, match=r"rows\.npz: .*unpack to 0\.32 GB.*most_gigabytes=2"
+    ):
         read_rows(tmp_path / "rows.npz")
     with pytest.raises(ValueError, match=r"rows\.npz is damaged or was not.*0\.1 GB are allowed"):
         load_arrays(tmp_path / "rows.npz")
@@ -113,7 +115,7 @@ def test_equal_values_of_a_parquet_file_count_as_what_they_take_in_memory(tmp_pa
     values = pa.array(np.zeros(rows))
     pq.write_table(pa.table({"a": values, "b": values, "c": values}), tmp_path / "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size < 1e5
-    with pytest.raises(TooLargeError, match=r"x\.parquet: .*unpack to 0\.12 GB"):
+    with pytest.raises(RefusedFileError, match=r"x\.parquet: .*unpack to 0\.12 GB"):
         open_source(tmp_path / "x.parquet")
     table = open_source(tmp_path / "x.parquet", Reading(most_gigabytes=0.2)).table
     assert table.num_rows == rows
@@ -121,7 +123,7 @@ def test_equal_values_of_a_parquet_file_count_as_what_they_take_in_memory(tmp_pa
 
 def test_an_excel_file_is_an_archive_too(tmp_path, bounded):
     bomb(tmp_path / "x.xlsx", ".zip")
-    with pytest.raises(TooLargeError, match=r"x\.xlsx: .*most_gigabytes"):
+    with pytest.raises(RefusedFileError, match=r"x\.xlsx: .*most_gigabytes"):
         open_source(tmp_path / "x.xlsx")
 
 

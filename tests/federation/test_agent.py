@@ -5,6 +5,7 @@ import pytest
 
 from isfed import (
     Agent,
+    AgentConfig,
     Current,
     Deville,
     HartleyRao,
@@ -13,7 +14,6 @@ from isfed import (
     Memory,
     Oracle,
     Poisson,
-    Rules,
     Running,
     Uniform,
     WithReplacement,
@@ -31,7 +31,7 @@ def make_agent():
     def make(*, examples=None, agents=None, design=None, work=(3, 2), loss=None, divide=True):
         rng = np.random.default_rng(5)
         x, y = rng.standard_normal((7, 3)), rng.choice([-1.0, 1.0], 7)
-        rules = Rules(
+        rules = AgentConfig(
             num_agents=NUM_AGENTS,
             step_size=STEP_SIZE,
             examples=examples or Memory(),

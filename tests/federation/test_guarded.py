@@ -19,12 +19,10 @@ from isfed import (
     Upload,
 )
 from isfed.base.random_streams import Purpose
-from isfed.federation.cloud import Cloud
 from isfed.federation.guarded import Guarded
-from isfed.federation.privacy import Privacy
+from isfed.federation.messages import Timing
 from isfed.federation.response_rates import Absences, Responses
-from isfed.federation.round_reports import Timing
-from isfed.federation.safety import Safety
+from isfed.federation.safety import Privacy, Safety
 from isfed.methods.estimators import HorvitzThompson, Mean
 from isfed.methods.federated import Federated
 from isfed.methods.object_federation import Federation
@@ -202,19 +200,18 @@ def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
     run = Federation(
         PROBLEM, algorithm, seed=seed, repetition=0, initial=np.zeros(PROBLEM.num_params)
     )
-    table, cloud = run.table, Cloud(run.params, 8, 3, algorithm.agents, algorithm.agent_design)
-    cloud.table, cloud.key = table, run.objects.key(Purpose.AGENTS)
+    table, params = run.table, run.params
     for i in range(rounds):
-        active, prob, times = cloud.select(i)
-        total, scores = np.zeros_like(cloud.params), []
-        for k, p, n in zip(active, prob, times, strict=True):
+        active, prob = table.draw(3, run.objects.stream(Purpose.AGENTS, i))
+        total, scores = np.zeros_like(params), []
+        for k, p in zip(active, prob, strict=True):
             agent = run.agents[k]
-            upload = agent.take_turn(cloud.params, algorithm.step_size / agent.local_steps, i)
-            total += n / (8 * p) * upload.change
+            upload = agent.take_turn(params, algorithm.step_size / agent.local_steps, i)
+            total += 1.0 / (8 * p) * upload.change
             scores.append(upload.score)
-        cloud.params = cloud.params + total / algorithm.num_active
-        cloud.table.refresh(active, np.array(scores))
-    return cloud
+        params = params + total / algorithm.num_active
+        table.refresh(active, np.array(scores))
+    return params, table
 
 
 @pytest.mark.parametrize("policy", [Memory(), Running()])
@@ -223,9 +220,9 @@ def test_weight_in_the_clouds_hands_bit_for_bit(policy):
     apart = Apart(algorithm, weighting="change")
     for _ in range(30):
         apart.step()
-    cloud = literal_change_weighting(30, algorithm)
-    assert (apart.params == cloud.params).all()
-    assert (apart.table.nodes == cloud.table.nodes).all()
+    params, table = literal_change_weighting(30, algorithm)
+    assert (apart.params == params).all()
+    assert (apart.table.nodes == table.nodes).all()
 
 
 def test_a_high_score_buys_turns_and_not_weight():

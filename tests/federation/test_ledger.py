@@ -23,7 +23,7 @@ from isfed import (
     Uniform,
     simulate,
 )
-from isfed.federation.agents import Local, Turns
+from isfed.federation.agents import LocalOptions, TrainRequest
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.ledger import Ledger
 from isfed.federation.object_agents import ObjectAgents
@@ -115,8 +115,8 @@ def test_forward_passes_and_gradients_of_a_question():
         assert (agents.ledger.gradients, agents.ledger.models_up) == (15, 0)
         agents.sampled_losses(which, model, 0)
         assert agents.ledger.forwards == 17
-        turns, steps = Turns(which, model, np.ones(2)), np.array([3, 3])
-        agents.work(turns, 0, Local(steps=steps, batch=1))
+        turns, steps = TrainRequest(which, model, np.ones(2)), np.array([3, 3])
+        agents.work(turns, 0, LocalOptions(steps=steps, batch=1))
         assert agents.ledger.gradients == 15 + 6
 
 
@@ -139,6 +139,8 @@ def test_the_seconds_of_a_question():
         spent(lambda: agents.losses(which, model, sent=True)), 9 / 3 / 3.0 + 4 / 8.0 + 0.5
     )
     np.testing.assert_allclose(spent(lambda: agents.gradients(which, model)), down + 9 / 3.0 + up)
-    turns = Turns(which, model, np.ones(2))
+    turns = TrainRequest(which, model, np.ones(2))
     np.testing.assert_allclose(spent(lambda: agents.work(turns, 0)), down + 4 / 3.0 + up)
-    np.testing.assert_allclose(spent(lambda: agents.work(turns, 0, Local(sent=True))), 4 / 3.0 + up)
+    np.testing.assert_allclose(
+        spent(lambda: agents.work(turns, 0, LocalOptions(sent=True))), 4 / 3.0 + up
+    )

@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as hnp
 from stepped import Stepped
 
 from isfed import Upload
-from isfed.federation.privacy import Privacy
-from isfed.federation.safety import Safety
+from isfed.federation.safety import Privacy, Safety
 from isfed.methods import ISFedAvg
 
 

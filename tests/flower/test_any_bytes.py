@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 import math
+from typing import Any
 
 import hostile
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isfed import ISFedAvg
-from isfed.federation.score_bounds import ScoreRange
+from isfed.federation.safety import ScoreRange
 from isfed.flower import evaluation, wire_format
 from isfed.flower.array_records import Layout, WireError, read_bytes
 
@@ -86,8 +87,10 @@ def _record(kind, fields):
         return kind()
 
 
-ORDER = dict(
-    wire_format.pack_order(wire_format.Order("job", 0, 0, 0.5, 7, RULES, ScoreRange(0.1, 9.0)))
+ORDER: Any = dict(
+    wire_format.pack_request(
+        wire_format.AgentRequest("job", 0, 0, 0.5, 7, RULES, ScoreRange(0.1, 9.0))
+    )["isfed"]
 )
 
 
@@ -96,7 +99,7 @@ ORDER = dict(
 def test_an_order_is_possible_or_refused(fields):
     content = RecordDict({"isfed": _record(ConfigRecord, {**ORDER, **fields})})
     try:
-        order = wire_format.unpack_order(content)
+        order = wire_format.unpack_request(content)
     except WireError:
         return
     np.uint64(order.key)
@@ -111,7 +114,7 @@ def test_an_order_is_possible_or_refused(fields):
 @given(st.lists(st.dictionaries(texts, numbers | st.lists(numbers, max_size=3), max_size=4)))
 def test_metrics_are_finite_and_alike_or_left_out(told):
     records = {k: _record(MetricRecord, metrics) for k, metrics in enumerate(told)}
-    found = evaluation.judged(records, "n")
+    found = evaluation.training_metrics(records, "n")
     assert len({tuple(sorted(metrics)) for metrics in found}) <= 1
     for metrics in found:
         assert metrics["n"] > 0.0
@@ -123,4 +126,4 @@ def test_metrics_are_finite_and_alike_or_left_out(told):
 @pytest.mark.parametrize("key", ["-1", "1" + "0" * 16])
 def test_a_key_beyond_64_bits_is_refused(key):
     with pytest.raises(WireError, match="too large or too small"):
-        wire_format.unpack_order(RecordDict({"isfed": ConfigRecord({**ORDER, "key": key})}))
+        wire_format.unpack_request(RecordDict({"isfed": ConfigRecord({**ORDER, "key": key})}))

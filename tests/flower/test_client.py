@@ -12,9 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from isfed import PAPER, ISFedAvg
 from isfed.base.atomic_files import load_arrays, save_arrays
-from isfed.federation.messages import Local
-from isfed.federation.privacy import Privacy
-from isfed.federation.score_bounds import ScoreRange
+from isfed.federation.messages import LocalOptions
+from isfed.federation.safety import Privacy, ScoreRange
 from isfed.flower import agent_turn, own_turn, tell_agent, wire_format
 from isfed.flower.array_records import Layout
 
@@ -24,9 +23,11 @@ RULES = ISFedAvg(step_size=0.01, num_active=1).rules(2)
 
 def ask(tmp_path, *, round_index=0, job="job", handler=None, chance: float | None = 0.5, **fields):
     """One train message to agent 0, and its reply."""
-    order = wire_format.pack_order(
-        wire_format.Order(job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6))
-    )
+    order = wire_format.pack_request(
+        wire_format.AgentRequest(
+            job, round_index, 0, chance, 2**64 - 3, RULES, ScoreRange(1e-6, 1e6)
+        )
+    )["isfed"]
     for name, value in fields.items():
         order[name.replace("_", "-")] = value
     model = ArrayRecord({"params": Array(np.ones(2))})
@@ -96,9 +97,9 @@ def test_data_that_changed_size_is_noticed(tmp_path):
         ({"agent_prob": float("nan")}, "p_k=nan"),
         ({"step_size": -1.0}, r"step_size=-1\.0"),
         ({"agent": 2}, "agent 2"),
-        ({"examples_floor": 7.0}, "no order of isfed"),
-        ({"example_design": "Sys"}, "no order of isfed"),
-        ({"key": "zz"}, "no order of isfed"),
+        ({"examples_floor": 7.0}, "no request of isfed"),
+        ({"example_design": "Sys"}, "no request of isfed"),
+        ({"key": "zz"}, "no request of isfed"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused(tmp_path, fields, message):
@@ -117,12 +118,12 @@ def test_an_app_of_another_strategy_is_told_so(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ask": "everything"}, "no order of isfed"),
-        ({"also": ["data"]}, "no order of isfed"),
-        ({"local_prox": -1.0}, "no order of isfed"),
-        ({"local_momentum": 1.0}, "no order of isfed"),
-        ({"local_steps": 10**12}, "no order of isfed"),
-        ({"local_batch": 0}, "no order of isfed"),
+        ({"ask": "everything"}, "no request of isfed"),
+        ({"also": ["data"]}, "no request of isfed"),
+        ({"local_prox": -1.0}, "no request of isfed"),
+        ({"local_momentum": 1.0}, "no request of isfed"),
+        ({"local_steps": 10**12}, "no request of isfed"),
+        ({"local_batch": 0}, "no request of isfed"),
         ({"scale": float("inf")}, "scale=inf"),
     ],
 )
@@ -188,10 +189,15 @@ def test_a_loop_of_ones_own_is_not_asked_for_what_it_cannot_do(tmp_path, fields)
 
 def test_an_order_beyond_plain_steps_is_none_for_the_version_before(tmp_path):
     """It looks for the step size under its old name, and says that the versions differ."""
-    plain = wire_format.Order("job", 0, 0, 0.5, 1, RULES, ScoreRange())
-    assert "step-size" in wire_format.pack_order(plain)
-    for more in ({"scale": 2.0}, {"also": ("loss",)}, {"ask": "loss"}, {"local": Local(prox=1.0)}):
-        assert "step-size" not in wire_format.pack_order(replace(plain, **more))
+    plain = wire_format.AgentRequest("job", 0, 0, 0.5, 1, RULES, ScoreRange())
+    assert "step-size" in wire_format.pack_request(plain)["isfed"]
+    for more in (
+        {"scale": 2.0},
+        {"also": ("loss",)},
+        {"ask": "loss"},
+        {"local": LocalOptions(prox=1.0)},
+    ):
+        assert "step-size" not in wire_format.pack_request(replace(plain, **more))["isfed"]
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
@@ -289,7 +295,7 @@ class Day(datetime):
 
 
 def test_a_clock_that_goes_back_gives_no_second_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("isfed.flower.agent_state.datetime", Day)
+    monkeypatch.setattr("isfed.flower.disclosure.datetime", Day)
     turn = noisy(reports_per_day=1)
     told = []
     for number, day in enumerate([1, 2, 1, 2, 1, 3]):

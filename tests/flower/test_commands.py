@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -40,8 +41,8 @@ def test_more_active_agents_than_agents(tmp_path):
 def test_the_next_demo_removes_what_a_killed_one_left(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = (
-        "import os, sys; from isfed.flower import demo; held = demo.demo_folder();"
-        "folder = held.__enter__();"
+        "import os, sys; from isfed.flower import demo; held = demo.HeldFolder(demo.PREFIX);"
+        "folder = held.path;"
         "(folder / 'mark').write_text('left'); (folder / 'ca.key').write_text('secret');"
         "print(folder, flush=True); sys.stdin.read()"
     )
@@ -63,7 +64,8 @@ def test_the_next_demo_removes_what_a_killed_one_left(tmp_path, monkeypatch):
 
 def test_a_folder_in_use_is_private_and_goes_with_the_demo(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with demo.demo_folder() as folder:
+    with closing(demo.HeldFolder(demo.PREFIX)) as held:
+        folder = held.path
         assert folder.name.startswith("isfed-demo-")
         assert folder.stat().st_mode & 0o777 == 0o700
         assert demo.remove_leftovers() == []

@@ -14,9 +14,8 @@ from small_flower import AGENTS, initial, make_grid, make_strategy
 from isfed import ISFedAvg, Memory, Score, Uniform, WithReplacement
 from isfed.base import atomic_files
 from isfed.federation.messages import Cohort, Work
-from isfed.federation.privacy import Privacy
-from isfed.federation.remote_variates import OwnMemory
-from isfed.federation.safety import Safety
+from isfed.federation.remote_variates import AgentVariate
+from isfed.federation.safety import Privacy, Safety
 from isfed.federation.variate_updates import Correction
 from isfed.flower import own_turn
 
@@ -58,12 +57,12 @@ def mean_gap(strategy, folder):
     cohort = Cohort(everybody, AGENTS, np.ones(AGENTS))
     told = estimator.ask(job.state.estimator, cohort, job.agents.facts(), Work(0.1)).control
     for agent in range(AGENTS):
-        own, kept = OwnMemory(estimator.rule, centre.size), told.terms(agent, centre)
+        own, kept = AgentVariate(estimator.rule, centre.size), told.to_agent(agent, centre)
         for path in sorted(folder.glob(f"agent-{agent}-*.npz"), key=lambda p: p.stat().st_mtime):
             stored = atomic_files.load_arrays(path)
             start = "own_after_"
             own.restore({n[len(start) :]: v for n, v in stored.items() if n.startswith(start)})
-        own.settle(kept)
+        own.commit(kept)
         found.append(own.base.copy())
     assert np.abs(found).max() > 1e-3
     return np.abs(np.mean(found, axis=0) - centre).max()
@@ -156,7 +155,7 @@ def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small,
     from isfed.flower import agent_handler, agent_state
 
     count = {"kept": 0}
-    keep, pack = agent_state.Memory.keep, agent_handler.wire_format.pack_upload
+    keep, pack = agent_state.AgentStateFile.keep, agent_handler.wire_format.pack_upload
 
     def killed_before(self, told):
         count["kept"] += 1
@@ -169,7 +168,7 @@ def test_an_agent_killed_before_it_sends_is_as_one_that_is_away(tmp_path, small,
             raise RuntimeError("killed after the file was written")
         return pack(*given)
 
-    monkeypatch.setattr(agent_state.Memory, "keep", killed_before)
+    monkeypatch.setattr(agent_state.AgentStateFile, "keep", killed_before)
     monkeypatch.setattr(agent_handler.wire_format, "pack_upload", killed_after)
     strategy = corrected(small=small)
     strategy.start(small.make_grid(tmp_path), small.initial(), num_rounds=30)

@@ -62,7 +62,7 @@ class TimedGrid(Grid):
 def ask(grid, nodes=(1, 2, 3, 4, 5), **options):
     messages = [Message(RecordDict(), dst_node_id=n, message_type="train") for n in nodes]
     options = {"until": time.monotonic() + 60.0, **options}
-    return exchange(grid, messages, **options)
+    return exchange(grid, dict(enumerate(messages)), **options)
 
 
 def test_all_are_waited_for():

@@ -124,7 +124,7 @@ def test_who_is_refused_again_and_again_is_left_out_and_reported(tmp_path, caplo
 
 
 def test_when_everybody_is_left_out_the_run_ends_with_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr("isfed.flower.round_messages.wire_format.unpack_upload", lambda *_: 1 / 0)
+    monkeypatch.setattr("isfed.flower.agents.wire_format.unpack_upload", lambda *_: 1 / 0)
     with pytest.raises(ValueError, match="every agent was left out"):
         train(tmp_path, lambda reply: reply, rounds=4)
 

@@ -12,8 +12,7 @@ from flwr.serverapp import strategy as flowers
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg
-from isfed.federation.privacy import Privacy
-from isfed.federation.safety import Safety
+from isfed.federation.safety import Privacy, Safety
 from isfed.flower import Strategy, agent_turn
 
 AGENTS = 3

@@ -26,8 +26,10 @@ from isfed import (  # noqa: E402
     Uniform,
     simulate,
 )
-from isfed.federation.privacy import Privacy  # noqa: E402
-from isfed.federation.safety import Safety  # noqa: E402
+from isfed.federation.safety import (  # noqa: E402
+    Privacy,
+    Safety,
+)
 from isfed.flower import Strategy, own_turn, tell_agent, torch_turn  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
@@ -259,7 +261,7 @@ def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
     found = []
     options = {"agent_weights": weights, "on_round": lambda _, params: found.append(params.copy())}
     strategy, *_ = run_own(tmp_path, shrink, rounds=20, num_active=2, **options)
-    places = strategy._layout.places(["1.running_var"])
+    places = strategy.job.agents.layout.mask(["1.running_var"])
     for round_index, params in enumerate(found):
         two = sent[2 * round_index : 2 * round_index + 2]
         assert (params[places] >= min(two) - 1e-6).all()

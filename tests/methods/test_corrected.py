@@ -29,7 +29,7 @@ from isfed import (
     WithReplacement,
     simulate,
 )
-from isfed.federation.agents import Local, Turns
+from isfed.federation.agents import LocalOptions, TrainRequest
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.variate_updates import GAIN, Correction
 from isfed.sampling.designs.outcomes import outcomes
@@ -77,10 +77,10 @@ class Literal:
         for k, p, times in zip(*selection, strict=True):
             steps = int(problem.local_steps[k])
             whole = mu if algorithm.on_change else mu / (K * p)
-            local = Local()
+            local = LocalOptions()
             if self.kind == "drift":
-                local = Local(correction=(c - self.memory(k))[None])
-            turns = Turns(np.array([k]), self.w, np.array([whole / steps]))
+                local = LocalOptions(correction=(c - self.memory(k))[None])
+            turns = TrainRequest(np.array([k]), self.w, np.array([whole / steps]))
             upload = self.agents.work(turns, i, local)
             g = -upload.changes[0] / whole
             if self.kind == "drift":

@@ -43,8 +43,8 @@ from isfed import (
 )
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import clustered_sampling
-from isfed.methods.cooperative_sgd import links_of, mixed, ring_matrix
-from isfed.methods.fedvarp import LastChanges
+from isfed.methods.cooperative_sgd import Ring, links_of, mixed
+from isfed.methods.fedvarp import ChangeMemory
 from isfed.methods.uniform_samplers import draw_uniformly
 
 STEP: dict[str, Any] = {"step_size": 0.05}
@@ -217,7 +217,7 @@ def test_what_the_page_says_of_those_that_are_missing(how, monkeypatch):
                     mean = sum(counts[k] * steps[k] for k in there) / sum(counts[k] for k in there)
                     expected = expected + sum(counts[k] for k in edge) / counts.sum() * mean
         else:
-            state = state._replace(estimator=LastChanges(memory.copy()))
+            state = state._replace(estimator=ChangeMemory(memory.copy()))
             shares = counts / counts.sum()
             expected = shares @ memory  # also if nobody answers
             for k in heard:
@@ -254,12 +254,12 @@ def test_clustered_sampling_keeps_its_direction(how, monkeypatch):
 
 def test_whoever_is_absent_talks_to_nobody():
     absent = np.array([False, True, False, False, False])
-    links = links_of(ring_matrix(5))
+    links = links_of(Ring()(5))
     matrix = mixed(*links, np.eye(5), absent)
     np.testing.assert_allclose(matrix, matrix.T)
     np.testing.assert_allclose(matrix.sum(axis=0), 1.0)
     np.testing.assert_array_equal(matrix[1], [0, 1, 0, 0, 0])
-    np.testing.assert_allclose(mixed(*links, np.eye(5), np.zeros(5, bool)), ring_matrix(5))
+    np.testing.assert_allclose(mixed(*links, np.eye(5), np.zeros(5, bool)), Ring()(5))
     problem = regression()
     one, other = (
         simulate(problem, m, rounds=20, engine="agents", clock=Clock(drop=0.3)).params
@@ -282,6 +282,6 @@ def test_nobody_at_all_leaves_the_model(monkeypatch):
 
 def test_a_mixing_of_ones_own_with_absences_keeps_the_sum():
     problem = identical_agents()
-    method = CooperativeSGD(mixing=ring_matrix, **STEP, **FULL)
+    method = CooperativeSGD(mixing=Ring(), **STEP, **FULL)
     found = simulate(problem, method, rounds=900, clock=Clock(drop=0.5)).params[0]
     np.testing.assert_allclose(found, problem.optimum, atol=1e-6)

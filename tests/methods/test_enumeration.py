@@ -43,7 +43,7 @@ from isfed import (
     Uniform,
 )
 from isfed.base.random_streams import Purpose
-from isfed.federation.agents import Local
+from isfed.federation.agents import LocalOptions
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import agnostic_fl, fedcs, folb, uniform_samplers
@@ -341,7 +341,7 @@ def test_the_stochastic_gradients_of_agnostic_learning_are_unbiased(gradient, mo
     assert agnostic_fl.one_example(3).batch == 1
     monkeypatch.setattr(
         agnostic_fl, "one_example",
-        lambda count: Local(full_batch=True, steps=np.ones(count, np.int64)),
+        lambda count: LocalOptions(full_batch=True, steps=np.ones(count, np.int64)),
     )  # fmt: skip
     down, up = np.zeros(3), np.zeros(4)
     ends = np.cumsum(state.mixture) - 0.05

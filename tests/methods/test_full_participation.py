@@ -20,17 +20,17 @@ from isfed import (
 )
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods.adaptive_tau import Slopes, control_value, drift_bound
-from isfed.methods.cooperative_sgd import elastic_matrix, ring_matrix
+from isfed.methods.cooperative_sgd import Elastic, Ring
 
 COSTS = (0.013, 0.13, 15.0)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 9])
 def test_the_best_elastic_pull_gives_the_second_eigenvalue(workers):
-    sizes = np.sort(np.abs(np.linalg.eigvalsh(elastic_matrix(workers))))
+    sizes = np.sort(np.abs(np.linalg.eigvalsh(Elastic()(workers))))
     np.testing.assert_allclose(sizes[-2], workers / (workers + 2.0), rtol=1e-12)
     for pull in (1.8 / (workers + 2), 2.2 / (workers + 2)):
-        others = np.sort(np.abs(np.linalg.eigvalsh(elastic_matrix(workers, pull=pull))))
+        others = np.sort(np.abs(np.linalg.eigvalsh(Elastic(pull)(workers))))
         assert others[-2] > sizes[-2]
 
 
@@ -63,7 +63,7 @@ def test_decentralised_agents_agree_in_the_long_run():
     problem = identical_agents()
     history = simulate(problem, DecentralisedSGD(step_size=0.05, full_batch=True), rounds=400)
     np.testing.assert_allclose(history.params[0], problem.optimum, atol=1e-8)
-    assert np.allclose(ring_matrix(5).sum(axis=0), 1.0)
+    assert np.allclose(Ring()(5).sum(axis=0), 1.0)
 
 
 def test_elastic_averaging_keeps_the_optimum_of_agents_that_agree():

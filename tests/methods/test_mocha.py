@@ -6,7 +6,53 @@ from small_federations import regression
 
 from isfed import FederatedData, Huber, LeastSquares, Logistic, Mocha, Problem, simulate
 from isfed.federation.object_agents import ObjectAgents
-from isfed.methods.mocha import dual_round, dual_value, primal, related
+from isfed.methods.mocha import HINGE, SQUARED, dual_round, related
+
+
+def rows_of(data):
+    """The rows of every agent."""
+    return [slice(a, b) for a, b in zip(data.offsets[:-1], data.offsets[1:], strict=True)]
+
+
+def primal(algorithm, problem, state):
+    """The objective at the agents' models."""
+    models, kind = algorithm.models(state), algorithm.kind(problem)
+    total = 0.0
+    for agent, rows in enumerate(rows_of(problem.data)):
+        margins = problem.data.features[rows] @ models[agent]
+        y = problem.data.targets[rows]
+        if kind == HINGE:
+            losses = np.maximum(0.0, 1.0 - y * margins)
+        elif kind == SQUARED:
+            losses = (margins - y) ** 2
+        else:
+            losses = np.logaddexp(0.0, -y * margins)
+        total += float(losses.mean())
+    return total + penalty(algorithm, state)
+
+
+def dual_value(algorithm, problem, state):
+    """The dual objective; never above the primal one."""
+    kind = algorithm.kind(problem)
+    total = 0.0
+    for rows in rows_of(problem.data):
+        dual, y = state.dual[rows], problem.data.targets[rows]
+        share = dual * y
+        if kind == HINGE:
+            conjugate = -share
+        elif kind == SQUARED:
+            conjugate = dual**2 / 4.0 - share
+        else:
+            inside = np.clip(share, 1e-300, 1.0 - 1e-16)
+            conjugate = inside * np.log(inside) + (1.0 - inside) * np.log1p(-inside)
+        total += float(conjugate.mean())
+    return -penalty(algorithm, state) - total
+
+
+def penalty(algorithm, state):
+    """lambda/2 tr(W Omega W')."""
+    shared = state.shared
+    return float((shared * (state.relations @ shared)).sum()) / (2.0 * algorithm.penalty)
 
 
 def labelled(loss=None):

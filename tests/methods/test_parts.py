@@ -1,12 +1,15 @@
 """Samplers and estimators that several methods share, put together in ways of one's own."""
 
+import ast
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from small_federations import quadratics, regression
 
+import isfed.methods
 from isfed import FOLB, Clock, FedProx, MomentumSGD, PowerOfChoice, RestartedSGD, certify, simulate
 from isfed.base.random_streams import Purpose
 from isfed.federation.object_agents import ObjectAgents
@@ -188,3 +191,23 @@ def test_a_round_of_its_own_is_not_certified():
     for method in (pre, asks_twice):
         with pytest.raises(TypeError, match="a method with a round of its own"):
             certify(regression(), method)
+
+
+def words_of(source):
+    """The words in what the parts of a module need and give."""
+    for node in ast.walk(ast.parse(source)):
+        named = ast.unparse(getattr(node, "target", None) or ast.Name("")) in ("needs", "gives")
+        written = isinstance(node, ast.FunctionDef) and node.name in ("needs", "gives")
+        for part in ast.walk(node) if named or written else ():
+            texts = part.keys if isinstance(part, ast.Dict) else getattr(part, "elts", ())
+            yield from (ast.literal_eval(text) for text in texts if isinstance(text, ast.Constant))
+
+
+def test_parts_need_and_give_eight_words_which_the_docs_list():
+    folder = Path(isfed.methods.__file__).parent
+    used = {word for path in folder.glob("*.py") for word in words_of(path.read_text())}
+    used |= {"equal weights"}  # which the record of the four parts gives
+    page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
+    table = page.partition("| word | given by | needed by |")[2].partition("\n\n")[0]
+    assert used <= {line.split("|")[1].strip() for line in table.splitlines()[2:]}
+    assert len(table.splitlines()[2:]) == 8

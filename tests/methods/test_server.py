@@ -23,7 +23,7 @@ from isfed import (
     Scheduled,
     Served,
     ServerMomentum,
-    Turns,
+    TrainRequest,
     Uniform,
     certify,
     simulate,
@@ -49,7 +49,7 @@ class OwnRounds(Method):
     def round(self, state, agents, round_index):
         active = np.arange(self.num_active) + self.num_active * round_index
         step = np.full(active.size, self.step_size)
-        uploads = agents.work(Turns(active, state.params, step), round_index)
+        uploads = agents.work(TrainRequest(active, state.params, step), round_index)
         return ModelState(state.params + uploads.changes.mean(axis=0))
 
 

@@ -21,7 +21,7 @@ from isfed import (
 )
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import clustered_sampling, uniform_samplers
-from isfed.methods.fedvarp import LastChanges
+from isfed.methods.fedvarp import ChangeMemory
 from isfed.methods.scaffold import Controls
 from isfed.simulate.simulate_call import make_run
 
@@ -146,7 +146,7 @@ def test_fedvarp_with_everybody_is_fedavg_and_without_memory_too():
     agents, state = agents_of(method, problem), method.start(agents_of(method), np.zeros(3))
     agents = ObjectAgents(problem, method.rules(4), seed=0, repetition=0)
     for i in range(20):
-        state = method.round(state._replace(estimator=LastChanges(np.zeros((4, 3)))), agents, i)
+        state = method.round(state._replace(estimator=ChangeMemory(np.zeros((4, 3)))), agents, i)
     np.testing.assert_allclose(state.params, everybody[0], rtol=1e-12)
 
 
@@ -164,7 +164,7 @@ def test_fedvarp_is_unbiased_whatever_it_remembers(monkeypatch):
                 uniform_samplers, "draw_uniformly", lambda *_, p=pair, **__: np.array(p)
             )
             state = method.start(agents, START)
-            state = state._replace(estimator=LastChanges(memory.copy()))
+            state = state._replace(estimator=ChangeMemory(memory.copy()))
             found.append(method.round(state, agents, 0).params)
         gradients = np.array([h @ START - b for h, b in quadratics(regression())])
         np.testing.assert_allclose(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isfed.flower.demo import Watch, run_demo
+from isfed.flower.demo import DemoResults, run_demo
 from isfed.flower.local_processes import FederationError, LocalFederation
 
 
@@ -80,9 +80,9 @@ def test_a_server_that_died_between_two_looks_is_noticed(tmp_path):
     gone.wait()
     (tmp_path / "server.pid").write_text(str(gone.pid))
     with pytest.raises(FederationError, match="ended before the last round"):
-        list(Watch(tmp_path).follow(seconds=5.0))
+        list(DemoResults(tmp_path).follow(seconds=5.0))
     (tmp_path / "done").write_text("")  # it came to its end before we looked
-    assert list(Watch(tmp_path).follow(seconds=5.0)) == []
+    assert list(DemoResults(tmp_path).follow(seconds=5.0)) == []
 
 
 def test_kill_9_leaves_no_process_and_the_next_start_removes_the_keys(tmp_path):

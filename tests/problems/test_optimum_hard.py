@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from isfed import FederatedData, Huber, LeastSquares, Logistic, Problem, Softmax
 from isfed.base.progress import listening
-from isfed.problems import newton_solver as newton_module
+from isfed.problems import optimum as newton_module
 from isfed.problems import scaled_risk as risk_module
 from isfed.problems.optimum import NoOptimumError, minimise
 

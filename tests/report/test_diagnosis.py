@@ -12,9 +12,9 @@ from isfed.report.diagnosis_report import (
     diagnosis_table,
     dominant_lines,
     inclusion_figure,
+    ways_table,
 )
 from isfed.report.page_from_results import page_data
-from isfed.report.strategies_table import ways_table
 from isfed.studies import StoreError, load_results
 from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
 

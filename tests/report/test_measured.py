@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from isfed.report.html_page import page
-from isfed.report.page_from_results import page_data, verdict
+from isfed.report.page_from_results import page_data
+from isfed.report.page_sentences import verdict
 from isfed.report.terminal_tables import summary_table
 from isfed.report.two_runs import pair_data
 from isfed.studies.results_reader import AlgorithmResult, Measurements, Results

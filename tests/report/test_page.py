@@ -12,7 +12,7 @@ import pytest
 
 from isfed.report.html_markup import VOID
 from isfed.report.html_page import page
-from isfed.report.page_data import Cell, Figure, PageTable, Series
+from isfed.report.page_data import Figure, PageTable, Series, TableCell
 
 PAGES = {name: getattr(page_samples, name)() for name in ("ordinary", "nasty", "crowded")}
 CSS = files("isfed.report").joinpath("page.css").read_text(encoding="utf-8")
@@ -144,7 +144,7 @@ def numbers(text: str) -> list[float]:
 def test_a_curve_is_drawn_where_its_numbers_are(logarithmic):
     x, y = np.array([1.0, 5.0, 9.0, 10.0]), np.array([100.0, 10.0, 0.5, 1.0])
     series = Series("a", x, y, 0.5 * y, 2.0 * y, units={"rounds": 1.0})
-    table = PageTable("t", ("method",), ((Cell("a"),),))
+    table = PageTable("t", ("method",), ((TableCell("a"),),))
     figure = Figure("f", "y", {"rounds": "rounds"}, (series,), table, logarithmic=logarithmic)
     found = Tree(page(page_samples.PageData("t", "s", "v", figures=(figure,))))
     kind = "log" if logarithmic else "linear"
@@ -211,7 +211,7 @@ def test_curves_can_be_told_apart_in_grey():
 
 def test_records_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="a row of 1 cells under 2 headings"):
-        PageTable("t", ("a", "b"), ((Cell("1"),),))
+        PageTable("t", ("a", "b"), ((TableCell("1"),),))
     x = np.arange(3.0)
     with pytest.raises(ValueError, match="differ in length"):
         Series("a", x, x, x, x[:2])

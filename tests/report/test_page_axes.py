@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isfed.report.axis_ticks import limits, linear_ticks, log_ticks, spread
-from isfed.report.downsample import thin
 from isfed.report.page_data import Series
+from isfed.report.svg_chart import downsample
 
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 finite = st.floats(-1e15, 1e15).filter(lambda v: v == 0.0 or abs(v) > 1e-12)
@@ -72,7 +72,7 @@ def test_thinning_is_the_mean_of_neighbours_and_the_envelope_of_their_bands(poin
     x = np.arange(1.0, points + 1.0)
     mean = rng.normal(size=points)
     width = rng.random(points)
-    few = thin(Series("a", x, mean, mean - width, mean + width), most)
+    few = downsample(Series("a", x, mean, mean - width, mean + width), most)
     assert few.x.size == min(points, most)
     if points <= most:
         assert np.array_equal(few.mean, mean)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from isfed.cli.app import app
 from isfed.report.html_page import page
-from isfed.report.page_from_results import edge_lines, page_data, verdict, warnings
+from isfed.report.page_from_results import page_data
+from isfed.report.page_sentences import edge_lines, verdict, warnings
 from isfed.report.two_runs import differences, pair_data
 from isfed.studies import load_results
 from isfed.studies.results_reader import StepSearch

@@ -89,7 +89,7 @@ def literal_variance(kind, values, chances, joint):
 
 def test_horvitz_thompson_is_unbiased():
     """Its estimates can be negative, so that the mean is taken of the formula, not of stderr."""
-    from isfed.sampling.variance_estimators import by_pairs
+    from isfed.sampling.estimation import by_pairs
 
     for design in FIXED:
         joint, mean, square, estimated = design.joint(CHANCES), 0.0, 0.0, 0.0

@@ -275,7 +275,7 @@ def test_whole_numbers_become_floats():
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, np.nan])
 def test_a_bad_rate_is_named(rate):
-    with pytest.raises(ValueError, match=rf"rate={rate} of policy memory must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=rf"rate of policy memory={rate} must be in \(0, 1\]"):
         Memory(rate=rate)
 
 

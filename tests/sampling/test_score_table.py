@@ -112,10 +112,16 @@ def _shuffles(orders, state):
         table.shuffle(order, order.size, state)
 
 
+def _scratch(count, num):
+    """What a draw needs beside its table."""
+    copy = np.empty(table.table_size(count))
+    return np.empty(num), np.empty(table.MOST_BLOCKS), np.arange(count), copy
+
+
 def _draw(nodes, count, floor, num, design, stream):
     """One draw: units and the probabilities that weights divide by."""
     units, prob = np.empty(num, np.int64), np.empty(num)
-    scratch = table.make_scratch(count, num)
+    scratch = _scratch(count, num)
     _draw_into(nodes, MARGIN, count, floor, num, design, stream.state, scratch, units, prob)
     np.testing.assert_array_equal(scratch[2], np.arange(count))  # the next draw needs the identity
     return units, prob
@@ -193,7 +199,7 @@ class TestDraws:
         leaves = _leaves(count, seed=1)
         chance = inclusion_probabilities(_probabilities(leaves, floor), num)
         assert np.count_nonzero(chance == 1.0) > 1
-        scratch = table.make_scratch(count, num)
+        scratch = _scratch(count, num)
         counts, repeated = _counts(
             _table(leaves), MARGIN, count, floor, num, design, DRAWS, Stream(2).state, scratch
         )
@@ -203,7 +209,7 @@ class TestDraws:
     def test_replacement_within_four_standard_errors(self, largest_deviation):
         count, num, floor = 40, 5, 0.0
         leaves = _leaves(count, seed=3)
-        scratch, state = table.make_scratch(count, num), Stream(3).state
+        scratch, state = _scratch(count, num), Stream(3).state
         nodes = _table(leaves)
         counts, _ = _counts(
             nodes, MARGIN, count, floor, num, table.REPLACEMENT, DRAWS, state, scratch
@@ -237,21 +243,21 @@ class TestDraws:
 
 class TestEqualDraws:
     def test_every_ordered_pair_equally_often(self, largest_deviation):
-        scratch = table.make_scratch(5, 2)
+        scratch = _scratch(5, 2)
         counts = _pair_counts(5, DRAWS, table.HARTLEY_RAO, Stream(4).state, scratch)
         chance = np.where(np.eye(5, dtype=bool), 0.0, 1 / 20)
         assert largest_deviation(counts, chance, DRAWS) < 4
         np.testing.assert_array_equal(scratch[2], np.arange(5))
 
     def test_with_replacement_a_unit_may_repeat(self, largest_deviation):
-        scratch = table.make_scratch(5, 2)
+        scratch = _scratch(5, 2)
         counts = _pair_counts(5, DRAWS, table.REPLACEMENT, Stream(5).state, scratch)
         assert largest_deviation(counts, np.full((5, 5), 1 / 25), DRAWS) < 4
 
     @given(count=st.integers(1, 200), data=st.data(), seed=st.integers(0, 2**32))
     def test_distinct_and_the_identity_is_put_back(self, count, data, seed):
         num = data.draw(st.integers(1, count))
-        scratch = table.make_scratch(count, num)
+        scratch = _scratch(count, num)
         units, prob = np.empty(num, np.int64), np.empty(num)
         _draw_equal(count, num, table.HARTLEY_RAO, Stream(seed).state, scratch, units, prob)
         assert np.unique(units).size == num
@@ -261,7 +267,7 @@ class TestEqualDraws:
         np.testing.assert_array_equal(scratch[2], np.arange(count))
 
     def test_every_set_of_three_equally_often(self, largest_deviation):
-        scratch = table.make_scratch(6, 3)
+        scratch = _scratch(6, 3)
         units, prob, state = np.empty(3, np.int64), np.empty(3), Stream(6).state
         sets: dict[tuple[int, ...], int] = {s: i for i, s in enumerate(combinations(range(6), 3))}
         counts, draws = np.zeros(len(sets)), 20_000

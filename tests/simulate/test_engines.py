@@ -28,8 +28,8 @@ from isfed import (
     simulate,
 )
 from isfed.simulate.kernel_run import KernelRun
+from isfed.simulate.run_base import Block
 from isfed.simulate.run_driver import chunks
-from isfed.simulate.run_protocol import Block
 
 NAMES = ("telemetry", "msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
 POLICIES = {
@@ -288,7 +288,7 @@ def test_what_cannot_be_run_is_named(problems, choices, message, engine):
         simulate(problems["squares"], algorithm, engine=engine, **run)
 
 
-class Standing(ISFedAvg):
+class AgentRecords(ISFedAvg):
     """A method derived from parts that writes its own round."""
 
     def round(self, state, agents, round_index):
@@ -296,7 +296,7 @@ class Standing(ISFedAvg):
 
 
 def test_a_round_of_its_own_counts_more_than_the_parts_it_derives_from(problems):
-    method = Standing(step_size=0.01, num_active=2)
+    method = AgentRecords(step_size=0.01, num_active=2)
     for engine in ("auto", "agents", "objects"):
         history = simulate(problems["squares"], method, rounds=3, engine=engine)
         assert not history.params.any()

@@ -84,7 +84,7 @@ def test_nothing_is_kept_unless_asked_for(problem):
     found = simulate(problem, ISFedAvg(**SOME), rounds=3)
     assert found.kept_rounds.size == found.kept.size == 0
     run = make_run(problem, ISFedAvg(**SOME))
-    assert Recording(run, 3).kept is None
+    assert Recording(run, 3).kept.size == 0
     assert "kept" not in Recording(run, 3).checkpoint(run)
 
 

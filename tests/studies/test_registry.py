@@ -26,7 +26,7 @@ from isfed import (
     Systematic,
 )
 from isfed.base.import_by_name import allowing
-from isfed.federation.agents import Turns
+from isfed.federation.agents import TrainRequest
 from isfed.sampling.designs import ALL_DESIGNS, SPREAD_DESIGNS
 from isfed.studies import ConfigError, make_experiment, register, run_experiment
 from isfed.studies.config_schema import arguments, expected, read_value, write_value
@@ -60,7 +60,7 @@ class Everybody(Method):
 
         everybody = np.arange(agents.num_agents)
         step = np.full(agents.num_agents, self.step_size)
-        uploads = agents.work(Turns(everybody, state.params, step), round_index)
+        uploads = agents.work(TrainRequest(everybody, state.params, step), round_index)
         return state._replace(params=state.params + self.shrink * uploads.changes.mean(axis=0))
 
 
@@ -152,8 +152,11 @@ def test_every_method_that_is_exported_has_a_name():
         "passes", "server_wrappers", "server_optimizers",
     )  # fmt: skip
     others = {f"methods.{name}" for name in parts}
-    homes = [home for home in isfed._NAMES if home.startswith("methods") and home not in others]
-    exported = {name for home in homes for name in isfed._NAMES[home]}
+    exported = {
+        name
+        for name, home in isfed._homes().items()
+        if home.startswith("methods") and home not in others
+    }
     assert exported - {"Algorithm", "Method", "ModelState"} == set(METHODS)
 
 

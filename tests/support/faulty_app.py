@@ -51,7 +51,7 @@ def train(message, context):
     number = str(message.content["isfed"]["round"])
     with open(context.run_config["log"], "a") as file:  # for the test: who works on what
         file.write(f"{agent} {number}\n")
-    reply = demo_app.train(message, context)
+    reply = demo_app.demo_train(message, context)
     until = time.monotonic() + LONGEST_SECONDS
     while (fault := planned(plan, agent, number)) == "hold" and time.monotonic() < until:
         time.sleep(0.2)

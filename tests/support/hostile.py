@@ -162,7 +162,7 @@ ELSEWHERE = {
     ),
     "a huge change before three agents have been heard": (
         "**accepted** up to `largest_change`: there is no median yet to compare it with",
-        "tests/federation/test_standing.py",
+        "tests/federation/test_agent_records.py",
     ),
     "two replies to one message": ("nothing: it counts once", "tests/flower/test_replies.py"),
     "the reply of an earlier round again": (
@@ -245,7 +245,7 @@ ELSEWHERE = {
     ),
     "a second node under the registered name of another, which Flower allows": (
         "neither is asked while both are online, and the log says so",
-        "tests/flower/test_roll.py",
+        "tests/flower/test_node_directory.py",
     ),
     "Flower's differential privacy around the strategy": (
         "the run ends with an error that says why",

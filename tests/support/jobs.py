@@ -13,7 +13,7 @@ from typing import Any
 from faulty_app import DEFAULTS as FAULTY
 
 from isfed.base.atomic_files import write_whole
-from isfed.flower.demo import Watch
+from isfed.flower.demo import DemoResults
 from isfed.flower.demo_app import DEFAULTS, write_app
 from isfed.flower.local_processes import FederationError, LocalFederation, is_running
 
@@ -33,7 +33,7 @@ class Job:
         self.federation, self.app, self.config = federation, app, config
         self.results = Path(config["results"])
         self.results.mkdir(parents=True)
-        self.watch = Watch(self.results)
+        self.watch = DemoResults(self.results)
         self.run: str | None = None
         self.lost = 0  # runs that Flower gave up
 

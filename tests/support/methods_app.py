@@ -41,7 +41,7 @@ METHODS = {
 @client.train()
 def train(message, context):
     """A turn or an answer; after a turn it waits as long as the file says so."""
-    reply = demo_app.train(message, context)
+    reply = demo_app.demo_train(message, context)
     order = message.content["isfed"]
     if order.get("ask"):
         return reply

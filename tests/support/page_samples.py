@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.report.page_data import Cell, Figure, PageData, PageTable, Series
+from isfed.report.page_data import Figure, PageData, PageTable, Series, TableCell
 
 AXES = {"rounds": "rounds", "uploads": "models uploaded", "gradients": "gradient evaluations"}
 METHODS = (  # name, level, rounds to settle, gradients per round
@@ -38,10 +38,10 @@ def table(series: tuple[Series, ...]) -> PageTable:
     """The last value of every curve, in decibels, and a column in which one has no number."""
     rows = tuple(
         (
-            Cell(s.name),
-            Cell(f"{10 * np.log10(s.mean[-1]):.2f} ± 0.10", float(10 * np.log10(s.mean[-1]))),
-            Cell("never") if i == 1 else Cell(f"{100 * (i + 1):,}", 100.0 * (i + 1)),
-            Cell("yes" if i % 2 else "no"),
+            TableCell(s.name),
+            TableCell(f"{10 * np.log10(s.mean[-1]):.2f} ± 0.10", float(10 * np.log10(s.mean[-1]))),
+            TableCell("never") if i == 1 else TableCell(f"{100 * (i + 1):,}", 100.0 * (i + 1)),
+            TableCell("yes" if i % 2 else "no"),
         )
         for i, s in enumerate(series)
     )
@@ -93,7 +93,7 @@ def nasty() -> PageData:
         Series(name, x, v, v * 0.9, v * 1.1, units=units)
         for name, v in zip(NASTY, values, strict=True)
     )
-    cells = tuple((Cell(name), Cell(name, float(i))) for i, name in enumerate(NASTY))
+    cells = tuple((TableCell(name), TableCell(name, float(i))) for i, name in enumerate(NASTY))
     numbers = PageTable(NASTY[0], ("method", NASTY[1]), cells)
     odd = Figure(NASTY[1], NASTY[2], {"rounds": NASTY[0]}, series, numbers, NASTY[0])
     nothing = Figure("nothing", "y", AXES, series[:1], numbers)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, LeastSquares, Problem, diagnose
-from isfed.theory.settling_time import settling
+from isfed.theory.msd_prediction import settling
 
 
 def excess(curvature, noise, start, step, rounds):

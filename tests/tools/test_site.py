@@ -55,9 +55,11 @@ def test_no_page_asks_another_host(site):
 
 
 def test_the_reference_has_every_public_name(site):
-    page = (site / "reference" / "index.html").read_text(encoding="utf-8")
-    headings = set(re.findall(r'id="isfed\.[\w.]*?(\w+)"', page))
+    pages = [path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html")]
+    headings = set(re.findall(r'id="isfed\.[\w.]*?(\w+)"', "".join(pages)))
     assert set(isfed.__all__) - {"__version__"} - headings == set()
+    first = (site / "reference" / "simulate.html").read_text(encoding="utf-8")
+    assert re.findall(r"<h2.*?>(.*?)</h2>", first, re.S)[0].count("isfed.simulate") >= 1
 
 
 def test_the_reference_has_every_command_and_every_kind(site):

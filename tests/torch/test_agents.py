@@ -31,7 +31,7 @@ from isfed import (
     simulate,
 )
 from isfed.base.random_streams import Purpose
-from isfed.federation.agents import Local, Turns
+from isfed.federation.agents import LocalOptions, TrainRequest
 from isfed.federation.messages import EVERY, Updates
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods.fedavg_schemes import FedAvgScheme
@@ -99,13 +99,13 @@ def test_they_do_what_objects_do(algorithm, score):
 
 
 LOCALS = {
-    "prox": Local(prox=0.4),
-    "momentum": Local(momentum=0.7),
-    "nesterov": Local(momentum=0.7, nesterov=True, velocity=RNG.standard_normal((2, 43))),
-    "correction": Local(correction=RNG.standard_normal((2, 43))),
-    "full batch": Local(full_batch=True),
-    "steps": Local(steps=np.array([1, 4])),
-    "everything": Local(
+    "prox": LocalOptions(prox=0.4),
+    "momentum": LocalOptions(momentum=0.7),
+    "nesterov": LocalOptions(momentum=0.7, nesterov=True, velocity=RNG.standard_normal((2, 43))),
+    "correction": LocalOptions(correction=RNG.standard_normal((2, 43))),
+    "full batch": LocalOptions(full_batch=True),
+    "steps": LocalOptions(steps=np.array([1, 4])),
+    "everything": LocalOptions(
         steps=np.array([2, 3]),
         prox=0.1,
         momentum=0.5,
@@ -121,7 +121,7 @@ def test_every_way_to_step_is_that_of_objects(local, shared):
     problem = make_problem(score="exact")
     ours, objects = (run.agents[0] for run in both_runs(problem, ALGORITHMS["second moment"]))
     models = problem.loss.initial() + (0.0 if shared else 0.1 * RNG.standard_normal((2, 43)))
-    turns = Turns(np.array([3, 0]), models, np.array([0.2, 0.05]))
+    turns = TrainRequest(np.array([3, 0]), models, np.array([0.2, 0.05]))
     found, expected = (agents.work(turns, 5, local) for agents in (ours, objects))
     for name in ("changes", "scores", "gradients", "watch", "velocity"):
         np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def test_fedavg_is_a_plain_pytorch_loop():
         problem, FedAvg(step_size=0.3, num_active=2).rules(4), seed=1, repetition=0
     )
     params = problem.loss.initial()
-    uploads = agents.work(Turns(np.array([1, 2]), params, np.full(2, 0.3)), 7)
+    uploads = agents.work(TrainRequest(np.array([1, 2]), params, np.full(2, 0.3)), 7)
     for i, agent in enumerate((1, 2)):
         module = problem.loss.module(params).train()
         optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
@@ -180,8 +180,8 @@ def test_a_local_optimizer_of_ones_own(optimizer, prox):
     rules = FedAvg(step_size=0.1, num_active=2).rules(4)
     agents = problem.loss.make_agents(problem, rules, seed=1, repetition=0)
     params = problem.loss.initial()
-    turns = Turns(np.array([2]), params, np.array([0.1]))
-    uploads = agents.work(turns, 0, Local(full_batch=True, prox=prox))
+    turns = TrainRequest(np.array([2]), params, np.array([0.1]))
+    uploads = agents.work(turns, 0, LocalOptions(full_batch=True, prox=prox))
     module = problem.loss.module(params).train()
     made = optimizer(module.parameters(), lr=0.1)
     start = [p.detach().clone() for p in module.parameters()]
@@ -195,7 +195,7 @@ def test_a_local_optimizer_of_ones_own(optimizer, prox):
     trained = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
     np.testing.assert_allclose(uploads.changes[0], trained - params, rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match="both the method and the local optimizer"):
-        agents.work(turns, 0, Local(momentum=0.9))
+        agents.work(turns, 0, LocalOptions(momentum=0.9))
 
 
 class Planted(Sampford):
@@ -241,7 +241,7 @@ def test_a_round_of_one_local_step_is_unbiased(score, examples):
     def mean_change(k, step):
         total = np.zeros_like(params)
         for length in for_examples.cells(agents.table(k).inclusion(2)):
-            turns = Turns(np.array([k]), params, np.array([step]))
+            turns = TrainRequest(np.array([k]), params, np.array([step]))
             total += length * agents.work(turns, 99).changes[0]
             agents.restore(kept)
         return total
@@ -358,7 +358,7 @@ def test_buffers_stay_within_what_the_agents_sent(name, monkeypatch):
 def test_equal_agents_share_their_tables():
     problem = make_problem()
     agents = problem.loss.make_agents(problem, ALGORITHMS["FedAvg"].rules(4), seed=0, repetition=0)
-    agents.work(Turns(np.arange(4), problem.loss.initial(), np.full(4, 0.1)), 0)
+    agents.work(TrainRequest(np.arange(4), problem.loss.initial(), np.full(4, 0.1)), 0)
     assert len(agents.tables) == 4  # four sizes
     assert agents.state()["tables"].size == 0
     assert agents.state()["memory"].size == 0

@@ -40,7 +40,7 @@ from isfed.torch import (
     load_model,
     train,
 )
-from isfed.torch.fingerprint import shown
+from isfed.torch.fingerprint import value_fingerprint
 
 RNG = np.random.default_rng(0)
 CENTRES = 2.0 * RNG.standard_normal((3, 4))
@@ -539,4 +539,4 @@ def test_functions_that_hold_each_other_have_a_text_too():
     def other(x):
         return one(x)
 
-    assert shown(one) != shown(other)
+    assert value_fingerprint(one) != value_fingerprint(other)

@@ -61,7 +61,7 @@ def _put_in_place(name: str, path: Path) -> None:
     os.replace(name, path)
 
 
-def hold(path: Path) -> TextIO:
+def lock_file(path: Path) -> TextIO:
     """Lock a file until the returned file is closed; BlockingIOError if it is locked already.
 
     The system releases the lock when a process dies.
@@ -116,13 +116,13 @@ def most_unpacked(packed: int, gigabytes: float | None = None) -> int:
     return max(int(1e9 * USUAL_GIGABYTES), USUAL_TIMES * packed)
 
 
-def check_unpacked(found: int, packed: int, gigabytes: float | None = None) -> None:
+def check_unpacked(unpacked: int, packed: int, gigabytes: float | None = None) -> None:
     """Raise a ValueError if a file of `packed` bytes unpacks to too much."""
     most = most_unpacked(packed, gigabytes)
-    if found > most:
+    if unpacked > most:
         raise ValueError(
-            f"{packed / 1e6:.3g} MB unpack to {found / 1e9:.3g} GB or more, and {most / 1e9:.3g} "
-            "GB are allowed"
+            f"{packed / 1e6:.3g} MB unpack to {unpacked / 1e9:.3g} GB or more, and "
+            f"{most / 1e9:.3g} GB are allowed"
         )
 
 
@@ -181,16 +181,16 @@ def check_form(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], *,
     Numbers have to be finite where those of `expected` are.
     """
     for name, like in expected.items():
-        found = given.get(name)
-        if found is None:
+        array = given.get(name)
+        if array is None:
             raise ValueError(f"{what} has no array {name!r}; remove it to start again")
-        same = found.dtype.kind == "U" if like.dtype.kind == "U" else found.dtype == like.dtype
-        if found.shape != like.shape or not same:
+        same = array.dtype.kind == "U" if like.dtype.kind == "U" else array.dtype == like.dtype
+        if array.shape != like.shape or not same:
             raise ValueError(
-                f"{what} holds {name} of shape {found.shape} and type {found.dtype}, expected "
+                f"{what} holds {name} of shape {array.shape} and type {array.dtype}, expected "
                 f"{like.shape} and {like.dtype}; remove it to start again"
             )
-        if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(found).all():
+        if like.dtype.kind == "f" and np.isfinite(like).all() and not np.isfinite(array).all():
             raise ValueError(f"{what} holds {name} with numbers that are not finite")
 
 
@@ -204,7 +204,7 @@ def check_like(name: str, given: np.ndarray, fresh: np.ndarray, *, grows: bool =
         )
 
 
-def put(target: np.ndarray, name: str, state: Mapping[str, np.ndarray]) -> None:
+def restore_array(target: np.ndarray, name: str, state: Mapping[str, np.ndarray]) -> None:
     """Copy an array of a state into its place, which it must fit; a KeyError if it is absent."""
     check_like(name, state[name], target)
     target[...] = state[name]
@@ -227,12 +227,12 @@ def _finite(value: Any) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; a ValueError with the file's name if it holds none."""
     try:
-        found = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is damaged (a {type(found).__name__} instead of an object)")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged (a {type(value).__name__} instead of an object)")
+    return value
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:

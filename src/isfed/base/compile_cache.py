@@ -1,8 +1,6 @@
-"""Where compiled code is kept from one process to the next.
+"""Where compiled code is kept: a folder for each state of a module and of all it compiles in.
 
-Numba alone looks at the file of a function, not at the files of what the function calls, and would
-go on using a kernel whose parts have changed. Hence one folder for every state of a module and of
-the modules that it compiles in: a change elsewhere compiles nothing anew.
+Numba alone looks only at the file of a function, and would use a kernel whose parts have changed.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ class SafeCache(FunctionCache):
         self._cache_file = _CheckedFiles(self.cache_path, base, source_stamp=state)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What is kept for these types; None if nothing is, or nothing that can be read."""
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # a file cut short fails in as many ways as there are bytes in it
@@ -65,7 +62,6 @@ class SafeCache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled."""
         try:
             super().save_overload(sig, data)
         except Exception as error:  # a full disk, a file of others: the run goes on
@@ -95,12 +91,14 @@ def cache_of(function: Callable[..., Any]) -> SafeCache | None:
 @functools.cache
 def folder_of(file: str) -> Path | None:
     """The folder for what a module compiles in its present state."""
+    digest = hashlib.sha256(numba.__version__.encode())
     try:
-        name = f"compiled-{Path(file).stem}-{_digest(Path(file))}"
+        for path in sorted(sources_of(Path(file))):
+            digest.update(_text(path).encode())
     except OSError:  # typed at a prompt: there is no file
         return None
     for parent in _parents():
-        folder = parent / name
+        folder = parent / f"compiled-{Path(file).stem}-{digest.hexdigest()[:16]}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             os.utime(folder)  # in use
@@ -116,12 +114,12 @@ def _parents() -> list[Path]:
     """Folders that may keep compiled code, best first."""
     if _CONFIG.CACHE_DIR:  # NUMBA_CACHE_DIR
         return [Path(_CONFIG.CACHE_DIR)]
-    found = [_PACKAGE / "__pycache__"]
+    folders = [_PACKAGE / "__pycache__"]
     # Where nobody knows the user there is no home: then only the first will do.
     with contextlib.suppress(RuntimeError):
         user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        found.append(user_cache / "isfed")
-    return found
+        folders.append(user_cache / "isfed")
+    return folders
 
 
 @functools.cache
@@ -133,27 +131,19 @@ def _remove_unused(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _digest(file: Path) -> str:
-    """A hash over a module and all that is compiled into it."""
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(sources_of(file)):
-        digest.update(_text(path).encode())
-    return digest.hexdigest()[:16]
-
-
 def sources_of(file: Path) -> set[Path]:
     """The file of a module, and of the modules it imports, of compiled ones again, and so on.
 
     A module that compiles nothing may still give a constant, which is compiled in.
     """
-    found, waiting = set(), [file]
+    sources, waiting = set(), [file]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in sources:
+            sources.add(path)
             if path == file or _compiles(path):
                 waiting += _imports(path)
-    return found
+    return sources
 
 
 @functools.cache

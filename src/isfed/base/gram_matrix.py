@@ -29,19 +29,19 @@ def weighted_gram(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """sum_n weight_n x_n x_n^T, (M, M)."""
     if x.size <= TALL:
         return (x * weight[:, None]).T @ x
-    found = np.zeros((x.shape[1], x.shape[1]))
+    total = np.zeros((x.shape[1], x.shape[1]))
     with one_thread(x):
         for first in range(0, len(x), PIECE):
             part = x[first : first + PIECE]
-            found += (part * weight[first : first + PIECE, None]).T @ part
-    return found
+            total += (part * weight[first : first + PIECE, None]).T @ part
+    return total
 
 
 def grams_of(x: np.ndarray, weight: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """The same for each of the stretches of rows between two offsets, (K, M, M)."""
-    found = np.empty((offsets.size - 1, x.shape[1], x.shape[1]))
+    grams = np.empty((offsets.size - 1, x.shape[1], x.shape[1]))
     with one_thread(x):
         for k, (begin, end) in enumerate(itertools.pairwise(offsets)):
             part = x[begin:end]
-            found[k] = (part * weight[begin:end, None]).T @ part
-    return found
+            grams[k] = (part * weight[begin:end, None]).T @ part
+    return grams

@@ -1,8 +1,6 @@
-"""Compiled functions that Python runs itself while there is little to do.
+"""Compiled functions that Python runs itself, with the same bits, while there is little to do.
 
-Compiling a draw takes seconds, which is a long wait for five units of fifty. The same source, run
-by Python, takes a millisecond and gives the same bits: compiled code neither reorders nor fuses
-operations here. Once what Python has run adds up to the price of compiling, that price is paid.
+Compiling takes seconds. It is done once what Python has run adds up to the price of compiling.
 """
 
 from __future__ import annotations
@@ -50,17 +48,18 @@ class _Module:
         return _plain(getattr(self._module, name), self._made)
 
 
-class Light:
+class InterpretFirst:
     """A compiled function that Python runs itself until compiling it has become worth while.
 
-    function: what is compiled.
-    work: how often a call passes through its loops, from the arguments of the call.
+    Args:
+        function: What is compiled.
+        work: How often a call passes through its loops, from the arguments of the call.
 
     >>> from isfed.base.jit import compiled
     >>> @compiled
     ... def double(count):
     ...     return 2 * count
-    >>> Light(double, lambda count: 1)(4)
+    >>> InterpretFirst(double, lambda count: 1)(4)
     8
     """
 
@@ -71,7 +70,6 @@ class Light:
         self.plain: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Run it, one way or the other."""
         if self.left > 0:
             self.left -= self.work(*args)
             if self.left > 0:

@@ -1,8 +1,6 @@
 """Workers end with the process that started them, even if that one was killed.
 
-Linux could send a signal (PR_SET_PDEATHSIG), but does so when the *thread* that started a worker
-ends, and a worker may outlive that thread rightly. Hence a thread of the worker's own, which needs
-nothing of the system; compiled code lets it run.
+Linux's PR_SET_PDEATHSIG will not do: it fires when the thread that started a worker ends.
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ ORPHANED = 1  # the exit code, which nobody is left to read
 def end_with(parent: int) -> None:
     """End this process, whatever it is doing, as soon as its parent has ended.
 
-    parent: the parent's number, by its own word: it may be dead before anybody here looks.
+    Args:
+        parent: The parent's process id, told by the parent: it may be dead before we can ask.
     """
     threading.Thread(target=_watch, args=(parent,), daemon=True, name="isfed-orphans").start()
 

@@ -1,12 +1,7 @@
-"""Arithmetic that decides results: the same bits on every processor.
+"""Arithmetic with the same bits on every processor: every sum has one order.
 
-NumPy and BLAS choose their code by the processor. `np.exp` has other last bits with AVX-512 than
-without, and the order of a BLAS sum depends on its kernel and on its threads. A draw, the data or
-a step must not depend on that, so here every sum has one order, whatever the machine.
-
-Products use fused multiply-adds, which IEEE 754 defines: without such an instruction the system's
-library computes the same number. Functions like `exp` are those of that library, one number at a
-time; a loop in Python over those of `math` takes eight times as long for 300 numbers.
+NumPy's `exp` has other last bits with AVX-512, and BLAS adds in an order of its kernel and threads.
+Products are fused multiply-adds (IEEE 754), functions those of the system's library.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import numpy as np
 from numba import config, types
 from numba.extending import intrinsic
 
-from isfed.base.jit import compiled, inlined
+from isfed.base.jit import compiled, jit_inline
 
 WIDE = 8  # from as many columns on, the columns are the lanes
 BLOCK = 2048  # columns at a time, whose sums stay in the fastest memory
@@ -44,7 +39,7 @@ _COMPILES = not config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue
 _fused: Any = intrinsic(_fma) if _COMPILES else _fma_in_python
 
 
-@inlined
+@jit_inline
 def dot(values, row, params, size):
     """The inner product of one row with `params`, in eight lanes of a fixed order."""
     whole = size & ~7
@@ -69,24 +64,15 @@ def dot(values, row, params, size):
     return total
 
 
-@inlined
+@jit_inline
 def square(values, row, size):
     """The squared length of one row, in the same lanes."""
-    whole = size & ~7
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(0, whole, 8):
-        s0 += values[row, j] * values[row, j]
-        s1 += values[row, j + 1] * values[row, j + 1]
-        s2 += values[row, j + 2] * values[row, j + 2]
-        s3 += values[row, j + 3] * values[row, j + 3]
-        s4 += values[row, j + 4] * values[row, j + 4]
-        s5 += values[row, j + 5] * values[row, j + 5]
-        s6 += values[row, j + 6] * values[row, j + 6]
-        s7 += values[row, j + 7] * values[row, j + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    for j in range(whole, size):
-        total += values[row, j] * values[row, j]
-    return total
+    if size < 8:  # the row as an argument takes longer than so short a sum
+        total = 0.0
+        for j in range(size):
+            total += values[row, j] * values[row, j]
+        return total
+    return dot(values, row, values[row], size)
 
 
 @compiled
@@ -152,7 +138,7 @@ def _weigh(weights, rows, out):
         out[j] = total
 
 
-@inlined
+@jit_inline
 def _add_rows(weights, rows, out):
     """Add to `out` every row times its weight, from the last row to the first."""
     rest = rows.shape[0] & 3
@@ -289,7 +275,7 @@ def _orthogonalise(rows, turned):
             return
 
 
-@inlined
+@jit_inline
 def _turn(rows, i, k, cosine, sine):
     for j in range(rows.shape[1]):
         one, two = rows[i, j], rows[k, j]

@@ -1,11 +1,20 @@
-"""Long computations say what they are doing; whoever started them decides whether to show it."""
+"""What a long computation is doing, for whoever shows it; and the time spent compiling.
+
+Compiling belongs to no run: speeds are measured on a clock that stands still meanwhile.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
+from numba.core import event
+
+WORTH_SAYING = 1.0  # seconds
 _LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
@@ -29,3 +38,54 @@ def say(what: str) -> None:
     listener = _LISTENER.get()
     if listener is not None:
         listener(what)
+
+
+class _CompileTimer(event.Listener):
+    """Adds up the time of what is compiled for its own sake, with all that it calls."""
+
+    def __init__(self) -> None:
+        self.depth, self.began, self.total = 0, 0.0, 0.0
+        self.announce: Callable[[], None] | None = None
+
+    def on_start(self, event: Any) -> None:  # Numba's lock lets one thread at a time in here
+        now = time.monotonic()
+        if self.depth == 0:
+            self.began = now
+        self.depth += 1
+        if self.announce is not None and now - self.began > WORTH_SAYING:
+            announce, self.announce = self.announce, None
+            announce()
+
+    def on_end(self, event: Any) -> None:
+        if self.depth == 1:
+            self.total += time.monotonic() - self.began
+        self.depth -= 1
+
+
+_TIMER = _CompileTimer()
+
+
+@functools.cache
+def watch_compilation() -> None:
+    """Begin to measure the time that Numba compiles; once is enough."""
+    event.register("numba:compile", _TIMER)
+
+
+def seconds_compiling() -> float:
+    """How long this process has been compiling so far."""
+    return _TIMER.total + (time.monotonic() - _TIMER.began if _TIMER.depth else 0.0)
+
+
+def working_clock() -> float:
+    """Seconds, like `time.monotonic`, on a clock that stands still while anything is compiled."""
+    return time.monotonic() - seconds_compiling()
+
+
+@contextlib.contextmanager
+def announce_compiling(announce: Callable[[], None]) -> Iterator[None]:
+    """Call `announce` once if something is compiled meanwhile that takes more than a second."""
+    before, _TIMER.announce = _TIMER.announce, announce
+    try:
+        yield
+    finally:
+        _TIMER.announce = before

@@ -1,9 +1,7 @@
 """Random numbers by address: a draw is a function of seed, repetition, purpose, round and agent.
 
-Nothing is carried from one round to the next, so a result cannot depend on the number of threads,
-on how rounds are cut into chunks, or on a resume; and an agent on another machine makes the same
-draws as in process. The generator is xoshiro256++ (Blackman and Vigna), started for every turn by
-splitmix64 from the turn's address.
+So no result depends on threads, chunks, a resume, or the machine that an agent runs on. The
+generator is xoshiro256++ (Blackman and Vigna), started for every turn by splitmix64.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from numbers import Integral
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.interpret_first import Light
-from isfed.base.jit import compiled, inlined
-from isfed.base.value_checks import check_whole
+from isfed.base.argument_checks import check_whole, shown
+from isfed.base.interpret_first import InterpretFirst
+from isfed.base.jit import jit_inline
 
 UINT = np.uint64
 # splitmix64 (Steele, Lea, Flood): the increment and the two multipliers of its mixing function.
@@ -59,14 +56,14 @@ def stream_keys(seed: int, *, repetitions: range, purpose: Purpose) -> np.ndarra
     return np.array(keys, dtype=np.uint64)
 
 
-@inlined
+@jit_inline
 def _mix(z):
     z = (z ^ (z >> UINT(30))) * _MIX_1
     z = (z ^ (z >> UINT(27))) * _MIX_2
     return z ^ (z >> UINT(31))
 
 
-@inlined
+@jit_inline
 def start(state, key, round_index, agent):
     """Set the four words of `state` to the beginning of the stream (key, round, agent)."""
     # The agent enters through its own mix: adding round and agent would make (1, 2) equal (2, 1).
@@ -76,46 +73,45 @@ def start(state, key, round_index, agent):
         state[word] = _mix(z)
 
 
-@inlined
+@jit_inline
+def _advance(s0, s1, s2, s3):
+    """One step of xoshiro256++: a uniform on [0, 1), and the new state."""
+    total = s0 + s3
+    word = ((total << UINT(23)) | (total >> UINT(41))) + s0
+    shifted = s1 << UINT(17)
+    s2 ^= s0
+    s3 ^= s1
+    s1 ^= s2
+    s0 ^= s3
+    s2 ^= shifted
+    s3 = (s3 << UINT(45)) | (s3 >> UINT(19))
+    return np.float64(word >> UINT(11)) * _TO_UNIT, s0, s1, s2, s3
+
+
+@jit_inline
 def fill_uniform(state, out, count):
     """Fill out[:count] with uniforms on [0, 1) and advance `state`."""
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
     for i in range(count):
-        total = s0 + s3
-        word = ((total << UINT(23)) | (total >> UINT(41))) + s0
-        shifted = s1 << UINT(17)
-        s2 ^= s0
-        s3 ^= s1
-        s1 ^= s2
-        s0 ^= s3
-        s2 ^= shifted
-        s3 = (s3 << UINT(45)) | (s3 >> UINT(19))
-        out[i] = np.float64(word >> UINT(11)) * _TO_UNIT
+        out[i], s0, s1, s2, s3 = _advance(s0, s1, s2, s3)
     state[0], state[1], state[2], state[3] = s0, s1, s2, s3
 
 
-@inlined
+@jit_inline
 def uniform(state):
     """One uniform on [0, 1)."""
-    total = state[0] + state[3]
-    word = ((total << UINT(23)) | (total >> UINT(41))) + state[0]
-    shifted = state[1] << UINT(17)
-    state[2] ^= state[0]
-    state[3] ^= state[1]
-    state[1] ^= state[2]
-    state[0] ^= state[3]
-    state[2] ^= shifted
-    state[3] = (state[3] << UINT(45)) | (state[3] >> UINT(19))
-    return np.float64(word >> UINT(11)) * _TO_UNIT
+    drawn, s0, s1, s2, s3 = _advance(state[0], state[1], state[2], state[3])
+    state[0], state[1], state[2], state[3] = s0, s1, s2, s3
+    return drawn
 
 
-@inlined
+@jit_inline
 def below(state, bound):
     """One integer uniform on {0, ..., bound - 1}; the bias is below bound * 2**-53."""
     return int(uniform(state) * bound)
 
 
-@inlined
+@jit_inline
 def fill_normal(state, out, count):
     """Fill out[:count] with standard normals (Box-Muller)."""
     for i in range(0, count, 2):
@@ -126,19 +122,15 @@ def fill_normal(state, out, count):
             out[i + 1] = radius * math.sin(angle)
 
 
-@compiled
-def _start(state, key, round_index, agent):
-    start(state, key, round_index, agent)
-
-
-_start_light = Light(_start, lambda state, key, round_index, agent: 50)
-_fill_uniform = Light(fill_uniform, lambda state, out, count: 20 * count)
+_start_stream = InterpretFirst(start, lambda state, key, round_index, agent: 50)
+_fill_uniform = InterpretFirst(fill_uniform, lambda state, out, count: 20 * count)
 
 
 class Stream:
     """A source of random numbers for the designs: four words of state, advanced by every draw.
 
-    seed: a whole number; or a generator of NumPy, which is advanced.
+    Args:
+        seed: A whole number; or a generator of NumPy, which is advanced.
 
     >>> Stream(7).uniforms(2).round(3) == Stream(7).uniforms(2).round(3)
     array([ True,  True])
@@ -151,14 +143,14 @@ class Stream:
             return
         self.state = np.empty(4, np.uint64)
         key = stream_key(seed, repetition=0, purpose=Purpose.DESIGN)
-        _start_light(self.state, key, 0, NO_AGENT)
+        _start_stream(self.state, key, 0, NO_AGENT)
 
     @classmethod
     def at(cls, key: np.uint64, *, round_index: int, agent: int = NO_AGENT) -> Stream:
         """The stream of one turn."""
         stream = cls.__new__(cls)
         stream.state = np.empty(4, np.uint64)
-        _start_light(stream.state, key, round_index, agent)
+        _start_stream(stream.state, key, round_index, agent)
         return stream
 
     def uniforms(self, count: int) -> np.ndarray:

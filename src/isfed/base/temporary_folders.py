@@ -1,7 +1,6 @@
 """Temporary folders that are removed even if the process that made them was killed.
 
-A process that is killed cannot remove anything. The system releases its locks, though, so that the
-next process can tell an abandoned folder from one in use, and remove it.
+The system releases a dead process's locks, so the next process sees which folders are abandoned.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from isfed.base.atomic_files import hold
+from isfed.base.atomic_files import lock_file
 
 LOCK = "lock"
 
@@ -23,7 +22,8 @@ LOCK = "lock"
 class HeldFolder:
     """A folder that only its owner can enter, until `close`, collection or the end of the process.
 
-    path: where it is.
+    Attributes:
+        path: Where it is.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
@@ -39,7 +39,7 @@ def _make(prefix: str, parent: Path | None) -> tuple[Path, TextIO]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            lock = hold(path / LOCK)
+            lock = lock_file(path / LOCK)
         except (BlockingIOError, FileNotFoundError):  # taken for abandoned before it was locked
             continue
         if (path / LOCK).exists():
@@ -64,7 +64,7 @@ def abandoned(prefix: str, parent: Path | None = None) -> Iterator[Path]:
                 continue
             if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
                 continue
-            lock = hold(folder / LOCK)
+            lock = lock_file(folder / LOCK)
         except OSError:  # in use, or another process was faster
             continue
         yield folder

@@ -143,14 +143,14 @@ def one_line_errors(
     So does a fault of ours, which is called one. `spell` puts the names that the library uses as
     the command line spells them.
     """
-    from isfed.base.compile_progress import announcing
+    from isfed.base.progress import announce_compiling
     from isfed.simulate import DivergenceError
     from isfed.studies import ConfigError, StoreError
     from isfed.studies.step_size_search import NoStepError
     from isfed.theory.stable_step_size import GrowthWarning
 
     try:
-        with interrupts_raise(), warnings.catch_warnings(), announcing(_say_compiling):
+        with interrupts_raise(), warnings.catch_warnings(), announce_compiling(_say_compiling):
             warnings.simplefilter("always", GrowthWarning)
             warnings.showwarning = _show_warning
             yield

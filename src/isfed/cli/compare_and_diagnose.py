@@ -210,8 +210,9 @@ def diagnose(
         diagnosis_table,
         inclusion_figure,
         setting_line,
+        ways_line,
+        ways_table,
     )
-    from isfed.report.strategies_table import ways_line, ways_table
     from isfed.studies import ConfigError
     from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
     from isfed.theory import diagnose as find

@@ -71,16 +71,16 @@ def check(
 
     isfed federation check cloud.example:8443 --root-certificates /etc/isfed/ca.crt
     """
-    from isfed.flower.connection_check import look
+    from isfed.flower.connection_check import connection_status
 
     try:
-        found = look(address, authority=root_certificates)
+        status = connection_status(address, authority=root_certificates)
     except ValueError as error:
         raise _fail(error) from None
-    typer.echo(f"{address} answers; this clock is {found.ahead:+.0f} s from its clock")
-    if found.days_left is not None:
-        typer.echo(f"its certificate is valid for {found.days_left} more days")
-    problem = found.problem()
+    typer.echo(f"{address} answers; this clock is {status.ahead:+.0f} s from its clock")
+    if status.days_left is not None:
+        typer.echo(f"its certificate is valid for {status.days_left} more days")
+    problem = status.problem()
     if problem is not None:
         raise _fail(problem)
 
@@ -144,9 +144,9 @@ def add(
 ) -> None:
     """Make a key pair for one more agent."""
     with _mistakes():
-        from isfed.flower.key_folder import KeyRing
+        from isfed.flower.key_folder import KeyFolder
 
-        public = KeyRing(folder).add(name)
+        public = KeyFolder(folder).add(name)
         typer.echo(f"{folder / name}: give it to {name}, and to nobody else")
         _register(link, public, name)
 
@@ -159,9 +159,9 @@ def renew(
 ) -> None:
     """Replace a certificate or key pair that is about to expire or has leaked."""
     with _mistakes():
-        from isfed.flower.key_folder import KeyRing
+        from isfed.flower.key_folder import KeyFolder
 
-        ring = KeyRing(folder)
+        ring = KeyFolder(folder)
         if name == "ca":
             typer.echo(f"{ring.renew_authority()}: copy it to every host, and restart what uses it")
         elif name == "server":
@@ -182,9 +182,9 @@ def revoke(
 ) -> None:
     """Lock an agent out: remove its secret here, and its key from the SuperLink."""
     with _mistakes():
-        from isfed.flower.key_folder import KeyRing
+        from isfed.flower.key_folder import KeyFolder
 
-        old = KeyRing(folder).revoke(name)
+        old = KeyFolder(folder).revoke(name)
         typer.echo(f"{folder / name} is deleted; its public key is kept as {old}")
         _unregister(link, old, name)
 
@@ -193,9 +193,9 @@ def revoke(
 def list_keys(folder: Folder = Path("keys")) -> None:
     """List certificates and keys, and how many days they are still valid."""
     with _mistakes():
-        from isfed.flower.key_folder import SOON_DAYS, KeyRing
+        from isfed.flower.key_folder import SOON_DAYS, KeyFolder
 
-        for held in KeyRing(folder).list():
+        for held in KeyFolder(folder).list():
             days = held.days_left()
             left = "no end" if days is None else f"{days} days left"
             soon = "" if days is None or days >= SOON_DAYS else f"  renew: keys renew {held.name}"
@@ -206,9 +206,9 @@ def _register(link: str | None, public: Path, name: str) -> None:
     if link is None:
         typer.echo(f"to let it in: flwr supernode register {public} CONNECTION --name {name}")
         return
-    from isfed.flower.agent_registration import register
+    from isfed.flower.key_folder import register_node
 
-    typer.echo(f"registered at {link!r} as node {register(link, public, name=name)}")
+    typer.echo(f"registered at {link!r} as node {register_node(link, public, name=name)}")
 
 
 def _unregister(link: str | None, public: Path, name: str) -> None:
@@ -218,9 +218,9 @@ def _unregister(link: str | None, public: Path, name: str) -> None:
             "then flwr supernode unregister NODE_ID; or use --link"
         )
         return
-    from isfed.flower.agent_registration import unregister
+    from isfed.flower.key_folder import unregister_node
 
-    typer.echo(f"unregistered at {link!r}: {unregister(link, public)} nodes had its key")
+    typer.echo(f"unregistered at {link!r}: {unregister_node(link, public)} nodes had its key")
 
 
 @contextmanager

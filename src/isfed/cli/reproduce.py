@@ -197,7 +197,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     """Choose the step sizes, run, draw, print."""
     from isfed.report.figures import measures_figure
     from isfed.report.progress_bar import RunProgress
-    from isfed.report.terminal_tables import measures_table, settling_lines, step_lines
+    from isfed.report.terminal_tables import best_step_lines, measures_table, settling_lines
     from isfed.studies.tuned_step_sizes import run_tuned
 
     _check_numbers(options)
@@ -209,7 +209,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
         results = run_tuned(tuned, folder, progress=progress, **options.running)
     measures_figure(results)
     console.print(measures_table(results))
-    for line in (*step_lines(results), *settling_lines(results)):
+    for line in (*best_step_lines(results), *settling_lines(results)):
         print_line(f"- {line}")
     return results
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from isfed.datasets.date_parsing import looks_like_date
-from isfed.datasets.number_parsing import number, unknown
+from isfed.datasets.number_and_date_parsing import is_unknown, looks_like_date, parse_number
 from isfed.datasets.table_sources import Source
 from isfed.problems.losses import LARGEST
 
@@ -17,41 +17,22 @@ MOST_CATEGORIES = 1000
 MOST_MEASURED = 1e151  # beyond, the squares that a scale is found from overflow
 
 
-def is_text(column: pa.ChunkedArray) -> bool:
-    """Whether the values are words, as such or in a dictionary."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return (
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
-def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not pa.types.is_dictionary(column.type):
-        return column.cast(pa.string())
-    # Word by word of the dictionary: Arrow cannot cast every kind of it (polars sends such).
-    chunks = [
-        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array([chunk.cast(pa.string()) for chunk in chunks], pa.string())
-
-
 def _short(kind: pa.DataType) -> str:
     return str(kind).partition("<")[0]  # what is inside is told differently by every release
 
 
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of values; one of a dictionary of anything but words is written out."""
-    if pa.types.is_dictionary(column.type) and not is_text(column):
-        return column.cast(column.type.value_type)
-    return column
+def _distinct(column: pa.ChunkedArray) -> tuple[list, np.ndarray]:
+    """The different values of a column, and every row's place among them, -1 where missing."""
+    encoded: Any = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    return encoded.dictionary.to_pylist(), places
 
 
-def is_time(kind: pa.DataType) -> bool:
-    """Whether a type is a date, a time or a duration."""
-    return pa.types.is_temporal(kind)
+def _words(column: pa.ChunkedArray) -> list[str]:
+    """The different words of a column of text; none of any other."""
+    return column.drop_null().unique().to_pylist() if pa.types.is_string(column.type) else []
 
 
 def is_empty(source: Source, name: str) -> bool:
@@ -70,11 +51,9 @@ def check_filled(source: Source, name: str) -> None:
 
 def says_nothing(source: Source, name: str) -> bool:
     """Whether a column has no value but such as stand for a missing number."""
-    if is_empty(source, name):
-        return True
-    column = plain(source.column(name))
-    words = _as_words(column).unique().to_pylist() if is_text(column) else ["a number"]
-    return all(word is None or unknown(word) for word in words)
+    column = source.column(name)
+    text = pa.types.is_string(column.type)
+    return is_empty(source, name) or (text and all(map(is_unknown, _words(column))))
 
 
 def holds_numbers(
@@ -82,16 +61,17 @@ def holds_numbers(
 ) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error.
 
-    target: whether it is the column to predict.
-    trained: whether a model was trained on numbers there, so that it cannot be anything else.
+    Args:
+        source: The table.
+        name: The name of the column.
+        target: Whether it is the column to predict.
+        trained: Whether a model was trained on numbers there, so that it cannot be anything else.
     """
-    column = plain(source.column(name))
+    column = source.column(name)
     kind = column.type
     check_filled(source, name)
-    if not is_text(column):
-        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or is_time(kind):
-            return True
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if not pa.types.is_string(kind):
+        if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
             return True
         raise ValueError(
             f"{source.name}: column {name!r} is of type {_short(kind)}; expected numbers or text, "
@@ -103,10 +83,10 @@ def holds_numbers(
         otherwise = "or, if these are classes, use --task classification"
     elif trained:
         otherwise = "since the model was trained on numbers there"
-    words = [word for word in _as_words(column).unique().to_pylist() if word is not None]
-    numeric = [number(word, comma=comma) is not None for word in words]
+    words = _words(column)
+    numeric = [parse_number(word, comma=comma) is not None for word in words]
     rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
-    if rest and all(number(word, comma=not comma) is not None for word in words):
+    if rest and all(parse_number(word, comma=not comma) is not None for word in words):
         sign, other = ("point", "comma") if comma else ("comma", "point")
         raise ValueError(
             f"{source.place(_first_equal(column, rest[0]), name)}: {rest[0]!r} is a number only "
@@ -115,7 +95,7 @@ def holds_numbers(
         )
     if not any(numeric):
         return False
-    strange = [word for word in rest if not unknown(word)]
+    strange = [word for word in rest if not is_unknown(word)]
     if strange:
         place = source.place(_first_equal(column, strange[0]), name)
         if trained:
@@ -129,7 +109,7 @@ def holds_numbers(
 
 
 def _first_equal(column: pa.ChunkedArray, word: str) -> int:
-    return pc.index(_as_words(column), pa.scalar(word, pa.string())).as_py()
+    return pc.index(column, pa.scalar(word, pa.string())).as_py()
 
 
 def numbers(source: Source, name: str) -> np.ndarray:
@@ -137,11 +117,14 @@ def numbers(source: Source, name: str) -> np.ndarray:
 
     Dates become days since 1970, times and durations seconds.
     """
-    column = plain(source.column(name))
+    column = source.column(name)
     if is_empty(source, name):
         return np.full(len(column), np.nan)
-    if is_text(column):
-        values = _numbers_of_words(_as_words(column), comma=source.reading.comma)
+    if pa.types.is_string(column.type):
+        words, places = _distinct(column)
+        known = (parse_number(word, comma=source.reading.comma) for word in words)
+        each = np.array([*(np.nan if value is None else value for value in known), np.nan])
+        values = each[places]  # of a missing value, which is at -1, the last
     else:
         values = _floats(column)
     infinite = np.flatnonzero(np.isinf(values))
@@ -164,22 +147,13 @@ def _check_size(source: Source, name: str, values: np.ndarray, most: float) -> N
         )
 
 
-def _numbers_of_words(words: pa.ChunkedArray, *, comma: bool) -> np.ndarray:
-    encoded = words.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    found = [number(word, comma=comma) for word in encoded.dictionary.to_pylist()]
-    each = np.array([np.nan if value is None else value for value in [*found, None]])
-    return each[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
-
-
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         stamps = column.cast(pa.timestamp("us"), safe=False)
         micro = stamps.cast(pa.int64()).cast(pa.float64(), safe=False)
         return micro.to_numpy() / (86_400 * 1e6)
-    if is_time(kind):
+    if pa.types.is_temporal(kind):
         per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[getattr(kind, "unit", "s")]
         whole = pa.int32() if kind.bit_width == 32 else pa.int64()
         return column.cast(whole).cast(pa.float64(), safe=False).to_numpy() / per_second
@@ -193,7 +167,7 @@ def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.
 
     A value that is not among the known ones is an error.
     """
-    column = plain(source.column(name))
+    column = source.column(name)
     if is_empty(source, name):
         return np.full(len(column), -1, dtype=np.int64), list(known or ())
     if pa.types.is_nested(column.type):
@@ -203,35 +177,23 @@ def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.
         )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)  # type: ignore[attr-defined]
-    elif is_text(column):
-        column = _as_words(column)
-    encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    found = encoded.dictionary.to_pylist()
-    values = sorted(found) if known is None else list(known)
+    distinct, places = _distinct(column)
+    values = sorted(distinct) if known is None else list(known)
     at = {value: place for place, value in enumerate(values)}
-    unknown = [place for place, value in enumerate(found) if value not in at]
-    indices = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    unknown = [place for place, value in enumerate(distinct) if value not in at]
     if unknown:
-        row = int(np.flatnonzero(indices == unknown[0])[0])
+        row = int(np.flatnonzero(places == unknown[0])[0])
+        shown = ", ".join(map(repr, values[:10])) + (", ..." if len(values) > 10 else "")
         raise ValueError(
-            f"{source.place(row, name)}: {found[unknown[0]]!r} never occurs in training, where the "
-            f"values are {_shown(values)}"
+            f"{source.place(row, name)}: {distinct[unknown[0]]!r} never occurs in training, where "
+            f"the values are {shown}"
         )
-    place_of = np.array([at[value] for value in found] + [-1], dtype=np.int64)
-    return place_of[indices], values
-
-
-def _shown(values: Sequence) -> str:
-    return ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
+    return np.array([*(at[value] for value in distinct), -1], dtype=np.int64)[places], values
 
 
 def unclear_dates(source: Source, name: str) -> str:
     """What to do about words that look like dates but could not be read as such."""
-    column = source.column(name)
-    words = _as_words(column).unique().to_pylist() if is_text(column) else []
-    if not any(word is not None and looks_like_date(word) for word in words):
+    if not any(map(looks_like_date, _words(source.column(name)))):
         return ""
     return "; if these are dates, write them all like 2024-12-31 (year, month, day)"
 
@@ -248,23 +210,10 @@ def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.nd
     return places, values
 
 
-def one_hot(places: np.ndarray, num_values: int) -> np.ndarray:
-    """One column of zeros and ones for every category; NaN in all where the value is missing."""
-    block = np.zeros((places.size, num_values))
-    block[np.arange(places.size), places] = 1.0
-    block[places < 0] = np.nan
-    return block
-
-
 def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The number of every row's agent, and the agents' names in sorted order."""
     places, values = codes(source, name)
-    missing = np.flatnonzero(places < 0)
-    if missing.size:
-        raise ValueError(
-            f"{source.place(missing[0], name)}: the agent is missing ({missing.size} such); fill "
-            "it in, or leave such rows out"
-        )
+    _check_known(source, name, places < 0, "the agent is missing", "fill it in, or ")
     return places, np.array(values)
 
 
@@ -272,13 +221,13 @@ def measured_target(source: Source, name: str) -> np.ndarray:
     """The target of a regression."""
     column = source.column(name)
     if not holds_numbers(source, name, target=True):
-        word = next(word for word in _as_words(column).to_pylist() if word is not None)
+        word = _words(column)[0]
         raise ValueError(
             f"{source.place(_first_equal(column, word), name)}: the target {word!r} is text; "
             "expected numbers (if they are classes, use task='classification')"
         )
     values = numbers(source, name)
-    _check_known(source, name, np.isnan(values))
+    _check_known(source, name, np.isnan(values), "the target is missing")
     _check_size(source, name, values, LARGEST)
     return values
 
@@ -296,7 +245,7 @@ def class_target(source: Source, name: str, known: Sequence | None) -> tuple[np.
                 "expected whole numbers or text (or task='regression')"
             )
     places, classes = codes(source, name, known)
-    _check_known(source, name, places < 0)
+    _check_known(source, name, places < 0, "the target is missing")
     if not 2 <= len(classes) <= MOST_CATEGORIES:
         raise ValueError(
             f"{source.name}: column {name!r} has {len(classes)} different values; a target of "
@@ -305,10 +254,12 @@ def class_target(source: Source, name: str, known: Sequence | None) -> tuple[np.
     return (2.0 * places - 1.0 if len(classes) == 2 else places.astype(np.float64)), classes
 
 
-def _check_known(source: Source, name: str, missing: np.ndarray) -> None:
+def _check_known(
+    source: Source, name: str, missing: np.ndarray, problem: str, otherwise: str = ""
+) -> None:
     rows = np.flatnonzero(missing)
     if rows.size:
         raise ValueError(
-            f"{source.place(rows[0], name)}: the target is missing ({rows.size} such); "
-            "leave such rows out"
+            f"{source.place(rows[0], name)}: {problem} ({rows.size} such); {otherwise}leave such "
+            "rows out"
         )

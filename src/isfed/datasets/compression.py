@@ -16,15 +16,17 @@ import pyarrow as pa
 from isfed.base.atomic_files import check_unpacked, declared_size
 
 PIECE = 1 << 24  # bytes unpacked between two looks at the limit
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-
-
 _OPENERS: dict[str, Any] = {
-    ".bz2": bz2.open,
     ".gz": gzip.open,
+    ".bz2": bz2.open,
     ".xz": lzma.open,
     ".zst": lambda file: pa.CompressedInputStream(file, "zstd"),
 }
+PACKED = (*_OPENERS, ".zip")
+
+
+class RefusedFileError(ValueError):
+    """A file that is whole but not taken: it unpacks to too much, or to several files."""
 
 
 def unpacked(path: Path, most_gigabytes: float | None = None) -> bytes:
@@ -40,42 +42,29 @@ def unpacked(path: Path, most_gigabytes: float | None = None) -> bytes:
         with path.open("rb") as file:
             if suffix == ".zip":
                 return _only_member(path, file, most_gigabytes)
+            content = io.BytesIO()
             with _OPENERS[suffix](file) as stream:
-                return _bounded(path, stream, most_gigabytes)
+                while piece := stream.read(PIECE):
+                    check_size(path, content.tell() + len(piece), most_gigabytes)
+                    content.write(piece)
+            return content.getvalue()
+    except RefusedFileError:
+        raise
     except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
-        if isinstance(error, SeveralFilesError | TooLargeError):
-            raise
         raise ValueError(
             f"{path} cannot be unpacked ({error}); is the file complete? Fetch it again"
         ) from error
 
 
-def _bounded(path: Path, stream: Any, most_gigabytes: float | None) -> bytes:
-    """What is in a stream, of which little more is read than is allowed."""
-    kept = io.BytesIO()
-    while piece := stream.read(PIECE):
-        check_size(path, kept.tell() + len(piece), most_gigabytes)
-        kept.write(piece)
-    return kept.getvalue()
-
-
-class TooLargeError(ValueError):
-    """A file that unpacks to more than is allowed."""
-
-
-def check_size(path: Path, found: int, most_gigabytes: float | None) -> None:
-    """Raise a TooLargeError if what a file unpacks to, as far as it is known, is too much."""
+def check_size(path: Path, size: int, most_gigabytes: float | None) -> None:
+    """Refuse a file that unpacks to too many bytes, as far as their number is known."""
     try:
-        check_unpacked(found, path.stat().st_size, most_gigabytes)
+        check_unpacked(size, path.stat().st_size, most_gigabytes)
     except ValueError as error:
-        enough = 2 * math.ceil(found / 1e9)
-        raise TooLargeError(
+        enough = 2 * math.ceil(size / 1e9)
+        raise RefusedFileError(
             f"{path}: {error}; if the file is right, allow more, e.g. most_gigabytes={enough}"
         ) from None
-
-
-class SeveralFilesError(ValueError):
-    """A zip file from which one table has to be chosen."""
 
 
 def _members(archive: zipfile.ZipFile) -> list[str]:
@@ -83,18 +72,13 @@ def _members(archive: zipfile.ZipFile) -> list[str]:
     return [name for name in names if not name.startswith("__MACOSX/")]  # what macOS adds
 
 
-def check_archive(path: Path, archive: zipfile.ZipFile, most_gigabytes: float | None) -> None:
-    """The same by what an archive says of itself."""
-    check_size(path, declared_size(archive), most_gigabytes)
-
-
 def _only_member(path: Path, file: Any, most_gigabytes: float | None) -> bytes:
     with zipfile.ZipFile(file) as archive:
-        check_archive(path, archive, most_gigabytes)
+        check_size(path, declared_size(archive), most_gigabytes)
         names = _members(archive)
         if len(names) != 1:
             shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-            raise SeveralFilesError(
+            raise RefusedFileError(
                 f"{path} holds {len(names)} files ({shown}), expected one; unpack it and name the "
                 "file that is meant"
             )
@@ -109,15 +93,14 @@ def inner_name(path: Path) -> str:
     """
     if path.suffix.lower() not in PACKED:
         return path.name
-    inside = path.name[: -len(path.suffix)]
-    if path.suffix.lower() == ".zip" and "." not in inside:
+    if path.suffix.lower() == ".zip" and "." not in path.stem:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = _members(archive)
         except (OSError, zipfile.BadZipFile):
-            return inside  # reading it will say what is wrong
-        return Path(names[0]).name if len(names) == 1 else inside
-    return inside
+            return path.stem  # reading it will say what is wrong
+        return Path(names[0]).name if len(names) == 1 else path.stem
+    return path.stem
 
 
 def stem(path: Path) -> str:
@@ -126,5 +109,4 @@ def stem(path: Path) -> str:
     >>> stem(Path("data/visits.csv.gz")), stem(Path("visits.2024.csv"))
     ('visits', 'visits.2024')
     """
-    packed = path.suffix.lower() in PACKED
-    return path.with_suffix("").stem if packed else path.stem
+    return Path(path.stem).stem if path.suffix.lower() in PACKED else path.stem

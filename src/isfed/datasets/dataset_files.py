@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import wrap_file
 
 from isfed.datasets.compression import unpacked
 
 VARIABLE = "ISFED_DATA"
 TIMEOUT = 20.0  # seconds without an answer
-PIECE = 1 << 16
 
 
 class DataMissingError(FileNotFoundError):
     """A file is in none of the folders and could not be fetched."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -55,21 +51,28 @@ def search_folders(data_dir: str | Path | None) -> list[Path]:
     return [*folders, cache_folder()]
 
 
+def find_file(folder: str, names: Sequence[str], data_dir: str | Path | None) -> Path | None:
+    """The first of these files that is in one of the folders, or in the data set's folder there."""
+    for home in search_folders(data_dir):
+        for path in (place / name for place in (home / folder, home) for name in names):
+            if path.is_file():
+                return path
+    return None
+
+
 def content_of(file: File, data_dir: str | Path | None = None) -> tuple[Path, bytes]:
     """The file's path and its unpacked content, checked; fetched first if it is nowhere.
 
     It is fetched into the explicit folder if one is given, else into the user's cache.
     """
-    folders = search_folders(data_dir)
-    for folder in folders:
-        for path in (folder / file.folder / file.name, folder / file.name):
-            if path.is_file():
-                return path, check(file, path)
+    path = find_file(file.folder, [file.name], data_dir)
+    if path is not None:
+        return path, checked_content(file, path)
     home = (Path(data_dir) if data_dir is not None else cache_folder()) / file.folder
     try:
         path = fetch(file, home)
     except OSError as error:
-        looked = ", ".join(str(folder / file.folder) for folder in folders)
+        looked = ", ".join(str(folder / file.folder) for folder in search_folders(data_dir))
         raise DataMissingError(
             f"{file.name} was not found (looked in {looked}) and could not be fetched: {error}. "
             f"Get {file.urls[0]} on a machine with a network and put it at {home / file.name}, "
@@ -78,14 +81,14 @@ def content_of(file: File, data_dir: str | Path | None = None) -> tuple[Path, by
     return path, unpacked(path)
 
 
-def check(file: File, path: Path) -> bytes:
+def checked_content(file: File, path: Path) -> bytes:
     """The unpacked content, if it is what it should be."""
     content = unpacked(path)
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != file.sha256:
         raise ValueError(
             f"{path} is not the {file.name} that is expected: the sha256 of its content is "
-            f"{found}, not {file.sha256}; remove it and get it again from {file.urls[0]}"
+            f"{sha256}, not {file.sha256}; remove it and get it again from {file.urls[0]}"
         )
     return content
 
@@ -95,30 +98,22 @@ def fetch(file: File, home: Path) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     faults = []
     for url in file.urls:
-        handle, name = tempfile.mkstemp(dir=home, prefix=".", suffix=Path(file.name).suffix)
-        part = Path(name)
         try:
-            with os.fdopen(handle, "wb") as sink:
-                _copy(url, sink, file.name)
-            check(file, part)
-            part.chmod(0o644)  # mkstemp's are for the owner alone
-            os.replace(part, home / file.name)
-            return home / file.name
+            with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
+                part = Path(folder) / file.name
+                with (
+                    part.open("wb") as sink,
+                    urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
+                    wrap_file(
+                        answer,
+                        int(answer.headers.get("Content-Length") or 0),
+                        description=f"fetching {file.name}",
+                        transient=True,
+                    ) as source,
+                ):
+                    shutil.copyfileobj(source, sink)
+                checked_content(file, part)
+                return part.replace(home / file.name)
         except (OSError, ValueError) as error:  # URLError is an OSError
             faults.append(f"{url}: {getattr(error, 'reason', error)}")
-        finally:
-            part.unlink(missing_ok=True)
     raise OSError("; ".join(faults))
-
-
-def _copy(url: str, sink, name: str) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with (
-        urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
-        Progress(*columns, TransferSpeedColumn(), transient=True) as progress,
-    ):
-        length = answer.headers.get("Content-Length")
-        task = progress.add_task(f"fetching {name}", total=int(length) if length else None)
-        while piece := answer.read(PIECE):
-            sink.write(piece)
-            progress.advance(task, len(piece))

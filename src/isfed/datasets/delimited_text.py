@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
+import codecs
 import contextlib
 import csv
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
@@ -18,9 +21,9 @@ from isfed.datasets.read_options import BLANKS, Reading
 
 SIGNS = (",", ";", "\t", "|")
 USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
+PIECE = 1 << 22  # bytes that are looked at together
 HEAD = 1 << 16  # bytes from which encoding and separator are found
-PIECE = 1 << 22  # bytes between two places whose line is known
-MOST_HEADER = 1 << 26  # bytes of a header that are looked at
+MOST_HEADER = 1 << 26  # characters of a header that are looked at
 ROWS = 6  # lines that a separator has to divide alike
 _BOMS = {
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -29,7 +32,6 @@ _BOMS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-_UNEVEN = (b'"', b"\n\n", b"\n\r")  # where a line may be empty, or go on
 
 
 class TextFile:
@@ -37,85 +39,64 @@ class TextFile:
 
     def __init__(self, path: Path, reading: Reading, usual: str | None) -> None:
         self.path, self.reading = path, reading
-        self.plain = path.suffix.lower() not in PACKED
+        packed = path.suffix.lower() in PACKED
+        raw = unpacked(path, reading.most_gigabytes) if packed else None
         with path.open("rb") as file:
-            head = file.read(HEAD)
-        self._content = b"" if self.plain else unpacked(path, reading.most_gigabytes)
-        head = head if self.plain else self._content[:HEAD]
+            head = file.read(HEAD) if raw is None else raw[:HEAD]
         self.encoding = reading.encoding or _encoding(path, head)
-        text = head.decode(self.encoding, errors="replace")
-        self.sign = reading.sign or _separator(text, usual)
-        # As the file is: nothing has to be decoded, and Arrow reads it piece by piece.
-        as_it_is = self.encoding in ("utf-8", "utf-8-sig") and self.sign != BLANKS
-        self.plain = self.plain and as_it_is
-        self._check_width()
-        self._marks: list[tuple[int, int, int, bool]] = []
+        utf8 = self.encoding in ("utf-8", "utf-8-sig")
+        sign = reading.sign or _separator(head.decode(self.encoding, errors="replace"), usual)
+        self.delimiter = "\t" if sign == BLANKS else sign
+        # None if nothing has to be decoded: then Arrow reads the file piece by piece.
+        self._content: bytes | None = raw
+        if not utf8 or sign == BLANKS:
+            self._content = self._as_utf8(path.read_bytes() if raw is None else raw, sign)
+        with self._open() as text, contextlib.suppress(csv.Error):  # Arrow takes longer names
+            header = text.readline(MOST_HEADER)
+            fields = next(csv.reader([header], delimiter=self.delimiter), [])
+            reading.check_columns(str(path), len(fields))
+        self._lines: np.ndarray | None = None  # that rows begin in, the header's first
 
-    def _check_width(self) -> None:
-        """Refuse a header of too many fields, before a table is made of them."""
-        if self.sign != BLANKS:
-            with io.BytesIO(self._content) if self._content else self.path.open("rb") as file:
-                line = file.readline(MOST_HEADER).decode(self.encoding, errors="replace")
-            with contextlib.suppress(csv.Error):  # a name of immense length: Arrow may know better
-                fields = next(csv.reader([line], delimiter=self.sign), [])
-                self.reading.check_columns(str(self.path), len(fields))
-
-    def content(self) -> bytes:
-        """All of it as UTF-8, blanks as tabs."""
-        raw = self._content or self.path.read_bytes()
-        if self.encoding not in ("utf-8", "utf-8-sig"):
-            try:
-                raw = raw.decode(self.encoding).encode()
-            except (UnicodeDecodeError, UnicodeError) as error:
-                raise ValueError(
-                    f"{self.path} is not text in encoding={self.encoding!r} ({error})"
-                ) from error
-        if self.sign == BLANKS:
+    def _as_utf8(self, raw: bytes, sign: str) -> bytes:
+        try:
+            raw = raw if self.encoding == "utf-8" else raw.decode(self.encoding).encode()
+        except UnicodeError as error:
+            raise ValueError(
+                f"{self.path} is not text in encoding={self.encoding!r} ({error})"
+            ) from error
+        if sign == BLANKS:
             raw = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", raw)
             raw = re.sub(rb"[ \t]+", b"\t", raw)
         return raw
 
-    @property
-    def delimiter(self) -> str:
-        """What is between two fields of the content."""
-        return "\t" if self.sign == BLANKS else self.sign
+    def _open(self) -> TextIO:
+        raw = self.path.open("rb") if self._content is None else io.BytesIO(self._content)
+        return io.TextIOWrapper(raw, "utf-8-sig", errors="replace", newline="")
 
     def table(self) -> pa.Table:
         """With types guessed from the values; as text what defies the guess later in the file."""
-        if not (self._content or self.path.stat().st_size):
-            raise ValueError(f"{self.path} is empty; expected a header line and rows")
+        with self._open() as text:
+            if not text.read(1):
+                raise ValueError(f"{self.path} is empty; expected a header line and rows")
         types: dict[str, pa.DataType] = {}
-        header: list[str] | None = None
         while True:
             try:
-                found = self._parse(types)
-                # What Arrow takes for bytes is text that is not UTF-8.
-                if any(pa.types.is_binary(kind) for kind in found.schema.types):
-                    raise ValueError(self._not_utf8())
-                return found.rename_columns([name.strip() for name in found.column_names])
+                table = self._parse(types)
             except pa.ArrowInvalid as error:
-                message = str(error)
-                column = re.search(r"In CSV column #(\d+)", message)
-                if "invalid UTF8" in message:
-                    raise ValueError(self._not_utf8()) from error
-                if "Empty CSV" in message:
-                    raise ValueError(
-                        f"{self.path} has no lines in encoding={self.encoding!r}; name its own"
-                    ) from error
-                if "conversion error" not in message or column is None:
-                    raise ValueError(self._fault() or f"{self.path}: {error}") from error
-            if header is None:
-                header = next(self.rows())[1]
-            name = header[int(column.group(1))]
-            if name in types:
-                raise ValueError(f"{self.path}: {message}")
-            types[name] = pa.string()
+                name = self._misread(error)
+                if name in types:
+                    raise ValueError(f"{self.path}: {error}") from error
+                types[name] = pa.string()
+                continue
+            # What Arrow takes for bytes is text that is not UTF-8.
+            if any(pa.types.is_binary(kind) for kind in table.schema.types):
+                raise ValueError(_not_utf8(self.path, self._content or self.path.read_bytes()))
+            return table.rename_columns([name.strip() for name in table.column_names])
 
     def _parse(self, types: dict[str, pa.DataType]) -> pa.Table:
-        # A line break can only be inside a field if there are quotes.
-        source = str(self.path) if self.plain else io.BytesIO(self.content())
         return arrow_csv.read_csv(
-            source,
+            str(self.path) if self._content is None else io.BytesIO(self._content),
+            # A line break can only be inside a field if there are quotes.
             parse_options=arrow_csv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=self._quotes()
             ),
@@ -125,113 +106,95 @@ class TextFile:
             ),
         )  # fmt: skip
 
+    def _misread(self, error: pa.ArrowInvalid) -> str:
+        """The column whose type was guessed wrong; a ValueError if that is not what failed."""
+        message = str(error)
+        column = re.search(r"In CSV column #(\d+)", message)
+        if "invalid UTF8" in message:
+            fault = _not_utf8(self.path, self._content or self.path.read_bytes())
+        elif "Empty CSV" in message:
+            fault = f"{self.path} has no lines in encoding={self.encoding!r}; name its own"
+        elif "conversion error" in message and column is not None:
+            return next(self.rows())[1][int(column.group(1))]
+        else:
+            fault = next(self.uneven_lines(), f"{self.path}: {error}")
+        raise ValueError(fault) from error
+
     def _quotes(self) -> bool:
-        if not self.plain:
-            return True
-        with self.path.open("rb") as file:
-            while piece := file.read(1 << 22):
-                if b'"' in piece:
-                    return True
-        return False
+        with self._open() as text:
+            return any(b'"' in piece for piece in iter(partial(text.buffer.read, PIECE), b""))
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """(line, fields) of every line that is not empty; a quoted field may span lines."""
-        text = self.content().decode("utf-8-sig", errors="replace")
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
-        before = 0
-        for fields in reader:
-            if fields:
-                yield before + 1, fields
-            before = reader.line_num
+        with self._open() as text:
+            reader, before = csv.reader(text, delimiter=self.delimiter), 0
+            for fields in reader:
+                if fields:
+                    yield before + 1, fields
+                before = reader.line_num
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        if self.plain and not self._bare_returns():
-            return self._plain_line(row)
-        lines = (line for line, _ in self.rows())
-        next(lines)  # the header
-        return next(line for number, line in enumerate(lines) if number == row)
+        if self._lines is None:
+            found = self._first_lines()
+            self._lines = np.array([line for line, _ in self.rows()]) if found is None else found
+        return int(self._lines[row + 1])
 
-    def _bare_returns(self) -> bool:
-        """Whether lines end as they did on old Macs: Arrow knows that, a file of bytes does not."""
-        with self.path.open("rb") as file:
-            while piece := file.read(PIECE) + file.readline():
-                if piece.count(b"\r") != piece.count(b"\r\n"):
-                    return True
-        return False
+    def _first_lines(self) -> np.ndarray | None:
+        """The line in which every row begins, or None if a quote is at an unusual place.
 
-    def _plain_line(self, row: int) -> int:
-        """The same from the bytes; between odd quotes a line goes on."""
-        if not self._marks:
-            self._marks = list(self._mark())
-        place = bisect.bisect_right(self._marks, row + 1, key=lambda mark: mark[2]) - 1
-        start, before, seen, inside = self._marks[place]
-        with self.path.open("rb") as file:
-            file.seek(start)
-            for number, line in enumerate(file, start=before + 1):
-                if not inside and line.strip(b"\r\n"):
-                    if seen == row + 1:  # the header is the first
-                        return number
-                    seen += 1
-                inside ^= line.count(b'"') % 2 == 1
-        raise IndexError(f"{self.path} has no row {row}")
+        Every second quote opens, after a separator or a line break; the others close, before one.
+        Of two quotes in a row inside a field, the first closes and the second opens.
+        """
+        borders = np.array([ord(self.delimiter), *b'"\r\n'], np.uint8)
+        before, inside, found = 0, 0, [np.zeros(0, np.int64)]
+        with self._open() as text:
+            while piece := text.buffer.read(PIECE) + text.buffer.readline():
+                piece = piece if before else piece.removeprefix(codecs.BOM_UTF8)
+                signs = np.frombuffer(b"\n" + piece + b"\n", np.uint8)  # sign i of the piece: i + 1
+                quotes = np.flatnonzero(signs == ord('"'))
+                around = signs[quotes[inside::2] - 1], signs[quotes[1 - inside :: 2] + 1]
+                if not np.isin(np.concatenate(around), borders).all():
+                    return None
+                returns = (signs[:-1] == ord("\r")) & (signs[1:] != ord("\n"))
+                starts = np.flatnonzero(returns | (signs[:-1] == ord("\n"))) + 1
+                starts = starts[starts <= len(piece)]
+                outside = (np.searchsorted(quotes, starts) + inside) % 2 == 0
+                first = outside & (signs[starts] != ord("\r")) & (signs[starts] != ord("\n"))
+                found.append(before + np.flatnonzero(first) + 1)
+                before, inside = before + starts.size, (inside + quotes.size) % 2
+        return np.concatenate(found)
 
-    def _mark(self) -> Iterator[tuple[int, int, int, bool]]:
-        """(byte, lines before, filled lines before, inside quotes) every few megabytes."""
-        start, number, seen, inside = 0, 0, 0, False
-        with self.path.open("rb") as file:
-            while piece := file.read(PIECE) + file.readline():
-                yield start, number, seen, inside
-                start, count = start + len(piece), piece.count(b"\n")
-                number += count
-                if inside or piece[:1] in b"\r\n" or any(sign in piece for sign in _UNEVEN):
-                    for line in io.BytesIO(piece):
-                        seen += not inside and bool(line.strip(b"\r\n"))
-                        inside ^= line.count(b'"') % 2 == 1
-                else:
-                    seen += count
-
-    def _fault(self) -> str | None:
-        """The first line with another number of fields than the header."""
+    def uneven_lines(self) -> Iterator[str]:
+        """What is wrong with every line that has another number of fields than the header."""
         rows = self.rows()
         header = next(rows, (0, []))[1]
         if not header:
-            return f"{self.path} is empty; expected a header line and rows"
+            yield f"{self.path} is empty; expected a header line and rows"
         for line, fields in rows:
             if len(fields) != len(header):
-                return (
+                yield (
                     f"{self.path}, line {line}: {len(fields)} fields, but the header has "
                     f"{len(header)}; mend the line, or name the sign between fields (--separator)"
                 )
-        return None
-
-    def _not_utf8(self) -> str:
-        raw = self._content or self.path.read_bytes()
-        return _undecodable(self.path, raw)
 
 
-def _undecodable(path: Path, raw: bytes) -> str:
+def _not_utf8(path: Path, raw: bytes) -> str:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         sample = raw[error.start : error.start + HEAD]
+        likely = "latin-1"
+        if any(0x80 <= byte < 0xA0 for byte in sample):  # control characters in latin-1
+            with contextlib.suppress(UnicodeDecodeError):
+                sample.decode("cp1252")
+                likely = "cp1252"  # Windows has letters there
         return (
-            f"{path}, line {line}: the text is not UTF-8 but likely {_likely(sample)}; use "
-            f"encoding={_likely(sample)!r}"
+            f"{path}, line {line}: the text is not UTF-8 but likely {likely}; use "
+            f"encoding={likely!r}"
         )
     return f"{path}: the text is not UTF-8"
-
-
-def _likely(raw: bytes) -> str:
-    """The likeliest encoding of bytes that are no UTF-8."""
-    if any(0x80 <= byte < 0xA0 for byte in raw):
-        try:
-            raw.decode("cp1252")
-        except UnicodeDecodeError:
-            return "latin-1"
-        return "cp1252"  # Windows: letters where latin-1 has control characters
-    return "latin-1"
 
 
 def _encoding(path: Path, head: bytes) -> str:
@@ -243,11 +206,10 @@ def _encoding(path: Path, head: bytes) -> str:
         raise ValueError(
             f"{path} has zero bytes: it is not text, or it is {name}; use encoding={name!r}"
         )
-    first = head.partition(b"\n")[0]
     try:
-        first.decode("utf-8")
+        head.partition(b"\n")[0].decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(_undecodable(path, head)) from error
+        raise ValueError(_not_utf8(path, head)) from error
     return "utf-8"
 
 

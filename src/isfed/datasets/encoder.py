@@ -1,28 +1,81 @@
-"""How a table became numbers: all that is needed to encode another one in the same way."""
+"""How a table becomes numbers: the roles of its columns, and how to encode another table alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from isfed.datasets.column_roles import Columns
+from isfed.base.argument_checks import check_fields, is_number, shown
 from isfed.datasets.feature_scaling import Scaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which column is what, and how to treat them.
+
+    Args:
+        agent: The column that names the agent of a row.
+        target: The column to predict.
+        features: The columns to learn from; all the others unless given.
+        categorical: Columns of numbers that stand for categories. Like text columns, each of them
+            becomes one column of zeros and ones per category.
+        task: "regression" for a measured target, "classification" for classes.
+        missing: How to treat missing values: "error" stops, "mean" fills with the mean of all
+            agents' known values, a number fills with that number.
+        standardise: Whether to give every measured feature mean 0 and standard deviation 1. Agents
+            report sums for this, never rows.
+        intercept: Whether to add a feature that is always 1; constant columns, which would say the
+            same, are then left out.
+        least_rows: Agents with fewer rows are left out; unless given, an agent of one row is an
+            error.
+    """
+
+    agent: str
+    target: str
+    features: Sequence[str] | None = None
+    categorical: Sequence[str] = ()
+    task: Literal["regression", "classification"] = "regression"
+    missing: Literal["error", "mean"] | float = "error"
+    standardise: bool = True
+    intercept: bool = True
+    least_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("features", "categorical"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
+        check_fields(self)
+        if self.agent == self.target:
+            raise ValueError(f"column {self.agent!r} cannot be both the agent and the target")
+        if not isinstance(self.missing, str) and not is_number(self.missing):
+            raise ValueError(f"missing={shown(self.missing)} must be 'error', 'mean' or a number")
+        for name in (self.agent, self.target):
+            if self.features is not None and name in self.features:
+                raise ValueError(f"column {name!r} cannot be a feature too")
+            if name in self.categorical:
+                raise ValueError(
+                    f"column {name!r} is the agent or the target; only features are categorical (a "
+                    "target of classes needs task='classification')"
+                )
+        if self.least_rows is not None and self.least_rows < 1:
+            raise ValueError(f"least_rows={self.least_rows} must be at least 1")
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """How a table became numbers.
 
-    columns: which column is what; `features` are named.
-    features: names of the M features; "colour=red" for a category.
-    classes: what the targets -1, +1 or 0, 1, ... stand for; empty for a regression.
-    categories: the values of every categorical column.
-    constant: columns that were left out because they had one value.
-    fill: (M,), what stands for a missing value; without the intercept.
-    scaling: mean and scale of the measured features; 0 and 1 for the others.
+    Args:
+        columns: Which column is what; `features` are named.
+        features: Names of the M features; "colour=red" for a category.
+        classes: What the targets -1, +1 or 0, 1, ... stand for; empty for a regression.
+        categories: The values of every categorical column.
+        constant: Columns that were left out because they had one value.
+        fill: (M,) what stands for a missing value; without the intercept.
+        scaling: Mean and scale of the measured features; 0 and 1 for the others.
     """
 
     columns: Columns
@@ -42,9 +95,8 @@ class Recipe:
                     f"column {name!r} has values such as {odd[0]!r}, which a model file cannot "
                     "hold; make them text or numbers"
                 )
-        columns = {f.name: getattr(self.columns, f.name) for f in fields(Columns)}
         return {
-            "columns": columns,
+            "columns": dict(vars(self.columns)),
             "features": list(self.features),
             "classes": list(self.classes),
             "categories": dict(self.categories),

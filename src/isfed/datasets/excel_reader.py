@@ -1,34 +1,22 @@
-"""The sheet of an Excel file as an Arrow table whose rows know their number in the sheet."""
+"""The sheet of an Excel file as an Arrow table, with the number of every row in the sheet."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 
-@dataclass(frozen=True, eq=False)
-class Sheet:
-    """A table, and for each of its rows the number that Excel shows beside it."""
+def read_excel(path: Path, content: Any) -> tuple[pa.Table, list[int]]:
+    """The sheet that the file opens with, and the number that Excel shows beside each row.
 
-    table: pa.Table
-    numbers: list[int]
-
-    def row(self, row: int) -> int:
-        """The number of a row in the sheet."""
-        return self.numbers[row]
-
-
-def read_excel(path: Path, content: Any = None) -> Sheet:
-    """The sheet that the file opens with; rows and nameless columns without a value are left out.
-
-    The first row that is not empty names the columns. `content` is the file if it was unpacked.
+    Rows and nameless columns without a value are left out. The first row that is not empty names
+    the columns. `content` is what to read: the path, or the file if it was unpacked.
     """
     filled = [
         (number, row)
-        for number, row in enumerate(_rows(path, content or path), start=1)
+        for number, row in enumerate(_rows(path, content), start=1)
         if any(value is not None for value in row)
     ]
     if not filled:
@@ -48,7 +36,7 @@ def read_excel(path: Path, content: Any = None) -> Sheet:
             )
         names.append(str(name).strip())
         arrays.append(_cells(values))
-    return Sheet(pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows])
+    return pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows]
 
 
 def _rows(path: Path, content: Any) -> list[tuple]:

@@ -1,8 +1,7 @@
-"""Means and standard deviations of all agents' features, from sums that leave the agents alone.
+"""Means and standard deviations of all agents' features, from sums alone: no row moves.
 
-No row moves: every agent reports how many values it has, their sum, and, once it knows the mean of
-all, the sum of the squares of its deviations. Two rounds instead of one, because the difference of
-two large sums would lose every digit of a feature such as a time stamp.
+Agents report twice, sums and then squared deviations from the mean of all: the difference of two
+large sums would lose every digit of a feature such as a time stamp.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from isfed.problems.federated_data import FederatedData
 class Scaling:
     """x -> (x - mean) / scale, feature by feature.
 
-    mean: (M,) what is subtracted.
-    scale: (M,) what is divided by.
+    Args:
+        mean: (M,) what is subtracted.
+        scale: (M,) what is divided by.
     """
 
     mean: np.ndarray
@@ -64,7 +64,8 @@ def federated_scaling(features: np.ndarray, offsets: np.ndarray) -> Scaling:
 def standardise(data: FederatedData) -> tuple[FederatedData, Scaling]:
     """Scale features to mean 0 and standard deviation 1; returns the data and the scaling.
 
-    data: the examples of all agents. Mean and deviation are computed from the agents' sums.
+    Args:
+        data: The examples of all agents. Mean and deviation are computed from the agents' sums.
 
     >>> data, scaling = standardise(FederatedData.from_agents([([[1.0]], [0.0]), ([[3.0]], [0.0])]))
     >>> data.features.ravel().tolist(), scaling.mean.tolist()

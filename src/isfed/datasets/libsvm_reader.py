@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ def read_libsvm(
     try:
         sparse, labels, queries = load_svmlight_file(io.BytesIO(content), **options)
     except (ValueError, OverflowError) as error:
-        raise ValueError(_reason(path, content, num_features) or f"{path}: {error}") from error
+        problem = next(wrong_lines(path, content, num_features), f"{path}: {error}")
+        raise ValueError(problem) from error
     rows, columns = sparse.shape
     if rows == 0:
         raise ValueError(f"{path} has no examples; expected lines like '+1 1:0.5 3:-2'")
@@ -38,21 +41,27 @@ def read_libsvm(
             f"matrix that isfed works on, more than {MOST_BYTES / 2**30:.0f}; choose fewer features"
         )
     if not (np.isfinite(sparse.data).all() and np.isfinite(labels).all()):
-        raise ValueError(_reason(path, content, num_features))
+        raise ValueError(next(wrong_lines(path, content, num_features)))
     if queries.size not in (0, rows):
         raise ValueError(f"{path}: {queries.size} of {rows} lines have a qid; expected all or none")
     queries = queries if queries.size else np.zeros(rows, np.int64)
     return sparse.toarray(), np.asarray(labels, np.float64), queries
 
 
-def _reason(path: Path, content: bytes, num_features: int | None) -> str | None:
-    """The first line that is wrong, and what is wrong with it."""
+def libsvm_line(content: bytes, row: int) -> int:
+    """The line of an example, counted from 1; lines without one are not examples."""
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    filled = (n for n, line in enumerate(lines, start=1) if line.split("#", 1)[0].strip())
+    return next(itertools.islice(filled, row, None))
+
+
+def wrong_lines(path: Path, content: bytes, num_features: int | None) -> Iterator[str]:
+    """What is wrong with every line that is no example."""
     for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
         words = line.split("#", 1)[0].split()
         wrong = _wrong(words, num_features) if words else None
         if wrong:
-            return f"{path}, line {number}: {wrong}; expected '<label> <index>:<value> ...'"
-    return None
+            yield f"{path}, line {number}: {wrong}; expected '<label> <index>:<value> ...'"
 
 
 def _wrong(words: list[str], num_features: int | None) -> str | None:

@@ -1,85 +1,81 @@
-"""Public data sets: ijcnn1, MNIST by writer, Parkinson's telemonitoring, and two that are bundled.
+"""Public data sets: ijcnn1, MNIST (also by writer), Fashion-MNIST, Parkinson's, and two bundled.
 
-Nothing is shipped with isfed: files are found or fetched by `isfed.datasets.dataset_files`. What is
-read is checked against the counts that are known of it.
+Files are found or fetched by `isfed.datasets.dataset_files`; what is read has to have known counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isfed.datasets.dataset_files import File, content_of
+from isfed.datasets.compression import unpacked
+from isfed.datasets.dataset_files import (
+    VARIABLE,
+    DataMissingError,
+    File,
+    content_of,
+    find_file,
+    search_folders,
+)
 from isfed.datasets.libsvm_reader import read_libsvm
 from isfed.datasets.partition import by_column
 from isfed.datasets.table_sources import open_source
 from isfed.problems.federated_data import FederatedData
 
 _GITHUB = "https://raw.githubusercontent.com"
-_TICK = f"{_GITHUB}/X-DataInitiative/tick-datasets/9d959b6e53e17145e93e9849ff1f9f6d2de8ae51"
+_TICK = (
+    f"{_GITHUB}/X-DataInitiative/tick-datasets/9d959b6e53e17145e93e9849ff1f9f6d2de8ae51"
+    "/binary/ijcnn1"
+)
 _QMNIST = f"{_GITHUB}/facebookresearch/qmnist/94061367ec2e099ea18c553c75727ecf849ddb9b"
-_PARKINSONS = f"{_GITHUB}/behnazrzf/Parkinson-s_Telemonitoring"
+_PARKINSONS = (
+    f"{_GITHUB}/behnazrzf/Parkinson-s_Telemonitoring/f603774b38bfc967f20b4752bec4b6f872917d98/data"
+)
 _MNIST = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
 
 
-def _mnist(name: str, sha256: str) -> File:
-    return File("mnist", name, sha256, tuple(f"{home}/{name}" for home in _MNIST))
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/parkinsons/telemonitoring"
+# As sha256sum prints them, but of the unpacked content.
+_SHA256 = """
+7fe291672c3fefe6a7e3c51529becd23f0e985ba05ffb8d53c9c648c1e91cc19 ijcnn1.trn.bz2
+e7b0bbd518641980dc322746c6bc59d019d3153934e6258e48f9d8cfae2c4bb8 ijcnn1.tst.bz2
+ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db train-images-idx3-ubyte.gz
+bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5 qmnist-train-labels-idx2-int.gz
+0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7 t10k-images-idx3-ubyte.gz
+92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd qmnist-test-labels-idx2-int.gz
+f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39 parkinsons_updrs.data
+"""
+_SHA256_OF = {name: sha256 for sha256, name in map(str.split, _SHA256.split("\n")[1:-1])}
 
 
-IJCNN1_TRAIN = File(
-    "ijcnn1",
-    "ijcnn1.trn.bz2",
-    "7fe291672c3fefe6a7e3c51529becd23f0e985ba05ffb8d53c9c648c1e91cc19",
-    (f"{_TICK}/binary/ijcnn1/ijcnn1.trn.bz2",),
-)
-IJCNN1_TEST = File(
-    "ijcnn1",
-    "ijcnn1.tst.bz2",
-    "e7b0bbd518641980dc322746c6bc59d019d3153934e6258e48f9d8cfae2c4bb8",
-    (f"{_TICK}/binary/ijcnn1/ijcnn1.tst.bz2",),
-)
+def _file(folder: str, name: str, *homes: str) -> File:
+    return File(folder, name, _SHA256_OF[name], tuple(f"{home}/{name}" for home in homes))
+
+
+IJCNN1_TRAIN = _file("ijcnn1", "ijcnn1.trn.bz2", _TICK)
+IJCNN1_TEST = _file("ijcnn1", "ijcnn1.tst.bz2", _TICK)
 MNIST_FILES = {
     "train": (
-        _mnist(
-            "train-images-idx3-ubyte.gz",
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        File(
-            "mnist",
-            "qmnist-train-labels-idx2-int.gz",
-            "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5",
-            (f"{_QMNIST}/qmnist-train-labels-idx2-int.gz",),
-        ),
+        _file("mnist", "train-images-idx3-ubyte.gz", *_MNIST),
+        _file("mnist", "qmnist-train-labels-idx2-int.gz", _QMNIST),
     ),
     "test": (
-        _mnist(
-            "t10k-images-idx3-ubyte.gz",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        ),
-        File(
-            "mnist",
-            "qmnist-test-labels-idx2-int.gz",
-            "92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd",
-            (f"{_QMNIST}/qmnist-test-labels-idx2-int.gz",),
-        ),
+        _file("mnist", "t10k-images-idx3-ubyte.gz", *_MNIST),
+        _file("mnist", "qmnist-test-labels-idx2-int.gz", _QMNIST),
     ),
 }
-PARKINSONS = File(
-    "parkinsons-telemonitoring",
-    "parkinsons_updrs.data",
-    "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39",
-    (
-        "https://archive.ics.uci.edu/ml/machine-learning-databases/parkinsons/telemonitoring/"
-        "parkinsons_updrs.data",
-        f"{_PARKINSONS}/f603774b38bfc967f20b4752bec4b6f872917d98/data/parkinsons_updrs.data",
-    ),
-)
+PARKINSONS = _file("parkinsons-telemonitoring", "parkinsons_updrs.data", _UCI, _PARKINSONS)
+IMAGE_HOMES = {
+    "mnist": _MNIST[0],
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+}
+IMAGE_PARTS = {"train": 60_000, "t10k": 10_000}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +98,12 @@ class Examples:
         return by_column(self.groups).federate(self.features, self.targets)
 
 
-def _expect(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise ValueError(f"{what}: {found}, but {expected} is known of this data set")
+def _expect(what: str, value: object, known: object) -> None:
+    if value != known:
+        raise ValueError(f"{what}: {value}, but {known} is known of this data set")
 
 
-@dataclass(frozen=True, eq=False)
-class Ijcnn1:
+class Ijcnn1(NamedTuple):
     """Training (the paper's 35 000 rows), validation and test; targets -1 and +1, 22 features.
 
     The rows of training and validation are one time series: neighbours are alike.
@@ -161,8 +156,7 @@ def read_idx(content: bytes, name: str) -> np.ndarray:
     return np.frombuffer(content, dtype, offset=begin).reshape(shape)
 
 
-@dataclass(frozen=True, eq=False)
-class Writers:
+class Writers(NamedTuple):
     """MNIST with the writer of every image as its group; nobody wrote for both parts."""
 
     train: Examples
@@ -184,6 +178,54 @@ def _mnist_part(images: File, labels: File, data_dir: str | Path | None) -> Exam
     extended = read_idx(content_of(labels, data_dir)[1], labels.name)[: len(pixels)]
     flat = pixels.reshape(len(pixels), -1) / 255.0
     return Examples(flat, extended[:, 0].astype(np.float64), extended[:, 2].astype(np.int64))
+
+
+class Images(NamedTuple):
+    """Grey images in [0, 1], (N, 28, 28) of float32, with their classes 0 to 9."""
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+
+
+def mnist(data_dir: str | Path | None = None) -> Images:
+    """Handwritten digits."""
+    return _images("mnist", data_dir)
+
+
+def fashion_mnist(data_dir: str | Path | None = None) -> Images:
+    """Pieces of clothing."""
+    return _images("fashion-mnist", data_dir)
+
+
+def _images(name: str, data_dir: str | Path | None) -> Images:
+    arrays = []
+    for part, count in IMAGE_PARTS.items():
+        pixels = _read(name, f"{part}-images-idx3-ubyte", data_dir)
+        labels = _read(name, f"{part}-labels-idx1-ubyte", data_dir)
+        if pixels.shape != (count, 28, 28) or labels.shape != (count,):
+            raise ValueError(
+                f"the {part} files of {name} hold images {pixels.shape} and labels {labels.shape}, "
+                f"expected {count} of each"
+            )
+        if labels.max() > 9:
+            raise ValueError(f"the {part} labels of {name} go to {labels.max()}, expected 0 to 9")
+        arrays += [pixels.astype(np.float32) / np.float32(255.0), labels.astype(np.int64)]
+    return Images(*arrays)
+
+
+def _read(name: str, stem: str, data_dir: str | Path | None) -> np.ndarray:
+    path = find_file(name, [f"{stem}.gz", stem], data_dir)
+    if path is not None:
+        return read_idx(unpacked(path), path.name)
+    folders = search_folders(data_dir)
+    looked = ", ".join(str(folder / name) for folder in folders)
+    raise DataMissingError(
+        f"{stem}.gz was not found (looked in {looked}). Get {IMAGE_HOMES[name]}/{stem}.gz on a "
+        f"machine with a network and put it at {folders[-1] / name / stem}.gz, or set {VARIABLE} "
+        f"to the folder that has {name}/{stem}.gz"
+    )
 
 
 SUBJECT, SCORES = "subject#", ("motor_UPDRS", "total_UPDRS")

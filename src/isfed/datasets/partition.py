@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,11 @@ from isfed.problems.federated_data import FederatedData
 class Partition:
     """Which agent owns which row; agent k owns rows[offsets[k]:offsets[k + 1]].
 
-    rows: (N,) the row numbers 0 to N - 1, each once, agent by agent.
-    offsets: (K + 1,) where every agent's rows begin, and the end.
-    names: (K,) what the agents are called.
-    num_rows: of the data, if some rows belong to nobody; N unless given.
+    Args:
+        rows: (N,) the row numbers 0 to N - 1, each once, agent by agent.
+        offsets: (K + 1,) where every agent's rows begin, and the end.
+        names: (K,) what the agents are called.
+        num_rows: Of the data, if some rows belong to nobody; N unless given.
 
     >>> partition = by_column(np.array(["b", "a", "b"]))
     >>> partition.names.tolist(), partition.rows.tolist(), partition.sizes.tolist()
@@ -70,11 +72,11 @@ def _rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(Purpose.PARTITION),)))
 
 
-def _from_agents(agent_of_row: np.ndarray, num_agents: int) -> Partition:
+def _from_agents(agent_of_row: np.ndarray, names: np.ndarray) -> Partition:
     """Rows keep their order inside an agent."""
     rows = np.argsort(agent_of_row, kind="stable")
-    sizes = np.bincount(agent_of_row, minlength=num_agents)
-    return Partition(rows, np.concatenate([[0], np.cumsum(sizes)]), np.arange(num_agents))
+    sizes = np.bincount(agent_of_row, minlength=len(names))
+    return Partition(rows, np.concatenate([[0], np.cumsum(sizes)]), names)
 
 
 def _check_agents(num_rows: int, num_agents: int) -> None:
@@ -148,8 +150,7 @@ def by_column(column: np.ndarray) -> Partition:
     if column.ndim != 1 or column.size == 0:
         raise ValueError(f"the column must be a vector with entries, got shape {column.shape}")
     names, agent_of_row = np.unique(column, return_inverse=True)
-    partition = _from_agents(agent_of_row, len(names))
-    return Partition(partition.rows, partition.offsets, names)
+    return _from_agents(agent_of_row, names)
 
 
 def dirichlet(
@@ -176,7 +177,7 @@ def dirichlet(
         sizes = _round_to(shares / shares.sum() * rows.size, rows.size)
         agent_of_row[rows] = np.repeat(np.arange(num_agents), sizes)
     _raise_to(agent_of_row, num_agents, least, rng)
-    return _from_agents(agent_of_row, num_agents)
+    return _from_agents(agent_of_row, np.arange(num_agents))
 
 
 def _raise_to(agent_of_row: np.ndarray, num_agents: int, least: int, rng) -> None:
@@ -226,7 +227,7 @@ def one_class(
         rows = rng.permutation(np.flatnonzero(labels == label))
         agent_of_row[rows] = first + np.repeat(np.arange(agents), spread)
         first += agents
-    return _from_agents(agent_of_row, num_agents)
+    return _from_agents(agent_of_row, np.arange(num_agents))
 
 
 def _agents_per_class(classes, counts, shares, num_agents: int) -> np.ndarray:
@@ -269,7 +270,7 @@ def shards(labels: np.ndarray, *, num_agents: int, per_agent: int = 2, seed: int
     sizes = equal_sizes(labels.size, num_agents=agent_of_shard.size)
     agent_of_row = np.empty(labels.size, np.int64)
     agent_of_row[by_label] = np.repeat(agent_of_shard, sizes)
-    return _from_agents(agent_of_row, num_agents)
+    return _from_agents(agent_of_row, np.arange(num_agents))
 
 
 def power_law_sizes(
@@ -330,4 +331,47 @@ def few_classes(
         except ValueError as error:
             raise ValueError(f"class {label}: {error}") from error
         agent_of_row[rows] = np.repeat(agents, sizes)
-    return _from_agents(agent_of_row, num_agents)
+    return _from_agents(agent_of_row, np.arange(num_agents))
+
+
+def from_flwr(partitioner: Any, **columns: Any) -> Partition:
+    """The rows that a partitioner of flwr-datasets deals to each of its agents.
+
+    Args:
+        partitioner: E.g. DirichletPartitioner(num_partitions=20, partition_by="label", alpha=0.1).
+        columns: What it deals by, e.g. label=targets; all of one length.
+
+    Rows that it gives to nobody are left out, with a warning (ShardPartitioner and
+    PathologicalPartitioner may do so); a row that it gives to several agents is an error.
+    """
+    try:
+        from datasets import Dataset  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ImportError("from_flwr needs: pip install flwr-datasets") from error
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"the columns must be of one length, got {lengths}")
+    name, count = type(partitioner).__name__, next(iter(lengths.values()))
+    given = {name: np.asarray(values).tolist() for name, values in columns.items()}
+    partitioner.dataset = Dataset.from_dict({**given, "isfed-row": list(range(count))})
+    parts = [
+        np.asarray(partitioner.load_partition(k)["isfed-row"], np.int64)
+        for k in range(partitioner.num_partitions)
+    ]
+    empty = [k for k, part in enumerate(parts) if not part.size]
+    if empty:
+        raise ValueError(f"{name} leaves agent {empty[0]} without examples")
+    rows = np.concatenate(parts)
+    different = np.unique(rows).size
+    if different != rows.size:
+        raise ValueError(
+            f"{name} deals {rows.size} rows of which only {different} are different; a row may go "
+            "to one agent only"
+        )
+    if different < count:
+        warnings.warn(
+            f"{name} leaves out {count - different} of {count} rows; they are not used",
+            stacklevel=2,
+        )
+    offsets = np.cumsum([0, *(part.size for part in parts)])
+    return Partition(rows, offsets, np.arange(len(parts)), count)

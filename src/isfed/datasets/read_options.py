@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from isfed.base.argument_types import check_fields
+from isfed.base.argument_checks import check_fields
 
 SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 LIMITS = ("most_gigabytes", "most_columns")  # on what is read; they change no result
@@ -19,16 +19,16 @@ FORMATS = ("csv", "svmlight", "parquet", "feather", "excel")
 class Reading:
     """How a file is read, where its name and its content do not say.
 
-    format: csv (any separated text), svmlight, parquet, feather or excel; by the suffix unless
-        given.
-    separator: what separates the fields: one character, a word ("tab", "semicolon", "space"), or
-        "blanks" for any number of spaces and tabs. Found from the first lines unless given.
-    encoding: the encoding, such as "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless
-        given.
-    decimal: the sign before the decimals, "point" or "comma".
-    na: values that stand for a missing one, for instance "-999".
-    most_gigabytes: what a packed file may unpack to; unless given, 1 GB or 20 times the file.
-    most_columns: the largest number of columns; unless given, 10 000.
+    Args:
+        format: csv (any separated text), svmlight, parquet, feather or excel; by the suffix unless
+            given.
+        separator: What separates the fields: one character, a word ("tab", "semicolon", "space"),
+            or "blanks" for any number of spaces and tabs. Found from the first lines unless given.
+        encoding: Such as "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless given.
+        decimal: The sign before the decimals, "point" or "comma".
+        na: Values that stand for a missing one, for instance "-999".
+        most_gigabytes: What a packed file may unpack to; unless given, 1 GB or 20 times the file.
+        most_columns: The largest number of columns; unless given, 10 000.
     """
 
     format: Literal["csv", "svmlight", "parquet", "feather", "excel"] | None = None
@@ -41,16 +41,10 @@ class Reading:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.format is not None and self.format not in FORMATS:
-            raise ValueError(f"format={self.format!r} must be one of {', '.join(FORMATS)}")
-        if self.decimal not in ("point", "comma"):
-            raise ValueError(f"decimal={self.decimal!r} must be 'point' or 'comma'")
         for name in LIMITS:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name}={value!r} must be a number above 0")
-        if isinstance(self.na, str):
-            raise ValueError(f"na={self.na!r} must be a list of values")
         if self.encoding is not None:
             try:
                 "".encode(self.encoding)  # not only known, but made for texts: base64 is not
@@ -59,29 +53,25 @@ class Reading:
                     f"encoding={self.encoding!r} is not known; common ones are utf-8, latin-1, "
                     "cp1252 and utf-16"
                 ) from None
-        if self.separator is not None and self.separator != BLANKS:
-            sign = self.sign
-            assert sign is not None
-            if len(sign) != 1 or not sign.isascii() or sign in '"\r\n':
-                raise ValueError(
-                    f"separator={self.separator!r} must be one character, or one of "
-                    f"{', '.join(SEPARATOR_NAMES)}, {BLANKS}"
-                )
+        sign = self.sign
+        if sign not in (None, BLANKS) and (len(sign) != 1 or not sign.isascii() or sign in '"\r\n'):
+            raise ValueError(
+                f"separator={self.separator!r} must be one character, or one of "
+                f"{', '.join(SEPARATOR_NAMES)}, {BLANKS}"
+            )
 
     @property
     def sign(self) -> str | None:
         """The separator as a character, "blanks", or None if it is to be found."""
-        return (
-            None if self.separator is None else SEPARATOR_NAMES.get(self.separator, self.separator)
-        )
+        return SEPARATOR_NAMES.get(self.separator or "", self.separator)
 
-    def check_columns(self, name: str, found: int) -> None:
+    def check_columns(self, name: str, count: int) -> None:
         """Raise a ValueError if a table has more columns than it may have."""
         most = USUAL_COLUMNS if self.most_columns is None else self.most_columns
-        if found > most:
+        if count > most:
             raise ValueError(
-                f"{name} has {found} columns, more than the {most} that a table may have; if it is "
-                f"the right table, allow them: most_columns={found}"
+                f"{name} has {count} columns, more than the {most} that a table may have; if it is "
+                f"the right table, allow them: most_columns={count}"
             )
 
     @property

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import check_argument, shown
+from isfed.base.argument_checks import check_argument, shown
 from isfed.base.progress import say
 from isfed.datasets import column_encoding, table_report
-from isfed.datasets.column_roles import Columns
-from isfed.datasets.encoder import Recipe
+from isfed.datasets.encoder import Columns, Recipe
 from isfed.datasets.feature_scaling import Scaling, federated_mean, federated_scaling
 from isfed.datasets.partition import by_column
 from isfed.datasets.read_options import Reading
-from isfed.datasets.table_report import Account, Role
+from isfed.datasets.table_report import Role, TableReport
 from isfed.datasets.table_sources import Source, open_source
 from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
@@ -28,20 +27,21 @@ INTERCEPT = "(intercept)"
 class FederatedTable:
     """A table as federated data, with the names that the numbers had.
 
-    data: the examples of all agents.
-    agents: (K,) the agents' names, in the order of `data`.
-    imputed: how many missing values of which feature were filled.
-    rows: (N,) the row of the file, counted from 0, that every example was.
-    account: what became of the table.
-    recipe: how its columns became numbers.
-    spot: describes a row of the file in words, such as "line 7".
+    Args:
+        data: The examples of all agents.
+        agents: (K,) the agents' names, in the order of `data`.
+        imputed: How many missing values of which feature were filled.
+        rows: (N,) the row of the file, counted from 0, that every example was.
+        account: What became of the table.
+        recipe: How its columns became numbers.
+        spot: Describes a row of the file in words, such as "line 7".
     """
 
     data: FederatedData
     agents: np.ndarray
     imputed: Mapping[str, int]
     rows: np.ndarray
-    account: Account
+    account: TableReport
     recipe: Recipe = field(repr=False)
     spot: Callable[[int], str] = field(repr=False)
 
@@ -82,10 +82,11 @@ def read_table(
 ) -> FederatedTable:
     """Read a table as federated data, one agent per value of a column.
 
-    source: a path (see `open_source`), or a table of pandas, polars or Arrow.
-    columns: which column is what.
-    reading: how to read a text file; found out from the file unless given.
-    release: whether a `Source` forgets every column once it is encoded, to save memory.
+    Args:
+        source: A path (see `open_source`), or a table of pandas, polars or Arrow.
+        columns: Which column is what.
+        reading: How to read a text file; found out from the file unless given.
+        release: Whether a `Source` forgets every column once it is encoded, to save memory.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})
@@ -114,7 +115,7 @@ class _Feature:
     column: str
     names: list[str]
     values: np.ndarray  # (N, 1), or (N, categories)
-    measured: bool
+    raw: np.ndarray | None = None  # of a measured feature: in the order of the file
 
 
 class _Encoder:
@@ -143,15 +144,16 @@ class _Encoder:
             self.rows, self.offsets = np.arange(count), np.array([0, count])
         else:
             self.rows, self.offsets, self.agents = self._partition()
-        self.wanted = columns.features
-        if self.wanted is None:
-            taken = (columns.agent, columns.target)
-            self.wanted = [name for name in source.table.column_names if name not in taken]
+        taken = (columns.agent, columns.target)
+        rest = [name for name in source.table.column_names if name not in taken]
+        self.wanted = rest if columns.features is None else columns.features
         if not self.wanted:
             raise ValueError(
                 f"{source.name} has no column left for a feature beside the agent "
                 f"{columns.agent!r} and the target {columns.target!r}"
             )
+        self.names: list[str] = []  # of the features; with the intercept in the end
+        self.measured: list[int] = []  # which of them are
         self.categories: dict[str, list] = {}
         self.constant: set[str] = set()
         self.imputed: dict[str, int] = {}
@@ -166,9 +168,7 @@ class _Encoder:
         least = 2 if columns.least_rows is None else columns.least_rows
         few = np.flatnonzero(sizes < least)
         self.few = (few.size, int(sizes[few].sum()))
-        if not few.size:
-            return partition.rows, partition.offsets, names
-        if columns.least_rows is None:
+        if few.size and columns.least_rows is None:
             row = int(partition.rows[partition.offsets[few[0]]])
             raise ValueError(
                 f"{source.place(row, columns.agent)}: agent {names[few[0]]!s} has 1 row(s); "
@@ -192,86 +192,70 @@ class _Encoder:
         else:
             known = like.classes if like else None
             targets, classes = column_encoding.class_target(source, columns.target, known)
-        targets = targets[self.rows]
-        features, names, scaling, fill, measured = self._matrix()
-        data = FederatedData(features, targets, self.offsets)
+        data = FederatedData(self.matrix(), targets[self.rows], self.offsets)
         recipe = Recipe(
-            columns=replace(columns, features=tuple(self.wanted or ())),
-            features=tuple(names),
+            columns=replace(columns, features=tuple(self.wanted)),
+            features=tuple(self.names),
             classes=tuple(classes),
             categories=self.categories,
             constant=frozenset(self.constant),
-            fill=fill,
-            scaling=scaling,
+            fill=self.fill,
+            scaling=self.scaling,
         )
+        account = self._account(data, classes)
         return FederatedTable(
-            data=data,
-            agents=self.agents,
-            imputed=self.imputed,
-            rows=self.rows,
-            account=self._account(data, names, classes, measured),
-            recipe=recipe,
-            spot=source.spot,
+            data, self.agents, self.imputed, self.rows, account, recipe, source.spot
         )
 
     def matrix(self) -> np.ndarray:
-        """The features alone."""
-        return self._matrix()[0]
-
-    def _matrix(self) -> tuple[np.ndarray, list[str], Scaling, np.ndarray, list[int]]:
         """The features as one block, column by column: no second block is ever needed."""
-        like, columns = self.like, self.columns
+        like, columns, names = self.like, self.columns, self.names
         plans = {}
-        for name in self.wanted or ():
+        for name in self.wanted:
             say(f"reading {self.source.name}")
             plans[name] = self._categories_of(name)
         width = sum(1 if codes is None else len(codes[1]) for codes in plans.values())
         block = np.empty((len(self.rows), width + columns.intercept))
-        names: list[str] = []
-        means, scales, fills, measured = [], [], [], []
+        parts = [np.zeros((3, 0))]  # fill, mean and scale of every feature
         for name, codes in plans.items():
             if like and name in like.constant:
                 continue
             say(f"reading {self.source.name}")
             feature = self._feature(name, codes)
-            at = len(names)
-            fill = like.fill[at : at + len(feature.names)] if like else self._fill(feature)
+            here = slice(len(names), len(names) + len(feature.names))
+            fill = like.fill[here] if like else self._fill(feature)
             absent = self._fill_in(feature, fill)
-            if self._is_constant(feature, absent):
+            if like is None and self._is_constant(feature, absent):
                 continue
-            if feature.measured:
-                measured.append(at)
-            scaling = self._scaling(feature, at)
-            block[:, at : at + len(feature.names)] = scaling.apply(feature.values)
+            if feature.raw is not None:
+                self.measured.append(here.start)
+            scaling = self._scaling(feature, here)
+            block[:, here] = scaling.apply(feature.values)
             if self.release:
                 self.source.release(name)
-            means.append(scaling.mean)
-            scales.append(scaling.scale)
-            fills.append(fill)
+            parts.append(np.array([fill, scaling.mean, scaling.scale]))
             names += feature.names
-        used = len(names)
+        self.fill, mean, scale = np.concatenate(parts, axis=1)
+        self.scaling = Scaling(mean, scale)
         if columns.intercept:
-            block[:, used] = 1.0
-        if used < width:
-            block = np.ascontiguousarray(block[:, : used + columns.intercept])
-        block.flags.writeable = False  # FederatedData then takes it as it is
-        empty = np.zeros(0)
-        if not used and not columns.intercept:
+            block[:, len(names)] = 1.0
+            names.append(INTERCEPT)
+        if not names:
             raise ValueError(f"{self.source.name} has no column left for a feature")
-        found = Scaling(np.concatenate([empty, *means]), np.concatenate([empty, *scales]))
-        names = [*names, INTERCEPT] if columns.intercept else names
-        return block, names, found, np.concatenate([empty, *fills]), measured
+        if len(names) < block.shape[1]:
+            block = np.ascontiguousarray(block[:, : len(names)])
+        block.flags.writeable = False  # FederatedData then takes it as it is
+        return block
 
     def _categories_of(self, name: str) -> tuple[np.ndarray, list] | None:
         """The codes and the values of a column of categories; None for one of numbers."""
         source, like = self.source, self.like
         if like is None:
             column_encoding.check_filled(source, name)
-            if name in self.columns.categorical:
-                return column_encoding.categories(source, name, None)
-            source.read_dates(name)
-            if column_encoding.holds_numbers(source, name):
-                return None
+            if name not in self.columns.categorical:
+                source.read_dates(name)
+                if column_encoding.holds_numbers(source, name):
+                    return None
             return column_encoding.categories(source, name, None)
         if name in like.categories:
             return column_encoding.categories(source, name, like.categories[name])
@@ -290,29 +274,26 @@ class _Encoder:
 
     def _feature(self, name: str, codes: tuple[np.ndarray, list] | None) -> _Feature:
         if codes is None:
-            values = column_encoding.numbers(self.source, name)
-            self._raw = values
-            return _Feature(name, [name], values[self.rows, None], True)
-        places, values = codes
+            raw = column_encoding.numbers(self.source, name)
+            return _Feature(name, [name], raw[self.rows, None], raw)
+        places, values = codes[0][self.rows], codes[1]
         self.categories[name] = values
-        titles = [f"{name}={value}" for value in values]
-        return _Feature(
-            name, titles, column_encoding.one_hot(places[self.rows], len(values)), False
-        )
+        block = np.zeros((places.size, len(values)))  # a column of zeros and ones for each category
+        block[np.arange(places.size), places] = 1.0
+        block[places < 0] = np.nan
+        return _Feature(name, [f"{name}={value}" for value in values], block)
 
     def _fill(self, feature: _Feature) -> np.ndarray:
         """What stands for a missing value of a feature."""
         missing, width = self.columns.missing, len(feature.names)
-        if missing == "error":
-            return np.zeros(width)
         if missing != "mean":
-            return np.full(width, float(missing))
+            return np.full(width, 0.0 if missing == "error" else float(missing))
         if np.isnan(feature.values).all():
             raise ValueError(
                 f"{self.source.name}: column {feature.column!r} has no values at all; leave it out "
                 f"(--drop {feature.column!r})"
             )
-        return federated_mean(_beside_itself(feature.values), self.offsets)[: len(feature.names)]
+        return federated_mean(_beside_itself(feature.values), self.offsets)[:width]
 
     def _fill_in(self, feature: _Feature, fill: np.ndarray) -> int:
         """Fill what is missing; returns how many rows that were."""
@@ -338,36 +319,33 @@ class _Encoder:
 
     def _is_constant(self, feature: _Feature, filled: int) -> bool:
         """Whether a column says no more than the intercept; notes the column's role."""
-        values = feature.values
+        values, name = feature.values, feature.column
         alike = bool(np.all(values == values[0])) and self.columns.intercept
-        if self.like is not None:
-            return False
         if alike:
-            self.constant.add(feature.column)
-            self.categories.pop(feature.column, None)
+            self.constant.add(name)
+            self.categories.pop(name, None)
             text = feature.names[0].partition("=")[2] or f"{values[0, 0]:g}"
-            self.roles.append(Role(feature.column, table_report.CONSTANT, f"always {text}", filled))
-        elif feature.measured:
-            self.roles.append(
-                table_report.role_of(self.source, feature.column, self._raw, filled=filled)
-            )
+            role = Role(name, table_report.CONSTANT, f"always {text}", filled)
+        elif feature.raw is not None:
+            role = table_report.role_of(self.source, name, feature.raw, filled=filled)
         else:
-            levels = table_report.levels(self.categories[feature.column])
-            self.roles.append(Role(feature.column, table_report.CATEGORIES, levels, filled))
+            levels = [str(value) for value in self.categories[name]]
+            note = f"{len(levels)}: {', '.join(levels[:5])}" + ", ..." * (len(levels) > 5)
+            role = Role(name, table_report.CATEGORIES, note, filled)
+        self.roles.append(role)
         return alike
 
-    def _scaling(self, feature: _Feature, at: int) -> Scaling:
-        width = len(feature.names)
+    def _scaling(self, feature: _Feature, here: slice) -> Scaling:
         if self.like:
-            old = self.like.scaling
-            return Scaling(old.mean[at : at + width], old.scale[at : at + width])
+            return Scaling(self.like.scaling.mean[here], self.like.scaling.scale[here])
+        width = len(feature.names)
         # Zeros and ones stay as they are: they have a scale of their own.
-        if not (feature.measured and self.columns.standardise):
+        if feature.raw is None or not self.columns.standardise:
             return Scaling(np.zeros(width), np.ones(width))
-        found = federated_scaling(_beside_itself(feature.values), self.offsets)
-        return Scaling(found.mean[:width], found.scale[:width])
+        twice = federated_scaling(_beside_itself(feature.values), self.offsets)
+        return Scaling(twice.mean[:width], twice.scale[:width])
 
-    def _account(self, data: FederatedData, names, classes, measured: list[int]) -> Account:
+    def _account(self, data: FederatedData, classes) -> TableReport:
         sizes, columns = data.num_examples, self.columns
         shares, span = {}, None
         if classes:
@@ -376,8 +354,10 @@ class _Encoder:
             shares = {str(c): float(n / counts.sum()) for c, n in zip(classes, counts, strict=True)}
         else:
             span = (float(data.targets.min()), float(data.targets.max()))
-        sums = [] if self.like else table_report.dependent(data.features, names, measured)
-        return Account(
+        sums = []
+        if self.like is None:
+            sums = table_report.dependent(data.features, self.names, self.measured)
+        return TableReport(
             rows=int(sizes.sum()), agents=sizes.size, smallest=int(sizes.min()),
             median=float(np.median(sizes)), largest=int(sizes.max()), few_agents=self.few[0],
             few_rows=self.few[1], least_rows=columns.least_rows or 2, roles=self.roles,

@@ -13,18 +13,23 @@ from scipy import linalg
 
 from isfed.base.gram_matrix import one_thread
 from isfed.base.text_format import counted, typed
-from isfed.datasets.column_encoding import is_time, plain
 from isfed.datasets.table_sources import Source
 
 MEASURED, CODES, CATEGORIES = "measured", "whole numbers", "categories"
 TIME, TRUTH, CONSTANT = "time", "true or false", "constant"
+TITLES = {
+    MEASURED: "Measured ({})",
+    TRUTH: "True or false, as 1 and 0 ({})",
+    CATEGORIES: "Categories",
+    CODES: "Whole numbers taken as measured; if they are codes, use --categorical",
+    TIME: "Dates and times taken as numbers",
+    CONSTANT: "Constant and left out",
+}
 FEW_CODES = (3, 30)  # so many different whole numbers may be the codes of categories
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
 MOST_ROWS = 0.5  # of all: an agent that has more is pointed out
 SHOWN = 12  # names in a line
-MOST_WORK = (
-    4e9  # rows (or columns) x columns^2 up to which columns that are sums of others are looked for
-)
+MOST_WORK = 4e9  # rows x columns^2 up to which columns that are sums of others are looked for
 CHUNK = 1 << 14  # rows
 DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a sum of others
 
@@ -33,11 +38,12 @@ DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a
 class Role:
     """What a column was taken for.
 
-    name: the name of the column.
-    role: measured, whole numbers, categories, time, true or false, constant.
-    note: more about it: the levels, the constant.
-    filled: how many missing values were filled.
-    hint: what to look at, and what to type.
+    Args:
+        name: The name of the column.
+        role: Measured, whole numbers, categories, time, true or false, constant.
+        note: More about it: the levels, the constant.
+        filled: How many missing values were filled.
+        hint: What to look at, and what to type.
     """
 
     name: str
@@ -48,7 +54,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Account:
+class TableReport:
     """What became of a table."""
 
     rows: int  # that are used
@@ -69,65 +75,43 @@ class Account:
 
     def lines(self) -> list[str]:
         """In plain words, a line for each subject."""
-        found = [self._rows_line()]
-        share = self.largest / self.rows
-        if self.agents > 2 and share > MOST_ROWS and self.weights == "agents":
-            found.append(
-                f"One agent has {100 * share:.0f}% of the rows and counts as one of {self.agents}; "
-                "if rows matter more to you than agents, use --weights rows"
-            )
-        if self.few_agents:
-            found.append(
-                f"Left out: {counted(self.few_agents, 'agent')} with fewer than {self.least_rows} "
-                f"rows ({counted(self.few_rows, 'row')})."
-            )
-        for title, names in (
-            ("Measured", self._of(MEASURED)),
-            ("True or false, as 1 and 0", self._of(TRUTH)),
-        ):
-            if names:
-                found.append(f"{title} ({len(names)}): {_listed(names)}")
-        for role, title in (
-            (CATEGORIES, "Categories"),
-            (CODES, "Whole numbers taken as measured; if they are codes, use --categorical"),
-            (TIME, "Dates and times taken as numbers"),
-            (CONSTANT, "Constant and left out"),
-        ):
-            notes = [f"{typed(r.name)} ({r.note})" for r in self.roles if r.role == role]
-            if notes:
-                found.append(f"{title}: {_listed(notes)}")
-        filled = [f"{typed(role.name)} {role.filled}" for role in self.roles if role.filled]
-        if filled:
-            found.append(f"Missing values filled with {self.filling}: {_listed(filled)}")
-        found += [f"{typed(role.name)}: {role.hint}" for role in self.roles if role.hint]
-        if self.sums:
-            sums = [typed(name) for name in self.sums]
-            found.append(f"Sums of other columns, which add nothing: {_listed(sums)}")
-        found.append(self._target_line())
-        return found
-
-    def _of(self, role: str) -> list[str]:
-        return [typed(each.name) for each in self.roles if each.role == role]
-
-    def _rows_line(self) -> str:
-        if self.weights == "rows":
-            weighing = "every row counts the same"
-        else:
+        weighing = "every row counts the same"
+        if self.weights != "rows":
             weighing = (
                 "every agent counts the same, however many rows it has (with --weights rows, "
                 "every row counts the same)"
             )
-        return (
+        lines = [
             f"{self.rows} rows of {counted(self.agents, 'agent')} (smallest {self.smallest}, "
             f"median {self.median:g}, largest {self.largest} rows); {weighing}."
-        )
-
-    def _target_line(self) -> str:
-        if self.shares:
-            shown = [f"{name} {100 * share:.3g}%" for name, share in self.shares.items()]
-            return f"Target {self.target}, {len(self.shares)} classes: {_listed(shown)}"
-        low, high = self.span or (np.nan, np.nan)
-        return f"Target {self.target}: from {low:g} to {high:g}"
+        ]
+        share = self.largest / self.rows
+        if self.agents > 2 and share > MOST_ROWS and self.weights == "agents":
+            lines.append(
+                f"One agent has {100 * share:.0f}% of the rows and counts as one of {self.agents}; "
+                "if rows matter more to you than agents, use --weights rows"
+            )
+        if self.few_agents:
+            lines.append(
+                f"Left out: {counted(self.few_agents, 'agent')} with fewer than {self.least_rows} "
+                f"rows ({counted(self.few_rows, 'row')})."
+            )
+        for role, title in TITLES.items():
+            of_role = [each for each in self.roles if each.role == role]
+            notes = [typed(r.name) + (f" ({r.note})" if r.note else "") for r in of_role]
+            if notes:
+                lines.append(f"{title.format(len(notes))}: {_listed(notes)}")
+        filled = [f"{typed(role.name)} {role.filled}" for role in self.roles if role.filled]
+        if filled:
+            lines.append(f"Missing values filled with {self.filling}: {_listed(filled)}")
+        lines += [f"{typed(role.name)}: {role.hint}" for role in self.roles if role.hint]
+        if self.sums:
+            sums = [typed(name) for name in self.sums]
+            lines.append(f"Sums of other columns, which add nothing: {_listed(sums)}")
+        if self.span:
+            return [*lines, f"Target {self.target}: from {self.span[0]:g} to {self.span[1]:g}"]
+        shares = [f"{name} {100 * share:.3g}%" for name, share in self.shares.items()]
+        return [*lines, f"Target {self.target}, {len(shares)} classes: {_listed(shares)}"]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -142,8 +126,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def role_of(source: Source, name: str, values: np.ndarray, *, filled: int) -> Role:
     """The role of a column that was taken as numbers, from its values in the file's order."""
-    kind = plain(source.column(name)).type
-    if is_time(kind):
+    kind = source.column(name).type
+    if pa.types.is_temporal(kind):
         dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         unit = "days since 1970" if dated else "seconds"
         return Role(name, TIME, unit, filled)
@@ -176,12 +160,6 @@ def _sentinel(name: str, values: np.ndarray) -> str:
     return ""
 
 
-def levels(values: Sequence) -> str:
-    """The categories of a column, a few of them by name."""
-    shown = ", ".join(str(value) for value in values[:5])
-    return f"{len(values)}: {shown}" + (", ..." if len(values) > 5 else "")
-
-
 def dependent(features: np.ndarray, names: Sequence[str], measured: Sequence[int]) -> list[str]:
     """Measured columns that are sums of others and a constant, by their moments."""
     if max(len(features), len(measured)) * len(measured) ** 2 > MOST_WORK or not measured:
@@ -196,6 +174,6 @@ def dependent(features: np.ndarray, names: Sequence[str], measured: Sequence[int
     lengths = np.sqrt(np.diag(gram))
     if not np.all(lengths > 0.0):
         return []
-    found: Any = linalg.qr(gram / np.outer(lengths, lengths), mode="r", pivoting=True)
-    left = np.abs(np.diag(found[0]))
-    return sorted(names[columns[int(j)]] for j in found[1][left < DEPENDENT])
+    upper, order = linalg.qr(gram / np.outer(lengths, lengths), mode="r", pivoting=True)  # type: ignore[misc]
+    left = np.abs(np.diag(upper))
+    return sorted(names[columns[int(j)]] for j in order[left < DEPENDENT])

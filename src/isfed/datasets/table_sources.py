@@ -9,6 +9,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import pyarrow.compute as arrow_compute
 import pyarrow.feather as arrow_feather
 import pyarrow.parquet as arrow_parquet
 
+from isfed.base.atomic_files import declared_size
 from isfed.base.progress import say
 from isfed.base.text_format import typed
-from isfed.datasets.compression import PACKED, check_archive, check_size, inner_name, unpacked
-from isfed.datasets.date_parsing import as_dates
+from isfed.datasets.compression import PACKED, check_size, inner_name, unpacked
 from isfed.datasets.delimited_text import SIGNS, USUAL, TextFile
 from isfed.datasets.excel_reader import read_excel
-from isfed.datasets.libsvm_reader import read_libsvm
+from isfed.datasets.libsvm_reader import libsvm_line, read_libsvm
+from isfed.datasets.number_and_date_parsing import as_dates
 from isfed.datasets.read_options import FORMATS, Reading
 
 SUFFIXES = {
@@ -55,9 +57,8 @@ class Source:
 
     table: pa.Table
     name: str = "the table"
-    line: Callable[[int], int] | None = None  # of a text file or a sheet: from a row to its line
+    spot: Spot = Spot()  # from a row to the words for it; does not hold the table
     reading: Reading = field(default_factory=Reading)
-    counted: str = "line"  # what `line` counts
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by its name; if there is none, the error lists what there is."""
@@ -72,11 +73,6 @@ class Source:
             raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
         return self.table.column(name)
 
-    @property
-    def spot(self) -> Spot:
-        """From a row to the words for it; does not hold the table."""
-        return Spot(self.line, self.counted)
-
     def release(self, name: str) -> None:
         """Forget a column, whose memory is then free if nobody else holds it."""
         object.__setattr__(self, "table", self.table.drop_columns([name]))
@@ -84,7 +80,7 @@ class Source:
     def read_dates(self, name: str) -> None:
         """Take a column of text for dates from now on, if that is what its words are."""
         column = self.column(name)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        if pa.types.is_string(column.type):
             at, dates = self.table.column_names.index(name), as_dates(column)
             if dates is not column:
                 object.__setattr__(self, "table", self.table.set_column(at, name, dates))
@@ -110,7 +106,7 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
         table = pa.RecordBatchReader.from_stream(source).read_all()
         # What pandas adds for row labels that are no column of the user's.
         labels = [name for name in table.column_names if name.startswith("__index_level_")]
-        opened = Source(_without_views(table.drop_columns(labels)), reading=reading)
+        opened = Source(table.drop_columns(labels), reading=reading)
     else:
         raise TypeError(
             f"cannot read a table from {type(source).__name__}: expected a path, or a table with "
@@ -122,32 +118,37 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
         raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
     if opened.table.num_rows == 0:
         raise ValueError(f"{opened.name} has no rows")
+    opened = replace(opened, table=_plain_columns(opened.table))
     return _without(opened, reading.na) if reading.na else opened
 
 
-def _without_views(table: pa.Table) -> pa.Table:
-    """Text as plain text: Arrow can do little with views of it, which polars sends."""
+def _plain_columns(table: pa.Table) -> pa.Table:
+    """Text of every kind as plain text, dictionaries written out: all that others have to know."""
     for place, part in enumerate(table.schema):
-        column = table.column(place)
-        if pa.types.is_string_view(part.type):
-            chunks = [_text(chunk) for chunk in column.chunks]
-        elif pa.types.is_dictionary(part.type) and pa.types.is_string_view(part.type.value_type):
-            chunks = [
-                pa.DictionaryArray.from_arrays(chunk.indices, _text(chunk.dictionary))
-                for chunk in column.chunks
-            ]
-        else:
-            continue
-        kind = chunks[0].type if chunks else pa.string()
-        table = table.set_column(place, part.name, pa.chunked_array(chunks, kind))
+        chunks, kind = table.column(place).chunks, part.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+            chunks = [_as_text(chunk.dictionary).take(chunk.indices) for chunk in chunks]
+        kind = pa.string() if _is_text(kind) else kind
+        if kind != part.type:
+            column = pa.chunked_array([_as_text(chunk) for chunk in chunks], kind)
+            table = table.set_column(place, part.name, column)
     return table
 
 
-def _text(words: pa.Array) -> pa.Array:
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    """Words as plain text; anything else as it is."""
+    if not _is_text(values.type):
+        return values
     try:
-        return words.cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowNotImplementedError:  # pyarrow 16
-        return pa.array(words.to_pylist(), pa.string())
+        return pa.array(values.to_pylist(), pa.string())
 
 
 def _format(path: Path, reading: Reading) -> str:
@@ -183,53 +184,37 @@ def _open_file(path: Path, reading: Reading) -> Source:
         what = "is a folder" if path.exists() else "does not exist"
         raise FileNotFoundError(f"there is no file {path}: it {what}")
     say(f"reading {path}")
-    kind = _format(path, reading)
+    name, kind = str(path), _format(path, reading)
     if kind == "csv":
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
-        return Source(text.table(), str(path), text.line, reading)
-    if kind == "excel":
-        content = _content(path, reading)
-        _check_excel(path, content, reading)
-        sheet = read_excel(path, content)
-        return Source(sheet.table, str(path), sheet.row, reading, counted="row")
+        return Source(text.table(), name, Spot(text.line), reading)
     if kind == "svmlight":
         content = unpacked(path, reading.most_gigabytes)
         table = _libsvm_table(path, content, reading)
-        return Source(table, str(path), _LibsvmLines(content), reading)
+        return Source(table, name, Spot(partial(libsvm_line, content)), reading)
+    # Readers of whole files take the path, or what is inside a packed file.
+    packed = path.suffix.lower() in PACKED
+    whole: Any = io.BytesIO(unpacked(path, reading.most_gigabytes)) if packed else name
+    if kind == "excel":
+        if zipfile.is_zipfile(whole):  # as a workbook is; its reader refuses everything else
+            with zipfile.ZipFile(whole) as archive:
+                check_size(path, declared_size(archive), reading.most_gigabytes)
+        table, numbers = read_excel(path, whole)
+        return Source(table, name, Spot(numbers.__getitem__, "row"), reading)
     try:
-        return Source(_whole(path, kind, reading), str(path), None, reading)
+        if kind == "feather":
+            return Source(arrow_feather.read_table(whole), name, reading=reading)
+        with arrow_parquet.ParquetFile(whole) as file:
+            shape = file.metadata
+            reading.check_columns(name, shape.num_columns)
+            # Equal values take next to no place in a file, and their own in memory.
+            check_size(path, 8 * shape.num_rows * shape.num_columns, reading.most_gigabytes)
+            return Source(file.read(), name, reading=reading)
     except pa.ArrowInvalid as error:
         raise ValueError(
             f"{path} is not a {kind.title()} file, or it is damaged; fetch it again, or name the "
             "format that it has (--format)"
         ) from error
-
-
-def _content(path: Path, reading: Reading) -> Any:
-    """What readers of whole files take: the path, or what is inside a packed file."""
-    if path.suffix.lower() not in PACKED:
-        return str(path)
-    return io.BytesIO(unpacked(path, reading.most_gigabytes))
-
-
-def _whole(path: Path, kind: str, reading: Reading) -> pa.Table:
-    """A file that is read as one piece."""
-    content = _content(path, reading)
-    if kind == "feather":
-        return arrow_feather.read_table(content)
-    with arrow_parquet.ParquetFile(content) as file:
-        shape = file.metadata
-        reading.check_columns(str(path), shape.num_columns)
-        # Equal values take next to no place in a file, and their own in memory.
-        check_size(path, 8 * shape.num_rows * shape.num_columns, reading.most_gigabytes)
-        return file.read()
-
-
-def _check_excel(path: Path, content: Any, reading: Reading) -> None:
-    """A workbook is a zip file; what is none is for its reader to refuse."""
-    if zipfile.is_zipfile(content):
-        with zipfile.ZipFile(content) as archive:
-            check_archive(path, archive, reading.most_gigabytes)
 
 
 def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
@@ -240,18 +225,6 @@ def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
         columns[QUERY] = queries
     columns.update({str(j + 1): features[:, j] for j in range(features.shape[1])})
     return pa.table(columns)
-
-
-class _LibsvmLines:
-    """From a row to its line; a record, because sources go to other processes."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def __call__(self, row: int) -> int:
-        lines = self.content.decode("utf-8", errors="replace").splitlines()
-        filled = (n for n, line in enumerate(lines, start=1) if line.split("#", 1)[0].strip())
-        return next(line for number, line in enumerate(filled) if number == row)
 
 
 def _without(source: Source, na: Any) -> Source:
@@ -266,10 +239,8 @@ def _without(source: Source, na: Any) -> Source:
     table = source.table
     for place, name in enumerate(table.column_names):
         column = table.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
         kind = column.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if pa.types.is_string(kind):
             values: pa.Array = pa.array(words, kind)
             gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=values)
         elif numeric and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):

@@ -1,4 +1,4 @@
-"""One agent: E_k weighted steps from the cloud's model, and one score for what it found."""
+"""One agent: E_k weighted steps from the cloud's model, and one score of its gradients."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields, shown
+from isfed.base.argument_checks import as_numbers, check_fields, check_whole, shown
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
-from isfed.base.value_checks import as_numbers, check_whole
-from isfed.federation.messages import PLAIN_LOCAL, Local
+from isfed.federation.messages import PLAIN_LOCAL, LocalOptions
 from isfed.federation.problem_arrays import agent_risks, check_batch, row_losses
 from isfed.problems import FederatedData, Problem
-from isfed.problems.compiled_gradients import moved_target
+from isfed.problems.compiled_losses import moved_target
 from isfed.problems.losses import num_params_of
 from isfed.sampling import policies
 from isfed.sampling.designs import Design, WithReplacement
@@ -26,14 +25,15 @@ from isfed.sampling.telemetry import TurnWatch
 class Upload:
     """What an agent sends to the cloud after its turn.
 
-    change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
-    score: how large its gradients are, as its policy defines it.
-    gradients: how many example gradients it computed.
-    agreement: with a correction whose gain adapts, the inner product of the news of this turn and
-        of the last one that was accepted.
-    loss: its risk at the model that it was sent, if it was asked for.
-    gradient: (M,) the gradient of that risk, likewise.
-    velocity: (M,) its momentum at the end of the turn, if it has one.
+    Args:
+        change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
+        score: how large its gradients are, as its policy defines it.
+        gradients: how many example gradients it computed.
+        agreement: with a correction whose gain adapts, the inner product of the news of this turn
+            and of the last one that was accepted.
+        loss: its risk at the model that it was sent, if it was asked for.
+        gradient: (M,) the gradient of that risk, likewise.
+        velocity: (M,) its momentum at the end of the turn, if it has one.
     """
 
     change: np.ndarray
@@ -46,15 +46,16 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Rules:
+class AgentConfig:
     """What the cloud tells every agent once, before the first round.
 
-    num_agents: K.
-    step_size: mu, the size of a local step.
-    examples: the policy by which an agent draws its examples.
-    example_design: the design by which it draws them.
-    agents: the policy by which agents are drawn, which says what score to report.
-    divide_by_steps: whether a step is divided by E_k, as in eq. (8).
+    Args:
+        num_agents: K.
+        step_size: mu, the size of a local step.
+        examples: the policy by which an agent draws its examples.
+        example_design: the design by which it draws them.
+        agents: the policy by which agents are drawn, which says what score to report.
+        divide_by_steps: whether a step is divided by E_k, as in eq. (8).
     """
 
     num_agents: int
@@ -70,7 +71,7 @@ class Rules:
 
 
 def local_step(
-    rules: Rules, local_steps: int, agent_prob: float | None, *, scale: float | None = None
+    rules: AgentConfig, local_steps: int, agent_prob: float | None, *, scale: float | None = None
 ) -> float:
     """The size of a local step, eq. (8); without a chance, the cloud divides by K p_k itself."""
     steps = local_steps if rules.divide_by_steps else 1
@@ -99,11 +100,12 @@ class Agent:
 
     It does not know where it runs; `key` and its `index` address its random numbers.
 
-    index: its number, 0 to K - 1.
-    data: its features (N_k, M) and targets (N_k,).
-    loss: a `Loss`.
-    work: E_k and B_k, the local steps of a turn and the examples of a step.
-    rules: the rules that the cloud sent it.
+    Args:
+        index: its number, 0 to K - 1.
+        data: its features (N_k, M) and targets (N_k,).
+        loss: a `Loss`.
+        work: E_k and B_k, the local steps of a turn and the examples of a step.
+        rules: the rules that the cloud sent it.
     """
 
     def __init__(
@@ -112,15 +114,15 @@ class Agent:
         data: tuple[np.ndarray, np.ndarray],
         loss: Any,
         work: tuple[int, int],
-        rules: Rules,
+        rules: AgentConfig,
     ) -> None:
         self.index = check_whole(index, name="index", least=0)
         if not (isinstance(data, tuple) and len(data) == 2):
             raise TypeError(f"data={shown(data)} must be (features, targets)")
         if not (isinstance(work, tuple) and len(work) == 2):
             raise TypeError(f"work={shown(work)} must be (local_steps, batch_size)")
-        if not isinstance(rules, Rules):
-            raise TypeError(f"rules={shown(rules)} must be Rules")
+        if not isinstance(rules, AgentConfig):
+            raise TypeError(f"rules={shown(rules)} must be AgentConfig")
         if not callable(getattr(loss, "gradient", None)):
             raise TypeError(f"loss={shown(loss)} needs gradient(params, x, y, weight)")
         self.features = as_numbers(data[0], name="features")
@@ -156,7 +158,7 @@ class Agent:
         step: float,
         round_index: int,
         *,
-        local: Local = PLAIN_LOCAL,
+        local: LocalOptions = PLAIN_LOCAL,
         shift: Any = None,
         steps: int | None = None,
         correction: np.ndarray | None = None,
@@ -202,7 +204,9 @@ class Agent:
         score = self._score(params, model, step, num_steps, moments)
         return Upload(model - params, score, gradients)
 
-    def _batch(self, stream: Stream, local: Local) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _batch(
+        self, stream: Stream, local: LocalOptions
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The examples of a step, their weights in its mean, and their shares 1 / (N_k p_n)."""
         num_examples = len(self.targets)
         if local.full_batch:
@@ -215,8 +219,7 @@ class Agent:
             weight = share * (batch.size / size)
         return batch, weight, share
 
-    def _new_watch(self) -> TurnWatch:
-        """For the telemetry of a turn, which stays with the agent."""
+    def _new_watch(self) -> TurnWatch:  # telemetry of a turn, which stays with the agent
         design, floor = self.rules.example_design, self.rules.examples.floor
         capped = not isinstance(design, WithReplacement)
         return TurnWatch(len(self.targets), floor, capped=capped)
@@ -276,7 +279,7 @@ class Agent:
         )  # fmt: skip
 
 
-def _direction(local: Local, gradient, moved, correction, velocity) -> np.ndarray:
+def _direction(local: LocalOptions, gradient, moved, correction, velocity) -> np.ndarray:
     """Where a local step goes, before its step size: prox, correction and momentum added."""
     direction = gradient
     if local.prox != 0.0:

@@ -29,10 +29,10 @@ def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
         return norm(change[~buffers])
 
 
-class Standing:
+class AgentRecords:
     """Lengths, refusals and response times, per agent.
 
-    >>> standing = Standing(4)
+    >>> standing = AgentRecords(4)
     >>> standing.too_long(np.array([0, 1, 2, 3]), np.array([1.0, 1.2, 0.9, 5e4]), ratio=1000.0)
     array([False, False, False,  True])
     """
@@ -91,27 +91,25 @@ class Standing:
 
     def lines(self, most: int = 5) -> list[str]:
         """For a log: the slowest agents, those refused most often, and those left out."""
-        mean, found = self.mean_seconds(), []
+        mean, sentences = self.mean_seconds(), []
         slow = [
             k for k in np.argsort(-np.nan_to_num(mean, nan=-1.0), kind="stable") if self.timed[k]
         ][:most]
         if slow:
             each = ", ".join(f"{k}: {mean[k]:.1f} ({self.slowest[k]:.1f})" for k in slow)
-            found.append(f"slowest agents, mean (longest) seconds to answer: {each}")
+            sentences.append(f"slowest agents, mean (longest) seconds to answer: {each}")
         bad = [k for k in np.argsort(-self.refused, kind="stable") if self.refused[k]][:most]
         if bad:
             each = ", ".join(f"{k}: {self.refused[k]}" for k in bad)
-            found.append(f"refused most often: {each}")
+            sentences.append(f"refused most often: {each}")
         if self.excluded.any():
             each = ", ".join(str(k) for k in np.flatnonzero(self.excluded))
-            found.append(f"left out: {each}; give readmit=[...] when they are mended")
-        return found
+            sentences.append(f"left out: {each}; give readmit=[...] when they are mended")
+        return sentences
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs, and the final report."""
         return dict(vars(self))
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
         for name in vars(self):
             setattr(self, name, state[name].copy())

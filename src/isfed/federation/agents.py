@@ -18,8 +18,8 @@ from isfed.federation.messages import (
     PLAIN_LOCAL,
     Cohort,
     Facts,
-    Local,
-    Turns,
+    LocalOptions,
+    TrainRequest,
     Updates,
     Uploads,
     Work,
@@ -35,31 +35,12 @@ class Agents(Protocol):
     """All the agents of one repetition, wherever they are."""
 
     ledger: Ledger
-
-    @property
-    def num_agents(self) -> int:
-        """K."""
-        ...
-
-    @property
-    def num_params(self) -> int:
-        """M."""
-        ...
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(K,) N_k."""
-        ...
-
-    @property
-    def local_steps(self) -> np.ndarray:
-        """(K,) E_k."""
-        ...
-
-    @property
-    def batch_size(self) -> np.ndarray:
-        """(K,) B_k."""
-        ...
+    num_agents: int  # K
+    num_params: int  # M
+    sizes: np.ndarray  # (K,) N_k
+    local_steps: np.ndarray  # (K,) E_k
+    batch_size: np.ndarray  # (K,) B_k
+    clock: Clock  # how fast the agents are
 
     @property
     def optimum(self) -> np.ndarray:
@@ -74,7 +55,9 @@ class Agents(Protocol):
         """Random numbers by address: the same whatever else was drawn."""
         ...
 
-    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
+    def work(
+        self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
+    ) -> Uploads:
         """One turn of every agent named."""
         ...
 
@@ -91,8 +74,9 @@ class Agents(Protocol):
     ) -> np.ndarray:
         """(n,) the risk of each of these agents at a model, (M,) or (n, M), from all its data.
 
-        sent: the agents have the model already.
-        kept: they keep what they find.
+        Args:
+            sent: the agents have the model already.
+            kept: they keep what they find.
         """
         ...
 
@@ -116,14 +100,8 @@ class Agents(Protocol):
         """(rows,) p_n of every example, agent by agent, as the next turn would start from."""
         ...
 
-    @property
-    def clock(self) -> Clock:
-        """How fast the agents are."""
-        ...
-
     def use_clock(self, clock: Clock) -> None:
         """Charge virtual seconds from now on."""
-        ...
 
     def times(self, which: np.ndarray, examples: np.ndarray, round_index: int | None) -> Times:
         """What turns of that many example gradients take: in a round, or as expected for None."""
@@ -135,19 +113,9 @@ class Agents(Protocol):
 
     def elapse(self, seconds: float) -> None:
         """Let time pass, for a method with a schedule of its own."""
-        ...
 
-    def cross(
-        self,
-        *,
-        models_down: int = 0,
-        models_up: int = 0,
-        scalars_down: int = 0,
-        scalars_up: int = 0,
-        data_up: int = 0,
-    ) -> None:
-        """Messages beyond one model down and one change up for every turn; `data_up` in bytes."""
-        ...
+    def charge_messages(self, **entries: int) -> None:
+        """Count more than one model down and one change up per turn, by entry of the ledger."""
 
     def state(self) -> dict[str, np.ndarray]:
         """What the next round needs."""
@@ -155,7 +123,6 @@ class Agents(Protocol):
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
-        ...
 
 
 def num_trained(agents: Any) -> int:
@@ -189,19 +156,15 @@ class AddressedAgents:
         self._facts: dict[str, Facts] = {}
 
     def facts(self, client_weights: str = "uniform") -> Facts:
-        """What the cloud knows of its agents."""
-        known = self._facts.get(client_weights)
-        if known is None:
-            sizes = self.sizes
-            known = self._facts[client_weights] = Facts(
-                self.num_agents, self.num_params, num_trained(self),
-                None if client_weights == "uniform" else sizes / sizes.mean(),
-                sizes, self.local_steps, self.batch_size,
+        if client_weights not in self._facts:
+            weight = None if client_weights == "uniform" else self.sizes / self.sizes.mean()
+            self._facts[client_weights] = Facts(
+                self.num_agents, self.num_params, num_trained(self), weight, self.sizes,
+                self.local_steps, self.batch_size,
             )  # fmt: skip
-        return known
+        return self._facts[client_weights]
 
     def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
-        """The turns of a cohort from the model that it is sent; of those that answer."""
         who, local, place = cohort.agents, work.local, EVERY
         step = work.step(who, self.facts())
         if self.clock.drop > 0.0:
@@ -213,16 +176,14 @@ class AddressedAgents:
         losses = self.losses(who, sent, sent=local.sent) if "loss" in work.also else None
         if losses is not None and not local.sent:
             local = local.but(sent=True)
-        found = self.work(Turns(who, sent, step), round_index, local)
-        if work.extra:
-            self.cross(**{entry: number * who.size for entry, number in work.extra.items()})
+        uploads = self.work(TrainRequest(who, sent, step), round_index, local)
+        for entry, number in work.extra.items():
+            self.charge_messages(**{entry: number * who.size})
         gradients = self.gradients(who, sent, sent=True) if "gradient" in work.also else None
-        return Updates(
-            place, found.changes, found.scores, found.watch, found.velocity, losses, gradients
-        )
+        changes, scores, _, watch, velocity = uploads
+        return Updates(place, changes, scores, watch, velocity, losses, gradients)
 
     def use_clock(self, clock: Clock) -> None:
-        """Charge virtual seconds from now on."""
         self.clock, self.timed = clock, True
         self.__dict__.pop("speeds", None)
         self.__dict__.pop("messages", None)
@@ -238,7 +199,6 @@ class AddressedAgents:
         return self.clock.messages(self.speeds, self.num_params)
 
     def times(self, which: np.ndarray, examples: np.ndarray, round_index: int | None) -> Times:
-        """What turns of that many example gradients take: in a round, or as expected for None."""
         down, up = self.messages
         times = Times(down[which], examples / self.speeds.rate[which], up[which])
         if round_index is None:
@@ -246,33 +206,19 @@ class AddressedAgents:
         return self.clock.delayed(times, which, self.keys[Purpose.DELAYS], round_index)
 
     def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
-        """(n,) whether each of these agents answers in a round."""
         return self.clock.answers(which, self.keys[Purpose.DELAYS], round_index)
 
     def elapse(self, seconds: float) -> None:
-        """Let time pass, for a method with a schedule of its own."""
         if self.timed:
             self.ledger.seconds += seconds
 
-    def cross(
-        self,
-        *,
-        models_down: int = 0,
-        models_up: int = 0,
-        scalars_down: int = 0,
-        scalars_up: int = 0,
-        data_up: int = 0,
-    ) -> None:
-        """Messages beyond one model down and one change up for every turn; `data_up` in bytes."""
-        ledger = self.ledger
-        ledger.data_up += data_up
-        ledger.models_down += models_down
-        ledger.models_up += models_up
-        ledger.scalars_down += scalars_down
-        ledger.scalars_up += scalars_up
+    def charge_messages(self, **entries: int) -> None:
+        self.ledger.charge(**entries)
 
-    def tick(
-        self, which: np.ndarray, gradients: np.ndarray, round_index: int, local: Local
+    cross = charge_messages  # its name in version 0.1
+
+    def advance_clock(
+        self, which: np.ndarray, gradients: np.ndarray, round_index: int, local: LocalOptions
     ) -> None:
         """A synchronous round lasts as long as its slowest turn."""
         if self.timed and local.timed and which.size:
@@ -310,55 +256,45 @@ class AddressedAgents:
     def sampled_losses(
         self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
     ) -> np.ndarray:
-        """(n,) the loss of one example of each of these agents, drawn uniformly."""
         rows = np.empty(which.size, np.int64)
         for i, agent in enumerate(which.tolist()):
             point = self.stream(Purpose.RISKS, round_index, agent).uniforms(1)[0]
             rows[i] = int(self.problem.data.offsets[agent]) + int(point * self.sizes[agent])
-        found = row_losses(self.problem, rows, params)
         ones = np.empty(which.size)
         ones.fill(1.0)  # twice as fast as np.ones
         self.charge_asked(which, ones, gradients=False, sent=sent, kept=False)
-        return found
+        return row_losses(self.problem, rows, params)
 
     def losses(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
-        """(n,) the risk of each of these agents at a model."""
         which = np.asarray(which, np.int64)
-        found = agent_risks(self.problem, which, params)
         self.charge_asked(which, self.sizes[which], gradients=False, sent=sent, kept=kept)
-        return found
+        return agent_risks(self.problem, which, params)
 
     @property
     def optimum(self) -> np.ndarray:
-        """(M,) w^o."""
         return self.problem.optimum
 
     def key(self, purpose: Purpose) -> np.uint64:
-        """The key of this repetition's random numbers for a purpose."""
         return self.keys[purpose]
 
     def stream(self, purpose: Purpose, round_index: int, agent: int = NO_AGENT) -> Stream:
-        """Random numbers by address: the same whatever else was drawn."""
         return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
 
     def charge_turns(
-        self, count: int, gradients: int, *, scored: bool, local: Local = PLAIN_LOCAL
+        self, count: int, gradients: int, *, scored: bool, local: LocalOptions = PLAIN_LOCAL
     ) -> None:
         """A model and a probability down, a change and perhaps a score up, for every turn."""
         ledger = self.ledger
         ledger.gradients += gradients
-        if local.silent:
-            return
-        ledger.models_down += 0 if local.sent else count
-        ledger.models_up += count
-        ledger.scalars_down += count
-        ledger.scalars_up += count if scored else 0
+        if not local.silent:
+            ledger.models_down += 0 if local.sent else count
+            ledger.models_up += count
+            ledger.scalars_down += count
+            ledger.scalars_up += count if scored else 0
 
     def charge_everybody(self) -> None:
         """A model down to every agent, all its gradients, and one number up."""
-        ledger = self.ledger
-        ledger.models_down += self.num_agents
-        ledger.scalars_up += self.num_agents
-        ledger.gradients += int(self.sizes.sum())
+        count, gradients = self.num_agents, int(self.sizes.sum())
+        self.ledger.charge(models_down=count, scalars_up=count, gradients=gradients)

@@ -6,23 +6,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.atomic_files import put
+from isfed.base.atomic_files import restore_array
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Purpose, start
-from isfed.federation.agent import Rules
-from isfed.federation.agents import NO_SHIFT, PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.agent import AgentConfig
+from isfed.federation.agents import (
+    NO_SHIFT,
+    PLAIN_LOCAL,
+    AddressedAgents,
+    LocalOptions,
+    TrainRequest,
+    Uploads,
+)
 from isfed.federation.compiled_turn import (
     ALL,
-    Sampler,
+    SamplingRule,
     Task,
     full_gradient,
-    make_scratch,
+    make_turn_scratch,
     take_turn,
 )
 from isfed.federation.problem_arrays import (
     check_batches,
     example_tables,
-    make_sampler,
+    make_sampling_rule,
     make_task,
     probabilities_of_examples,
     wants_norms,
@@ -40,8 +47,8 @@ NO_STEPS = np.empty(0, np.int64)
 class TurnPlan(NamedTuple):
     """What a turn needs to know of the algorithm, as numbers."""
 
-    agents: Sampler
-    examples: Sampler
+    agents: SamplingRule
+    examples: SamplingRule
     scored: bool
     watched: bool
 
@@ -56,7 +63,7 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
     whole = plan.examples.refresh == ALL and not rule.full
     total = 0
     mixed = rule.corrected or rule.momentum != 0.0
-    scratch = make_scratch(task, plan.examples, plan.examples, 1, rule.full, mixed)
+    scratch = make_turn_scratch(task, plan.examples, plan.examples, 1, rule.full, mixed)
     for i in range(agents.size):
         agent = agents[i]
         params = starts[i if starts.shape[0] > 1 else 0]
@@ -85,7 +92,7 @@ def _work(task, plan, rule, key, round_index, tables, turns, starts, extra, out)
 
 @compiled
 def _gradients(task, sampler, which, starts, out):
-    scratch = make_scratch(task, sampler, sampler, 1, True, False)
+    scratch = make_turn_scratch(task, sampler, sampler, 1, True, False)
     for i in range(which.size):
         full_gradient(task, starts[i if starts.shape[0] > 1 else 0], NO_SHIFT, which[i], scratch)
         for j in range(scratch.gradient.size):
@@ -95,16 +102,16 @@ def _gradients(task, sampler, which, starts, out):
 class CompiledAgents(AddressedAgents):
     """All agents of one repetition, for losses and designs that compiled code knows."""
 
-    def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
+    def __init__(self, problem: Problem, rules: AgentConfig, *, seed: int, repetition: int) -> None:
         super().__init__(problem, seed=seed, repetition=repetition)
         check_batches(problem, rules.example_design)
         self.policy = rules.examples
         self.task = make_task(problem)
         # What agents are drawn by is the cloud's affair; only what they report matters here.
-        agents = make_sampler(rules.agents, Deville())
+        agents = make_sampling_rule(rules.agents, Deville())
         self.plan = TurnPlan(
             agents=agents,
-            examples=make_sampler(rules.examples, rules.example_design),
+            examples=make_sampling_rule(rules.examples, rules.example_design),
             scored=wants_norms(rules.agents, rules.examples),
             watched=not (rules.agents.equal and rules.examples.equal),
         )
@@ -116,8 +123,9 @@ class CompiledAgents(AddressedAgents):
         width = memory_size(rules.agents, problem.num_params)
         self.memory = np.full(width * problem.num_agents, -1.0)
 
-    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
-        """One turn of every agent named."""
+    def work(
+        self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
+    ) -> Uploads:
         count, size = turns.agents.size, self.num_params
         changes, scores = np.empty((count, size)), np.empty(count)
         gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
@@ -125,7 +133,12 @@ class CompiledAgents(AddressedAgents):
         if local.momentum != 0.0:
             given = local.velocity
             velocity = np.zeros((count, size)) if given is None else np.array(given, np.float64)
-        task = self.task if local.batch is None else self.task_of(local.batch)
+        task = self.task
+        if local.batch is not None:  # batches of that size for everybody; the last task is kept
+            task = self._batched
+            if task is None or task.batch_size[0] != local.batch:
+                sizes = np.full(self.num_agents, local.batch)
+                task = self._batched = self.task._replace(batch_size=sizes)
         total = _work(
             task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
             (self.nodes, self.at, self.memory, self.shift),
@@ -135,19 +148,12 @@ class CompiledAgents(AddressedAgents):
             (changes, scores, gradients, watch),
         )  # fmt: skip
         self.charge_turns(count, total, scored=self.scores_wanted, local=local)
-        self.tick(turns.agents, gradients, round_index, local)
+        self.advance_clock(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
-
-    def task_of(self, batch: int) -> Task:
-        """The task with batches of that many examples for everybody; the last one is kept."""
-        if self._batched is None or self._batched.batch_size[0] != batch:
-            self._batched = self.task._replace(batch_size=np.full(self.num_agents, batch))
-        return self._batched
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
-        """(n, M) the gradients of their risks."""
         which = np.asarray(which, np.int64)
         out = np.empty((which.size, self.num_params))
         models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
@@ -156,7 +162,6 @@ class CompiledAgents(AddressedAgents):
         return out
 
     def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
-        """(K,) every agent's score of eq. (48) at a model, from all its data."""
         if charge:
             self.charge_everybody()
         scores = np.empty(self.num_agents)
@@ -167,14 +172,12 @@ class CompiledAgents(AddressedAgents):
         return scores
 
     def example_prob(self, params: np.ndarray) -> np.ndarray:
-        """(rows,) p_n of every example, agent by agent."""
         return probabilities_of_examples(
             self.task, self.policy, self.plan.examples, self.nodes, self.at, params,
             self.shift,
         )  # fmt: skip
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs."""
         return {
             "example_nodes": self.nodes,
             "memory": self.memory,
@@ -182,7 +185,6 @@ class CompiledAgents(AddressedAgents):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
-        put(self.nodes, "example_nodes", state)
-        put(self.memory, "memory", state)
+        restore_array(self.nodes, "example_nodes", state)
+        restore_array(self.memory, "memory", state)
         self.ledger = type(self.ledger).from_array(state["ledger"])

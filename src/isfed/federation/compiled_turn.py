@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.jit import allocating, called, inlined
-from isfed.problems.compiled_gradients import CompiledLoss, batch_gradient
+from isfed.base.jit import jit_alloc, jit_call, jit_inline
+from isfed.problems.compiled_losses import CompiledLoss, batch_gradient
 from isfed.sampling import score_table as table
 from isfed.sampling import telemetry
 from isfed.sampling.policies import (
@@ -42,7 +42,7 @@ class Task(NamedTuple):
     drift_response: np.ndarray  # (M, M), or empty without drift
 
 
-class Sampler(NamedTuple):
+class SamplingRule(NamedTuple):
     """A policy and its design, for agents or for examples, as numbers."""
 
     refresh: int
@@ -89,7 +89,7 @@ class Scratch(NamedTuple):
     correction: np.ndarray  # ... what is added to every gradient; both empty for plain steps
 
 
-@inlined
+@jit_inline
 def draw(sampler, nodes, at, count, num, scratch, units, prob):
     """Draw `num` of `count` units by the sampler's rule."""
     if sampler.equal:
@@ -101,7 +101,7 @@ def draw(sampler, nodes, at, count, num, scratch, units, prob):
         )  # fmt: skip
 
 
-@called
+@jit_call
 def full_gradient(task, params, shift, agent, scratch):
     """The gradient and the norms of all the examples of one agent, at `params`."""
     first = task.offsets[agent]
@@ -114,7 +114,7 @@ def full_gradient(task, params, shift, agent, scratch):
     return count
 
 
-@called
+@jit_call
 def score_of_agent(task, examples, params, shift, agent, scratch):
     """An agent's score from all its examples, eq. (48); their norms are left in the scratch."""
     count = full_gradient(task, params, shift, agent, scratch)
@@ -127,7 +127,7 @@ def score_of_agent(task, examples, params, shift, agent, scratch):
     )  # fmt: skip
 
 
-@inlined
+@jit_inline
 def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at, memory, scratch):
     """`num_steps` local steps from `params`, left in scratch.local; returns the score.
 
@@ -203,7 +203,7 @@ def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at
     )  # fmt: skip
 
 
-@inlined
+@jit_inline
 def _step(rule, params, step, scratch):
     """Move scratch.local along the gradient, as the rule says."""
     local, gradient = scratch.local, scratch.gradient
@@ -222,7 +222,7 @@ def _step(rule, params, step, scratch):
         local[j] -= step * direction
 
 
-@inlined
+@jit_inline
 def _largest(task):
     """The most examples that an agent has, and the largest batch."""
     examples, batch = 0, 0
@@ -232,8 +232,8 @@ def _largest(task):
     return examples, batch
 
 
-@allocating
-def make_scratch(task, agents, examples, num_active, full_batches, extra):
+@jit_alloc
+def make_turn_scratch(task, agents, examples, num_active, full_batches, extra):
     """Room for one repetition at a time, no larger than the samplers need.
 
     `full_batches` is for steps over all examples, `extra` for momentum and corrections.

@@ -7,29 +7,67 @@ not the border's: they belong to the sampler and to the estimator.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
 
-from isfed.federation.agent_records import Standing, trained_length
-from isfed.federation.messages import PLAIN_LOCAL, Cohort, Local, Turns, Updates, Uploads, Work
+from isfed.federation.agent_records import AgentRecords, trained_length
+from isfed.federation.messages import (
+    PLAIN_LOCAL,
+    Cohort,
+    LocalOptions,
+    Timing,
+    TrainRequest,
+    Updates,
+    Uploads,
+    Work,
+)
 from isfed.federation.response_rates import Responses
-from isfed.federation.round_reports import Timing
 from isfed.federation.safety import Safety
 from isfed.sampling import telemetry
 
+COUNTS: tuple[str, ...] = ("drawn", "answered", "late", "refused_changes", "refused_scores")
 ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "agreement")
 
 
-@dataclass
-class Tally:
-    """What happened at the border in a round."""
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in one round."""
 
-    drawn: int = 0
-    answered: int = 0
-    late: int = 0
-    refused_changes: int = 0
-    refused_scores: int = 0
+    round_index: int
+    drawn: int
+    answered: int  # with a change that was accepted
+    late: int  # of them, after the round could have closed
+    refused_changes: int
+    refused_scores: int
+    limited_scores: int  # lowered to keep an agent within the cap
+    clipped: int  # changes shortened for privacy
+    excluded: int  # agents left out so far, in all
+    step: float  # length of the cloud's step, without buffers
+    left_out: float  # length of what `adjusted` would have added to a step of `drop`
+    agents: list[int]  # those drawn ...
+    seconds: list[float]  # ... and how long each took to answer; -1: it did not, or unknown
+
+    def line(self) -> str:
+        """For a log."""
+        text = f"round {self.round_index + 1}: {self.answered} of {self.drawn} answered"
+        moved = f"length of the step {self.step:.3g}"
+        text += f", {moved}" if self.answered else ", nobody: the model stays as it is"
+        for count, what in (
+            (self.late, "of them late"),
+            (self.refused_changes, "refused models"),
+            (self.refused_scores, "refused scores"),
+            (self.limited_scores, "scores lowered to the cap"),
+            (self.clipped, "changes clipped"),
+            (self.excluded, "agents left out so far"),
+        ):
+            text += f", {count} {what}" if count else ""
+        slowest = max(self.seconds, default=-1.0)
+        if slowest >= 0.0:
+            agent = self.agents[self.seconds.index(slowest)]
+            text += f"; slowest: agent {agent}, {slowest:.1f} s"
+        return text
 
 
 class Guarded:
@@ -42,9 +80,9 @@ class Guarded:
 
     def __init__(self, agents: Any, safety: Safety | None = None) -> None:
         self.agents, self.safety = agents, safety or Safety()
-        self.standing = Standing(agents.num_agents)
+        self.standing = AgentRecords(agents.num_agents)
         self.responses = Responses(agents.num_agents)
-        self.tally = Tally()
+        self.tally = dict.fromkeys(COUNTS, 0)  # what happened at the border in a round
         # From the system's entropy: agents must not foresee which rounds are patient.
         self.rng = np.random.default_rng()
         self._patient: tuple[int, bool] = (-1, True)
@@ -63,7 +101,6 @@ class Guarded:
         return self._patient[1]
 
     def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
-        """The turns of those who may be asked, of which the good ones are kept."""
         there = self.narrow(cohort, work)
         models = sent if sent.ndim == 1 else sent[self.allowed(cohort.agents)]
         return self.judge(cohort, work, self.agents.train(there[0], models, there[1], round_index))
@@ -81,7 +118,10 @@ class Guarded:
         """What is good of the answers of those who were asked, as an answer of the whole cohort."""
         asked = self.allowed(cohort.agents)
         given = np.flatnonzero(asked)[updates.place]  # places in the cohort
-        timing = _of_all(updates.timing, asked)
+        timing, seen = Timing.unknown(asked.size), updates.timing
+        if seen is not None:  # an entry for everybody, not only for those who were asked
+            timing.seconds[asked], timing.late[asked] = seen.seconds, seen.late
+            timing = timing._replace(patient=seen.patient)
         good = self._good(cohort, work, updates, given)
         kept = given[good]
         cut = {name: getattr(updates, name) for name in ROWS}
@@ -91,29 +131,32 @@ class Guarded:
         # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
         # made the agent late.
         late = timing.late[kept]
-        found = updates._replace(
+        accepted = updates._replace(
             place=kept,
             factor=np.where(late, factor / self.safety.patience, factor),
             scored=scored, asked=asked, timing=timing, **cut,
         )  # fmt: skip
         self.standing.refused[cohort.agents[kept[~scored]]] += 1
-        self.responses.record_round(cohort.agents, found)
+        self.responses.record_round(cohort.agents, accepted)
         new = self.standing.exclude(self.safety.most_refusals)
         seconds = np.full(cohort.agents.size, np.nan)
         seconds[given] = timing.seconds[given]
         self.standing.clock(cohort.agents, seconds)
-        self._count(cohort, given, found)
+        refused = given.size - kept.size, int((~scored).sum())
+        counts = (cohort.agents.size, kept.size, int(late.sum()), *refused)
+        self.tally = {n: self.tally[n] + c for n, c in zip(COUNTS, counts, strict=True)}
         if not new.size:
-            return found
-        return found._replace(excluded=np.flatnonzero(np.isin(cohort.agents, new)))
+            return accepted
+        return accepted._replace(excluded=np.flatnonzero(np.isin(cohort.agents, new)))
 
     def _good(self, cohort: Cohort, work: Work, updates: Updates, given: np.ndarray) -> np.ndarray:
         """(m,) whose change can be used."""
-        agents, buffers = cohort.agents[given], self._buffers(updates.change.shape[1])
+        agents, size = cohort.agents[given], updates.change.shape[1]
+        buffers = np.arange(size) >= getattr(self.agents, "num_trained", size)
         lengths = np.array([trained_length(row, buffers) for row in updates.change])
-        for told in (updates.loss, updates.gradient):
-            if told is not None and given.size:
-                lengths[~np.isfinite(told).reshape(given.size, -1).all(axis=1)] = np.nan
+        for reported in (updates.loss, updates.gradient):
+            if reported is not None and given.size:
+                lengths[~np.isfinite(reported).reshape(given.size, -1).all(axis=1)] = np.nan
         good = lengths <= self.safety.largest_change  # NaN is refused too
         # What the change would be without the weight that the agent has put into its step.
         if work.prob is not None:
@@ -128,79 +171,49 @@ class Guarded:
         self.standing.record(agents, lengths, good)
         return good
 
-    def _buffers(self, size: int) -> np.ndarray:
-        """(M,) which entries of a change are not trained."""
-        return np.arange(size) >= getattr(self.agents, "num_trained", size)
-
-    def _count(self, cohort: Cohort, given: np.ndarray, found: Updates) -> None:
-        """Of a round for its report."""
-        self.tally.drawn += cohort.agents.size
-        self.tally.answered += found.place.size
-        self.tally.late += int(found.timing.late[found.place].sum()) if found.timing else 0
-        self.tally.refused_changes += given.size - found.place.size
-        self.tally.refused_scores += int((~found.scored).sum())
-
-    def take_tally(self) -> Tally:
-        """What happened since this was asked last."""
-        tally, self.tally = self.tally, Tally()
+    def take_tally(self) -> dict[str, int]:
+        """What happened since this was last called."""
+        tally, self.tally = self.tally, dict.fromkeys(COUNTS, 0)
         return tally
 
-    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
+    def work(
+        self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
+    ) -> Uploads:
         """Turns for a method with a round of its own; an absence counts as no change."""
         cohort = Cohort(turns.agents, turns.agents.size, np.ones(turns.agents.size))
-        found = self.train(cohort, turns.params, Work(turns.step, local=local), round_index)
+        updates = self.train(cohort, turns.params, Work(turns.step, local=local), round_index)
         count, size = turns.agents.size, self.agents.num_params
         uploads = Uploads(
             np.zeros((count, size)), np.zeros(count), np.zeros(count, np.int64),
-            np.zeros((count, telemetry.TURN)), np.zeros((count, found.velocity.shape[1])),
+            np.zeros((count, telemetry.TURN)), np.zeros((count, updates.velocity.shape[1])),
         )  # fmt: skip
-        uploads.changes[found.place] = found.change
-        uploads.scores[found.place] = np.where(found.scored, found.score, 0.0)
-        uploads.velocity[found.place] = found.velocity
+        uploads.changes[updates.place] = updates.change
+        uploads.scores[updates.place] = np.where(updates.scored, updates.score, 0.0)
+        uploads.velocity[updates.place] = updates.velocity
         return uploads
 
     def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
         """(n,) whether each of these agents can be asked."""
         return self.allowed(which) & self.agents.answers(which, round_index)
 
-    def losses(self, which: np.ndarray, params: np.ndarray, **options: Any) -> np.ndarray:
-        """(n,) the risks at a model; NaN where there is no answer, or none that is finite."""
-        return self._ask("losses", which, params, **options)
-
-    def gradients(self, which: np.ndarray, params: np.ndarray, **options: Any) -> np.ndarray:
-        """(n, M) the gradients of the risks; NaN as for `losses`."""
-        return self._ask("gradients", which, params, **options)
-
-    def sampled_losses(
-        self, which: np.ndarray, params: np.ndarray, round_index: int, **options: Any
-    ) -> np.ndarray:
-        """(n,) the losses of single examples; NaN as for `losses`."""
-        return self._ask("sampled_losses", which, params, round_index, **options)
-
     def _ask(self, name: str, which: np.ndarray, params: np.ndarray, *more: Any, **options: Any):
+        """The answers to a question; NaN where there is none, or none that is finite."""
         which = np.asarray(which, np.int64)
         asked = self.allowed(which)
         models = params if params.ndim == 1 else params[asked]
-        found = getattr(self.agents, name)(which[asked], models, *more, **options)
-        answers = np.full((which.size, *found.shape[1:]), np.nan)
-        answers[asked] = found
+        given = getattr(self.agents, name)(which[asked], models, *more, **options)
+        answers = np.full((which.size, *given.shape[1:]), np.nan)
+        answers[asked] = given
         answers[~np.isfinite(answers).reshape(which.size, -1).all(axis=1)] = np.nan
         return answers
 
+    losses = partialmethod(_ask, "losses")
+    gradients = partialmethod(_ask, "gradients")
+    sampled_losses = partialmethod(_ask, "sampled_losses")
+
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs, and the final report."""
         return {**self.standing.state(), **self.responses.state()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
         self.standing.restore(state)
         self.responses.restore(state)
-
-
-def _of_all(timing: Timing | None, asked: np.ndarray) -> Timing:
-    """The timing of those who were asked, with an entry for everybody of the cohort."""
-    whole = Timing.unknown(asked.size)
-    if timing is None:
-        return whole
-    whole.seconds[asked], whole.late[asked] = timing.seconds, timing.late
-    return whole._replace(patient=timing.patient)

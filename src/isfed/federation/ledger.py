@@ -14,12 +14,13 @@ FORWARD = 1.0 / 3.0  # of the work of a gradient is a forward pass
 class Ledger:
     """What a run has cost so far.
 
-    models_down, models_up: messages of M numbers; gradients and momenta count as models.
-    scalars_down, scalars_up: single numbers, for instance scores, risks and sizes.
-    gradients, forwards: evaluations, counted in examples.
-    seconds: seconds on the virtual clock.
-    data_up: bytes of raw examples that agents sent, as they are stored.
-    rounds: versions of the cloud's model.
+    Args:
+        models_down, models_up: messages of M numbers; gradients and momenta count as models.
+        scalars_down, scalars_up: single numbers, for instance scores, risks and sizes.
+        gradients, forwards: evaluations, counted in examples.
+        seconds: seconds on the virtual clock.
+        data_up: bytes of raw examples that agents sent, as they are stored.
+        rounds: versions of the cloud's model.
     """
 
     models_down: int = 0
@@ -31,6 +32,11 @@ class Ledger:
     seconds: float = 0.0
     data_up: int = 0
     rounds: int = 0
+
+    def charge(self, **entries: float) -> None:
+        """Add to some of the entries."""
+        for name, number in entries.items():
+            setattr(self, name, getattr(self, name) + number)
 
     def bytes_up(self, num_params: int) -> int:
         """Four bytes for every number sent up, and raw examples as they are."""

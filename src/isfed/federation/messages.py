@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.federation.compiled_turn import StepRule
-from isfed.federation.round_reports import Timing
 
 EVERY = slice(None)  # the places of a cohort in which everybody answered
 NOTHING_MORE: frozenset[str] = frozenset()
 NO_MESSAGES: Mapping[str, int] = {}
 
 
-class Turns(NamedTuple):
+class TrainRequest(NamedTuple):
     """Who works in a round, from which model, and with which step size.
 
-    agents: (n,) whole numbers, each agent at most once.
-    params: (M,) one model for all, or (n, M) one for each.
-    step: (n,) the step size of each turn, weights and divisions included.
+    Attributes:
+        agents: (n,) whole numbers, each agent at most once.
+        params: (M,) one model for all, or (n, M) one for each.
+        step: (n,) the step size of each turn, weights and divisions included.
     """
 
     agents: np.ndarray
@@ -33,11 +33,12 @@ class Turns(NamedTuple):
 class Uploads(NamedTuple):
     """What comes back, in the order of the turns.
 
-    changes: (n, M) local model minus the one it was sent.
-    scores: (n,) what the agents report for the cloud's policy; zero if it asks for nothing.
-    gradients: (n,) example gradients computed.
-    watch: (n, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
-    velocity: (n, M) momentum at the end of the turn; (n, 0) without momentum.
+    Attributes:
+        changes: (n, M) local model minus the one it was sent.
+        scores: (n,) what the agents report for the cloud's policy; zero if it asks for nothing.
+        gradients: (n,) example gradients computed.
+        watch: (n, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
+        velocity: (n, M) momentum at the end of the turn; (n, 0) without momentum.
     """
 
     changes: np.ndarray
@@ -48,22 +49,23 @@ class Uploads(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
+class LocalOptions:
     """How an agent steps; everything off is a plain step of mini-batch gradient descent.
 
-    steps: (n,) local steps of every turn; None for the problem's `local_steps`.
-    prox: weight of the pull (x - w) towards the model that was sent.
-    momentum: the heavy-ball momentum.
-    nesterov: whether the momentum has Nesterov's form.
-    full_batch: all examples in every step.
-    correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
-        trained entries.
-    velocity: (n, M) momentum at the start of the turn; zero unless given.
-    timed: whether these turns make one synchronous round of the virtual clock; a method with a
-        schedule of its own says no and calls `elapse`.
-    silent: whether the agents go on from where they are, so that nothing is sent down or up.
-    sent: whether the agents have the model already, so that nothing is sent down.
-    batch: examples of every drawn step; None for the problem's `batch_size`.
+    Args:
+        steps: (n,) local steps of every turn; None for the problem's `local_steps`.
+        prox: weight of the pull (x - w) towards the model that was sent.
+        momentum: the heavy-ball momentum.
+        nesterov: whether the momentum has Nesterov's form.
+        full_batch: all examples in every step.
+        correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
+            trained entries.
+        velocity: (n, M) momentum at the start of the turn; zero unless given.
+        timed: whether these turns make one synchronous round of the virtual clock; a method with a
+            schedule of its own says no and calls `elapse`.
+        silent: whether the agents go on from where they are, so that nothing is sent down or up.
+        sent: whether the agents have the model already, so that nothing is sent down.
+        batch: examples of every drawn step; None for the problem's `batch_size`.
     """
 
     steps: np.ndarray | None = None
@@ -86,34 +88,35 @@ class Local:
             float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
         )
 
-    def but(self, **changed: Any) -> Local:
+    def but(self, **changed: Any) -> LocalOptions:
         """The same with some fields changed; `dataclasses.replace` takes four times as long."""
-        made = object.__new__(Local)
+        made = object.__new__(LocalOptions)
         made.__dict__.update(self.__dict__)
         made.__dict__.pop("rule", None)  # is made anew
         made.__dict__.update(changed)
         return made
 
-    def rows(self, places: Any) -> Local:
+    def rows(self, places: Any) -> LocalOptions:
         """The same for some of the turns."""
         columns = ("steps", "correction", "velocity")
         cut = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
         return self.but(**{name: rows[places] for name, rows in cut.items()}) if cut else self
 
 
-PLAIN_LOCAL = Local()
+PLAIN_LOCAL = LocalOptions()
 
 
 class Facts(NamedTuple):
     """What the cloud knows of its agents before the first round.
 
-    num_agents: K.
-    num_params: M.
-    num_trained: how many of the first entries of the model are trained; the rest are buffers.
-    weight: (K,) K c_k, what an agent counts in the objective; None where all count the same.
-    sizes: (K,) N_k. This and what follows is None where only the agents know it.
-    local_steps: (K,) E_k.
-    batch_size: (K,) B_k.
+    Attributes:
+        num_agents: K.
+        num_params: M.
+        num_trained: how many of the first entries of the model are trained; the rest are buffers.
+        weight: (K,) K c_k, what an agent counts in the objective; None where all count the same.
+        sizes: (K,) N_k. This and what follows is None where only the agents know it.
+        local_steps: (K,) E_k.
+        batch_size: (K,) B_k.
     """
 
     num_agents: int
@@ -148,13 +151,15 @@ class Facts(NamedTuple):
 class Cohort(NamedTuple):
     """The agents drawn for a round, each listed once.
 
-    agents: (n,) their numbers.
-    num: L, the draws that were asked for.
-    times: (n,) how often each was drawn; 1 without replacement.
-    prob: (n,) p_k, the inclusion probability divided by L; None where a sampler has none.
-    floor: the uniform share of the probabilities that were used.
-    has_model: whether the sampler asked these agents something, so that they have the model.
-    steps: (n,) how many local steps each has time for; None where all take what they are asked for.
+    Attributes:
+        agents: (n,) their numbers.
+        num: L, the draws that were asked for.
+        times: (n,) how often each was drawn; 1 without replacement.
+        prob: (n,) p_k, the inclusion probability divided by L; None where a sampler has none.
+        floor: the uniform share of the probabilities that were used.
+        has_model: whether the sampler asked these agents something, so that they have the model.
+        steps: (n,) how many local steps each has time for; None where all take what they are asked
+            for.
     """
 
     agents: np.ndarray
@@ -174,22 +179,23 @@ class Cohort(NamedTuple):
 class Work(NamedTuple):
     """What is asked of each agent of a cohort.
 
-    step_size: mu, one for all, or (n,) one for each.
-    divide: whether every agent divides its step by its number of local steps, as in eq. (8).
-    prob: (n,) p_k where every agent divides its step by K p_k too; None where the cloud weighs.
-    scale: (n,) what every step is multiplied by; None for 1.
-    local: how the agents step.
-    also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
-    extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
-    control: what agents with control variates of their own are told, see
-        `isfed.federation.remote_variates`.
+    Attributes:
+        step_size: mu, one for all, or (n,) one for each.
+        divide: whether every agent divides its step by its number of local steps, as in eq. (8).
+        prob: (n,) p_k where every agent divides its step by K p_k too; None where the cloud weighs.
+        scale: (n,) what every step is multiplied by; None for 1.
+        local: how the agents step.
+        also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
+        extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
+        control: what agents with control variates of their own are told, see
+            `isfed.federation.remote_variates`.
     """
 
     step_size: Any
     divide: bool = False
     prob: np.ndarray | None = None
     scale: np.ndarray | None = None
-    local: Local = PLAIN_LOCAL
+    local: LocalOptions = PLAIN_LOCAL
     also: frozenset[str] = NOTHING_MORE
     extra: Mapping[str, int] = NO_MESSAGES
     control: Any = None
@@ -234,25 +240,39 @@ class Work(NamedTuple):
         return self._replace(**own)
 
 
+class Timing(NamedTuple):
+    """When the answers of a round came, one entry per agent drawn."""
+
+    seconds: np.ndarray  # NaN: no answer, or nobody measured
+    late: np.ndarray  # after `enough` others had answered
+    patient: bool  # the round waited for the late ones too
+
+    @classmethod
+    def unknown(cls, count: int) -> Timing:
+        """Nobody looked at a clock, and everybody was waited for."""
+        return cls(np.full(count, np.nan), np.zeros(count, bool), True)
+
+
 class Updates(NamedTuple):
     """What came back, of those that answered.
 
-    place: where they stand in the cohort: places, or `EVERY`.
-    change: (m, M) their models minus the one that was sent.
-    score: (m,) what they report for the sampler; zero if it asks for nothing.
-    watch: (m, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
-    velocity: (m, M) momentum at the end of the turns; (m, 0) without momentum.
-    loss: (m,) the risks at the model that was sent, if they were asked for.
-    gradient: (m, M) the gradients of these risks, likewise.
-    factor: what absences make a change weigh, 1 or (m,).
-    complete: whether these factors make up for all absences.
-    agreement: (m,) with control variates at the agents, the inner products of what was new in this
-        turn and in the last one that was accepted.
-    scored: which of these scores can be believed.
-    asked: (n,) who of the cohort was asked at all; None for everybody.
-    excluded: places in the cohort of agents that nobody will ask again.
-    timing: when the answers came, one entry per agent of the cohort; None where everybody that is
-        there answers at once.
+    Attributes:
+        place: where they stand in the cohort: places, or `EVERY`.
+        change: (m, M) their models minus the one that was sent.
+        score: (m,) what they report for the sampler; zero if it asks for nothing.
+        watch: (m, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
+        velocity: (m, M) momentum at the end of the turns; (m, 0) without momentum.
+        loss: (m,) the risks at the model that was sent, if they were asked for.
+        gradient: (m, M) the gradients of these risks, likewise.
+        factor: what absences make a change weigh, 1 or (m,).
+        complete: whether these factors make up for all absences.
+        agreement: (m,) with control variates at the agents, the inner products of what was new in
+            this turn and in the last one that was accepted.
+        scored: which of these scores can be believed.
+        asked: (n,) who of the cohort was asked at all; None for everybody.
+        excluded: places in the cohort of agents that nobody will ask again.
+        timing: when the answers came, one entry per agent of the cohort; None where everybody that
+            is there answers at once.
     """
 
     place: Any

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from isfed.base.random_streams import Purpose
-from isfed.federation.agent import Agent, Rules
-from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.federation.agent import Agent, AgentConfig
+from isfed.federation.agents import (
+    PLAIN_LOCAL,
+    AddressedAgents,
+    LocalOptions,
+    TrainRequest,
+    Uploads,
+)
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.policies import Initial, Refresh
@@ -15,7 +21,7 @@ from isfed.sampling.policies import Initial, Refresh
 class ObjectAgents(AddressedAgents):
     """All agents of one repetition, each an `Agent` of its own."""
 
-    def __init__(self, problem: Problem, rules: Rules, *, seed: int, repetition: int) -> None:
+    def __init__(self, problem: Problem, rules: AgentConfig, *, seed: int, repetition: int) -> None:
         super().__init__(problem, seed=seed, repetition=repetition)
         self.rules = rules
         self.agents = [
@@ -33,8 +39,9 @@ class ObjectAgents(AddressedAgents):
             if rules.examples.initial == Initial.OPTIMUM:
                 agent.table.replace(agent.norms_at(problem.optimum)[0])  # eq. (44)
 
-    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
-        """One turn of every agent named."""
+    def work(
+        self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
+    ) -> Uploads:
         count, size = turns.agents.size, self.num_params
         models = np.broadcast_to(turns.params, (count, size))
         changes, scores = np.empty((count, size)), np.empty(count)
@@ -54,34 +61,30 @@ class ObjectAgents(AddressedAgents):
             changes[i], scores[i], gradients[i] = upload.change, upload.score, upload.gradients
             watch[i] = agent.watch.turn
         self.charge_turns(count, int(gradients.sum()), scored=self.rules.agents.learns, local=local)
-        self.tick(turns.agents, gradients, round_index, local)
+        self.advance_clock(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def gradients(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
     ) -> np.ndarray:
-        """(n, M) the gradients of their risks."""
         which = np.asarray(which, np.int64)
         models = np.broadcast_to(params, (which.size, self.num_params))
         self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
-        found = [self.agents[k].norms_at(models[i])[1] for i, k in enumerate(which)]
-        return np.array(found).reshape(-1, self.num_params)
+        rows = [self.agents[k].gradient_at(model) for k, model in zip(which, models, strict=True)]
+        return np.array(rows).reshape(-1, self.num_params)
 
     def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
-        """(K,) every agent's score of eq. (48) at a model, from all its data."""
         if charge:
             self.charge_everybody()
         return np.array([agent.score_at(params, shift=self.shift) for agent in self.agents])
 
     def example_prob(self, params: np.ndarray) -> np.ndarray:
-        """(rows,) p_n of every example, agent by agent."""
         if self.rules.examples.refresh == Refresh.ALL:  # between turns they hold the last turn's
             for agent in self.agents:
                 agent.table.replace(agent.norms_at(params, shift=self.shift)[0])
         return np.concatenate([agent.table.probabilities() for agent in self.agents])
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs."""
         return {
             "example_nodes": np.concatenate([agent.table.nodes for agent in self.agents]),
             "memory": np.concatenate([agent.memory for agent in self.agents]),
@@ -89,7 +92,6 @@ class ObjectAgents(AddressedAgents):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
         nodes, memory = state["example_nodes"], state["memory"]
         at = place = 0
         for agent in self.agents:

@@ -8,7 +8,7 @@ import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import row_squares
-from isfed.federation.compiled_turn import Sampler, Task, make_scratch, score_of_agent
+from isfed.federation.compiled_turn import SamplingRule, Task, make_turn_scratch, score_of_agent
 from isfed.problems import Problem
 from isfed.problems.compiled_losses import risks
 from isfed.sampling import score_table as table
@@ -47,10 +47,10 @@ def check_batches(problem: Problem, design: Design) -> None:
         check_batch(int(problem.batch_size[agent]), int(sizes[agent]), design, agent=agent)
 
 
-def make_sampler(policy: Policy, design: Design) -> Sampler:
+def make_sampling_rule(policy: Policy, design: Design) -> SamplingRule:
     """A policy and a design that compiled code knows, as numbers."""
     code = design.code  # type: ignore[union-attr]  (compiled_design has looked)
-    return Sampler(
+    return SamplingRule(
         refresh=int(policy.refresh),
         floor=float(policy.floor),
         score=int(policy.score),
@@ -95,7 +95,7 @@ def write_scores(task, sampler, params, shift, examples, nodes, at, agent_scores
 
     At w^o they are the oracle's.
     """
-    scratch = make_scratch(task, sampler, sampler, 1, True, False)
+    scratch = make_turn_scratch(task, sampler, sampler, 1, True, False)
     for agent in range(task.offsets.size - 1):
         agent_scores[agent] = score_of_agent(task, sampler, params, shift, agent, scratch)
         if examples:
@@ -113,7 +113,7 @@ def _table_places(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def example_tables(
-    task: Task, policy: Policy, sampler: Sampler, optimum: Any
+    task: Task, policy: Policy, sampler: SamplingRule, optimum: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tables of all agents' examples before the first round, and where each begins.
 
@@ -142,7 +142,7 @@ def _probabilities(nodes, at, counts, floor, out):
 
 
 def probabilities_of_examples(
-    task: Task, policy: Policy, sampler: Sampler, nodes: np.ndarray, at: np.ndarray,
+    task: Task, policy: Policy, sampler: SamplingRule, nodes: np.ndarray, at: np.ndarray,
     params: np.ndarray, shift: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
     """p_n of every example, agent by agent, (rows,)."""
@@ -160,13 +160,13 @@ def probabilities_of_examples(
 
 def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.ndarray:
     """(n,) the risks of these agents at one model, (M,), or at one for each, (n, M)."""
-    found = np.empty(which.size)
+    out = np.empty(which.size)
     loss, data = problem.loss, problem.data
     compiled_loss = getattr(loss, "compiled", None)
     if compiled_loss is not None:
         models = np.ascontiguousarray(params, np.float64).reshape(-1, problem.num_params)
-        risks(compiled_loss, data.features, data.targets, data.offsets, which, models, found)
-        return found
+        risks(compiled_loss, data.features, data.targets, data.offsets, which, models, out)
+        return out
     values = getattr(loss, "values", None)
     if values is None:
         raise ValueError(
@@ -175,22 +175,22 @@ def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.n
         )
     models = np.broadcast_to(params, (which.size, problem.num_params))
     for i, agent in enumerate(which):
-        found[i] = values(models[i], *data.agent(agent)).mean()
-    return found
+        out[i] = values(models[i], *data.agent(agent)).mean()
+    return out
 
 
 def row_losses(problem: Problem, rows: np.ndarray, params: np.ndarray) -> np.ndarray:
     """(n,) the losses of single examples at a model."""
-    found = np.empty(rows.size)
+    out = np.empty(rows.size)
     loss, data = problem.loss, problem.data
     if not hasattr(loss, "compiled"):
         for i, row in enumerate(rows):
-            found[i] = loss.values(
-                params, data.features[row : row + 1], data.targets[row : row + 1]
-            )[0]
-        return found
+            out[i] = loss.values(params, data.features[row : row + 1], data.targets[row : row + 1])[
+                0
+            ]
+        return out
     borders = rows.repeat(2)  # as if each example were the only one of an agent
     borders[1::2] += 1
     places = np.arange(0, borders.size, 2)
-    risks(loss.compiled, data.features, data.targets, borders, places, params[None], found)
-    return found
+    risks(loss.compiled, data.features, data.targets, borders, places, params[None], out)
+    return out

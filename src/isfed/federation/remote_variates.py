@@ -1,22 +1,22 @@
-"""A correction whose agents and cloud are apart: each c_k is with its agent, c with the cloud.
+"""Control variates of agents that are on other machines: c_k stays with its agent, c in the cloud.
 
-An agent does not know whether its upload arrived and was accepted. It keeps the news of its last
-turn until the next order names the last turn that the cloud accepted, and with which gain, and only
-then moves c_k. So c stays the mean of the c_k through lost uploads, refused uploads, agents that
-are killed, and a cloud that is killed and repeats a round.
+An agent does not know whether its upload was accepted. It keeps the innovation of its last turn
+until the next message names the last turn that the cloud accepted, with its gain, and only then
+moves c_k. So c stays the mean of the c_k through lost uploads, refused uploads, agents that are
+killed, and a cloud that is killed and repeats a round.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import inner
-from isfed.federation import variate_updates
 from isfed.federation.agent import Agent, Upload
 from isfed.federation.variate_updates import (
     DIFFERENCE,
@@ -29,64 +29,57 @@ from isfed.federation.variate_updates import (
     average_rate,
     corrections_of,
     make_reference,
+    noise_share,
     score_of_news,
     step_and_move,
     take_gain,
 )
 
 NEVER = -1
-ONE = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """What the cloud tells an agent about a correction, beside the model.
+class VariateMessage(NamedTuple):
+    """What the cloud tells the agents of a cohort about control variates, beside the model.
 
-    rule: the correction.
-    centre: (M,) c.
-    accepted: the round of the agent's last turn that the cloud accepted, -1 for none.
-    gain: with which c_k moves by the news of that turn.
-    varies: whether the step size is another one in every round.
+    Attributes:
+        rule: how control variates are used.
+        centre: (M',) c, of the trained part of the model.
+        accepted: (n,) the round of each agent's last turn that the cloud accepted, -1 for none; a
+            number in the message to one agent.
+        gain: (n,) with which c_k moves by the innovation of that turn; likewise.
+        varies: whether the step size is another one in every round.
     """
 
     rule: CorrectionRule
     centre: np.ndarray
-    accepted: int
-    gain: float
+    accepted: Any
+    gain: Any
     varies: bool = False
 
-
-class Control(NamedTuple):
-    """What the cloud tells the agents of a cohort: `Terms` of each of them."""
-
-    rule: CorrectionRule
-    centre: np.ndarray  # (M',) c, of the trained part of the model
-    accepted: np.ndarray  # (n,)
-    gain: np.ndarray  # (n,)
-    varies: bool = False
-
-    def rows(self, places: Any) -> Control:
+    def rows(self, places: Any) -> VariateMessage:
         """The same for some of the agents."""
         return self._replace(accepted=self.accepted[places], gain=self.gain[places])
 
-    def terms(self, place: int, centre: np.ndarray) -> Terms:
-        """For one agent, with c in the order of the model that it is sent."""
+    def to_agent(self, place: int, centre: np.ndarray) -> VariateMessage:
+        """The same for one agent, with c in the order of the model that it is sent."""
         accepted, gain = int(self.accepted[place]), float(self.gain[place])
-        return Terms(self.rule, centre, accepted, gain, self.varies)
+        return VariateMessage(self.rule, centre, accepted, gain, self.varies)
 
 
-def told_news(rule: CorrectionRule, sent: np.ndarray, reach: float, centre: np.ndarray):
+def reported_innovation(
+    rule: CorrectionRule, sent: np.ndarray, reach: float, centre: np.ndarray
+) -> np.ndarray:
     """v_k from what an agent sent; agent and cloud compute the same number."""
     pull = -sent / reach
     return pull - centre if rule.kind == DRIFT else pull
 
 
-class OwnMemory:
-    """What an agent keeps: c_k, and the news of its last turn until it knows what became of it."""
+class AgentVariate:
+    """What an agent keeps: c_k, and the innovation of its last turn until that is accepted."""
 
     def __init__(self, rule: CorrectionRule, num_params: int) -> None:
         self.rule = rule
-        self.reference = make_reference(rule, 1, num_params)  # its `news` are the last accepted
+        self.reference = make_reference(rule, 1, num_params)  # news: of the last turn accepted
         self.news = np.zeros(num_params)  # of the turn that nothing is known of yet
         # The last turn accepted, the turn that nothing is known of, and its MEAN_NOISE.
         self.turns = np.array([NEVER, NEVER])
@@ -95,32 +88,32 @@ class OwnMemory:
         self.buffers = np.zeros(num_params, bool)  # what has no gradient, and no memory of one
         self.varies = False  # whether the cloud has said that the step size changes
 
-    def settle(self, terms: Terms) -> None:
-        """Move c_k if the cloud has accepted the last turn, and forget its news if it has not."""
+    def commit(self, message: VariateMessage) -> None:
+        """Move c_k if the cloud has accepted the last turn; otherwise forget its innovation."""
         accepted, waiting = self.turns
         reference = self.reference
-        if terms.accepted != accepted:
-            if waiting == NEVER or terms.accepted != waiting:
+        if message.accepted != accepted:
+            if waiting == NEVER or message.accepted != waiting:
                 raise ValueError(
                     f"begin a new job: the cloud accepted this agent's turn of round "
-                    f"{terms.accepted}, but it knows of rounds {accepted} and {waiting} only (-1: "
-                    "none). Its files were lost, or the cloud went back to an old checkpoint"
+                    f"{message.accepted}, but it knows of rounds {accepted} and {waiting} only "
+                    "(-1: none). Its files were lost, or the cloud went back to an old checkpoint"
                 )
-            reference.own[0] += terms.gain * self.news
+            reference.own[0] += message.gain * self.news
             if reference.news.size:
                 reference.news[0] = self.news
             reference.book[0, TURNS] += 1.0
             reference.book[0, MEAN_NOISE] = self.noise[0]
             self.turns[0] = waiting
         self.turns[1] = NEVER
-        self.varies = terms.varies
-        reference.centre[:] = terms.centre
+        self.varies = message.varies
+        reference.centre[:] = message.centre
 
     def correction(self) -> np.ndarray | None:
         """(M,) c - c_k, which is added to every gradient; None if steps are not steered."""
         if self.rule.kind != DRIFT:
             return None
-        return corrections_of(self.rule, self.reference, ONE)[0]
+        return corrections_of(self.rule, self.reference, np.zeros(1, np.int64))[0]
 
     @property
     def base(self) -> np.ndarray:
@@ -134,11 +127,15 @@ class OwnMemory:
         return change + reach * self.base if self.rule.kind == DIFFERENCE else change
 
     def take(self, upload: Upload, reach: float, share: float, round_index: int) -> Upload:
-        """Keep the news of a turn; the upload gets the numbers that the cloud needs.
+        """Keep the innovation of a turn; the upload gets the numbers that the cloud needs.
 
-        upload: its change is what is really sent; its score is the spread of the examples.
-        reach: the step size of the whole turn.
-        share: what a turn leaves of the variance of one example, (1 - B_k / N_k) / (E_k B_k).
+        Its score becomes the variance of the innovation that is due to the drawn examples.
+
+        Args:
+            upload: its change is what is really sent; its score is the spread of the examples.
+            reach: the step size of the whole turn.
+            share: what a turn leaves of the variance of one example, (1 - B_k / N_k) / (E_k B_k).
+            round_index: of the turn.
         """
         rule, reference = self.rule, self.reference
         book = reference.book[0]
@@ -148,7 +145,7 @@ class OwnMemory:
                 "notice; a correction divides changes by it, so begin a new job"
             )
         self.reach[0] = reach
-        news = told_news(rule, upload.change, reach, reference.centre)
+        news = reported_innovation(rule, upload.change, reach, reference.centre)
         news[self.buffers] = 0.0
         gradient = news + self.base
         shown = upload.score + inner(news, news) - inner(gradient, gradient)
@@ -160,18 +157,15 @@ class OwnMemory:
         agreement = inner(news, reference.news[0]) if reference.news.size else 0.0
         silent = not rule.scored or rule.second_moment
         noise = 0.0 if silent else share * max(self.noise[0], 0.0)
-        return replace(upload, score=math.sqrt(noise), agreement=agreement)
+        return replace(upload, score=noise, agreement=agreement)
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next turn needs."""
-        found = self.reference._asdict()
         return {
-            **found, "waiting": self.news, "turns": self.turns, "noise": self.noise,
-            "reach": self.reach,
+            **self.reference._asdict(), "waiting": self.news, "turns": self.turns,
+            "noise": self.noise, "reach": self.reach,
         }  # fmt: skip
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state of a model of the same shape."""
         if state["waiting"].shape != self.news.shape:
             raise ValueError(
                 f"the memory of gradients has the shape {state['waiting'].shape}, and the model "
@@ -183,31 +177,44 @@ class OwnMemory:
 
 
 def corrected_turn(
-    agent: Agent, own: OwnMemory, terms: Terms, params: np.ndarray, round_index: int, **how: Any
+    agent: Agent,
+    own: AgentVariate,
+    message: VariateMessage,
+    params: np.ndarray,
+    round_index: int,
+    *,
+    as_sent: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    **options: Any,
 ) -> Upload:
-    """A turn under a correction, before its news is kept: `own.take` does that.
+    """A turn with control variates; `own` keeps its innovation until it is accepted.
 
-    `how` are the other arguments of `Agent.take_turn`.
+    Args:
+        agent: who works.
+        own: its control variate.
+        message: what the cloud says about control variates.
+        params: (M,) the model that was sent.
+        round_index: of the turn.
+        as_sent: from a change to the one that the cloud will read, which may be rounded.
+        options: the other arguments of `Agent.take_turn`.
     """
-    own.settle(terms)
-    rules, steps = agent.rules, how.get("steps")
-    step = rules.step_size / (agent.local_steps if steps is None else steps)
-    upload = agent.take_turn(params, step, round_index, correction=own.correction(), **how)
-    return replace(upload, change=own.shown(upload.change, rules.step_size))
-
-
-def noise_share(agent: Agent) -> float:
-    """What a turn of an agent leaves of the variance of one example."""
-    return variate_updates.noise_share(
-        len(agent.targets), agent.batch_size, agent.local_steps, agent.rules.example_design
-    )
+    own.commit(message)
+    reach, steps = agent.rules.step_size, options.get("steps")
+    step = reach / (agent.local_steps if steps is None else steps)
+    upload = agent.take_turn(params, step, round_index, correction=own.correction(), **options)
+    upload = replace(upload, change=as_sent(own.shown(upload.change, reach)))
+    design = agent.rules.example_design
+    share = noise_share(len(agent.targets), agent.batch_size, agent.local_steps, design)
+    return own.take(upload, reach, share, round_index)
 
 
 @compiled
 def absorb_reports(
     rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
 ):
-    """As `correction.absorb`, with the c_k out of reach; `reports` are (scores, agreements)."""
+    """As `absorb`, with the c_k out of reach; `reports` are (variances, agreements).
+
+    Variances of the innovations come in, and scores go out.
+    """
     scores, agreements = reports
     total, move = np.zeros(params.size), np.zeros(params.size)
     for i in range(agents.size):
@@ -215,7 +222,7 @@ def absorb_reports(
         for j in range(params.size):
             total[j] += weight[i] * news[i, j]
             square += news[i, j] * news[i, j]
-        # Nobody's news can agree more than this with its news before, whatever it says.
+        # Cauchy-Schwarz: no innovation can agree more with the one before, whatever an agent says.
         most = math.sqrt(square * reference.book[agents[i], SQUARE])
         agreement = min(max(agreements[i], -most), most)
         gain = take_gain(
@@ -223,5 +230,5 @@ def absorb_reports(
         )
         for j in range(params.size):
             move[j] += gain * news[i, j]
-        scores[i] = score_of_news(rule, reference.book, agents[i], scores[i] * scores[i])
+        scores[i] = score_of_news(rule, reference.book, agents[i], scores[i])
     step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -27,13 +27,7 @@ LARGEST_ADJUSTMENT = 5.0  # in simulations, and in a federation whose `Safety` s
 
 
 class Absences(Enum):
-    """What the absence of an agent means: nothing (`DROP`), or more weight later (`ADJUSTED`).
-
-    `DROP` counts a missing change as zero, so agents that answer less often count less.
-    `ADJUSTED` multiplies the changes of an agent by an estimate of 1 / r_k, where r_k is how often
-    it answers; that is unbiased if an absence does not depend on what the agent would have sent.
-    The factor is limited (see `LARGEST_ADJUSTMENT`), so agents that hardly ever answer count less.
-    """
+    """What the absence of an agent means: nothing (`DROP`), or more weight later (`ADJUSTED`)."""
 
     DROP = "drop"
     ADJUSTED = "adjusted"
@@ -138,11 +132,8 @@ class Responses:
         )
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs."""
         return {"turns": self.turns, "answers": self.answers, "answered_at": self.answered_at}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
-        self.turns = state["turns"].copy()
-        self.answers = state["answers"].copy()
-        self.answered_at = state["answered_at"].copy()
+        for name in self.state():
+            setattr(self, name, state[name].copy())

@@ -1,35 +1,135 @@
-"""How the cloud treats agents that are absent, slow, wrong or hostile: one record of choices."""
+"""How the cloud treats agents that are absent, slow, wrong or hostile, and what agents reveal.
+
+A score is one number derived from gradient norms. The cloud names a range; an agent clips its score
+to it, and may add noise before it leaves. The cloud refuses what is not a number in that range, and
+limits how likely any agent can make itself to be drawn.
+
+A weighted change u_k = w_k (change of agent k), where w_k is all that the cloud multiplies it by,
+is shortened to length `clip` if it is longer, so that no agent moves the model by more than
+clip / L in a round. Noise of standard deviation noise * clip / L on every coordinate of the step
+then makes one round a Gaussian mechanism.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields
-from isfed.federation.privacy import Privacy
+from isfed.base.argument_checks import check_fields
+from isfed.base.portable_arithmetic import norm
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, Absences
-from isfed.federation.score_bounds import ScoreRange
+from isfed.sampling import score_table as tables
+from isfed.sampling.policies import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The largest length of a change, and the noise relative to it.
+
+    Args:
+        clip: the largest length: in the cloud that of the weighted change, at an agent that of what
+            leaves it.
+        noise: the standard deviation of the noise on every coordinate, in multiples of what one
+            agent can contribute: clip / L in the cloud, clip at an agent.
+
+    >>> Privacy(clip=1.0).shorten(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
+    """
+
+    clip: float
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (math.isfinite(self.clip) and self.clip > 0.0):
+            raise ValueError(f"clip={self.clip} must be a length greater than 0")
+        if not (math.isfinite(self.noise) and self.noise >= 0.0):
+            raise ValueError(f"noise={self.noise} must be a number >= 0")
+
+    def factor(self, change: np.ndarray) -> float:
+        """What shortens a change to `clip`: 1 for one that is short enough."""
+        length = norm(change)
+        return 1.0 if length <= self.clip else self.clip / length
+
+    def shorten(self, change: np.ndarray) -> np.ndarray:
+        """The change, at most `clip` long."""
+        return self.factor(change) * change
+
+    def disturbance(
+        self, size: int, *, num_active: int = 1, rng: np.random.Generator | None = None
+    ) -> np.ndarray:
+        """The noise; from the system's entropy: noise that others can reproduce hides nothing."""
+        rng = np.random.default_rng() if rng is None else rng
+        return rng.normal(scale=self.noise * self.clip / num_active, size=size)
+
+    def statement(self) -> str:
+        """What the cloud's clipping and noise guarantee, for a log; no epsilon, on purpose."""
+        bound = f"no agent moves the model by more than {self.clip:g} / L in a round"
+        if self.noise == 0.0:
+            return f"privacy: {bound}; without noise this hides nothing"
+        return (
+            f"privacy: {bound}, and every coordinate of a step has noise of {self.noise:g} times "
+            "that. Towards those who see only the models, one round is a Gaussian mechanism with "
+            f"noise multiplier {self.noise:g}, given who was drawn and who answered. Not covered: "
+            "the cloud, which sees every change; who is drawn, which depends on scores and so on "
+            "data; the scores. Rounds add up, so no epsilon is stated."
+        )
+
+
+@dataclass(frozen=True)
+class ScoreRange:
+    """The scores that the cloud accepts.
+
+    Args:
+        low: the smallest; noise on scores needs one above 0.
+        high: the largest.
+
+    >>> ScoreRange(0.01, 100.0).clip(1e6)
+    100.0
+    """
+
+    low: float = 0.0
+    high: float = 1e9
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (math.isfinite(self.high) and 0.0 <= self.low < self.high):
+            raise ValueError(f"score range {self.low} to {self.high} must have 0 <= low < high")
+
+    def clip(self, score: float) -> float:
+        """The nearest score in the range."""
+        return min(max(score, self.low), self.high)
+
+    def accepts(self, score: float) -> bool:
+        """Whether it is a finite number in the range; NaN is in no range."""
+        return self.low <= score <= self.high
+
+    def epsilon(self, noise: float) -> float:
+        """The privacy loss of one noisy score: a report has local differential privacy epsilon."""
+        return math.log(self.high / self.low) / noise if self.low > 0.0 and noise else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class Safety:
     """How the cloud treats agents that are absent, slow, wrong or hostile.
 
-    absences: what an absence means: `Absences.DROP` counts a missing change as zero,
-        `Absences.ADJUSTED` makes up for it by an estimate of how often the agent answers.
-    largest_adjustment: the most that `Absences.ADJUSTED` multiplies a change by.
-    enough: the share of the agents drawn whose answers may close a round.
-    patience: the share of rounds that wait for all. An answer that came after the quorum counts
-        1 / patience times there, which makes up for the rounds that did not wait for it.
-    scores: the range of scores that is accepted.
-    most_inclusion: the largest inclusion probability of any agent; None: one half, or three times
-        L / K if that is more.
-    largest_change: a longer change is refused whatever the others send: it could overflow.
-    largest_ratio: a change longer than this many times the median agent's is refused. Buffers,
-        such as running variances, do not count in the length of a change.
-    most_refusals: after so many refused changes in a row an agent is left out; 0: never.
-    privacy: clipping and noise in the cloud; None: neither.
+    Args:
+        absences: what an absence means: `Absences.DROP` counts a missing change as zero,
+            `Absences.ADJUSTED` makes up for it by an estimate of how often the agent answers.
+        largest_adjustment: the most that `Absences.ADJUSTED` multiplies a change by.
+        enough: the share of the agents drawn whose answers may close a round.
+        patience: the share of rounds that wait for all. An answer that came after the quorum counts
+            1 / patience times there, which makes up for the rounds that did not wait for it.
+        scores: the range of accepted scores; with control variates an agent reports a variance.
+        most_inclusion: the largest inclusion probability of any agent; None: one half, or three
+            times L / K if that is more.
+        largest_change: a longer change is refused whatever the others send: it could overflow.
+        largest_ratio: a change longer than this many times the median agent's is refused. Buffers,
+            such as running variances, do not count in the length of a change.
+        most_refusals: after so many refused changes in a row an agent is left out; 0: never.
+        privacy: clipping and noise in the cloud; None: neither.
     """
 
     absences: Absences = Absences.DROP
@@ -58,3 +158,77 @@ class Safety:
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
                 raise ValueError(f"{name}={value} must be above 0 and at most 1")
+
+
+def check_noise(scores: ScoreRange, noise: float) -> None:
+    """Raise a ValueError unless noise of that scale can be added to scores of that range."""
+    if not (math.isfinite(noise) and noise >= 0.0):
+        raise ValueError(f"score_noise={noise} must be a number >= 0")
+    if noise > 0.0 and not scores.low > 0.0:
+        raise ValueError(
+            f"score_noise={noise} needs a score range that begins above 0, not at {scores.low}: "
+            "the noise is relative, and its guarantee is log(high / low) / score_noise"
+        )
+
+
+def revealed_score(
+    score: float, scores: ScoreRange, *, noise: float, rng: np.random.Generator
+) -> float:
+    """The score as it leaves the agent: clipped, with Laplace noise of that scale on its logarithm.
+
+    On the logarithm because scores differ by factors: absolute noise that hides the largest would
+    drown all others. Clipped again, which as post-processing costs no privacy.
+    """
+    clipped = scores.clip(score)
+    if noise == 0.0:
+        return clipped
+    check_noise(scores, noise)
+    return scores.clip(math.exp(math.log(clipped) + rng.laplace(scale=noise)))
+
+
+def default_most_inclusion(num_agents: int, num_active: int) -> float:
+    """Half, or three times the uniform inclusion probability L / K where that is more."""
+    return min(1.0, max(0.5, 3.0 * num_active / num_agents))
+
+
+def check_most_inclusion(most: float, *, num_agents: int, num_active: int) -> None:
+    """Raise a ValueError for a cap that cannot be kept."""
+    if not num_active / num_agents <= most <= 1.0:
+        raise ValueError(
+            f"most_inclusion={most} must be between num_active / num_agents = "
+            f"{num_active / num_agents:.3g} and 1"
+        )
+
+
+def limit_inclusion(table: Table, num_active: int, most: float) -> int:
+    """Lower the scores that make an agent's inclusion exceed `most`; how many were lowered.
+
+    With scores s, unseen ones counting as the mean of the n seen, and floor f,
+    p_k = (1 - f) s_k n / (K sum of seen s) + f / K. All that exceed most / L become equal.
+    """
+    floor = table.policy.floor
+    if table.policy.equal or most >= 1.0 or floor >= 1.0:
+        return 0
+    share = (most / num_active - floor / table.count) / (1.0 - floor)
+    scores = table.scores
+    seen = scores[scores >= 0.0]
+    if not seen.size:
+        return 0
+    share *= table.count / seen.size  # of the sum of the seen scores
+    if seen.max() <= share * seen.sum() * (1.0 + 1e-12):
+        return 0
+    descending = np.sort(seen)[::-1]
+    # The sums of all after the first, the first two, ...: from the small end, or they cancel.
+    rest = np.append(np.cumsum(descending[::-1])[::-1][1:], 0.0)
+    limit = descending[-1]
+    for above, left in enumerate(rest, start=1):
+        if 1.0 - above * share <= 0.0:  # so many equal ones keep within the cap by themselves
+            limit = descending[above - 1]
+            break
+        limit = share * left / (1.0 - above * share)
+        if above == seen.size or limit >= descending[above]:
+            break
+    lowered = int((scores > limit).sum())
+    np.minimum(scores, limit, out=scores)  # in place: the mark of an unseen one, -1, stays
+    tables.rebuild(table.nodes, 0, table.count)
+    return lowered

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields, shown
-from isfed.base.jit import compiled, inlined
-from isfed.base.value_checks import is_number
+from isfed.base.argument_checks import check_fields, is_number, shown
+from isfed.base.jit import compiled, jit_inline
 from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Score
 
@@ -41,14 +40,15 @@ AGREEMENT, LENGTH, PAIRS, HEARD, POOL = 0, 1, 2, 3, 4
 class Correction:
     """What agents remember of their gradients, and what is done with it.
 
-    kind: "difference" estimates only what is new since an agent's last turns (FedVARP is its
-        uniform case); "drift" also steers the local steps by c - c_k, so that agents with several
-        local steps do not run towards their own minimisers (SCAFFOLD's local step).
-    gain: how far c_k moves towards what a turn shows, in [0, 1], where 0 remembers nothing;
-        "adaptive" learns it, from how well the news of a turn agrees with the news of the turn
-        before.
-    unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
-        had one, or "zero".
+    Args:
+        kind: "difference" estimates only what is new since an agent's last turns (FedVARP is its
+            uniform case); "drift" also steers the local steps by c - c_k, so that agents with
+            several local steps do not run towards their own minimisers (SCAFFOLD's local step).
+        gain: how far c_k moves towards what a turn shows, in [0, 1], where 0 remembers nothing;
+            "adaptive" learns it, from how well the news of a turn agrees with the news of the turn
+            before.
+        unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
+            had one, or "zero".
 
     >>> Correction("drift").gain
     'adaptive'
@@ -116,8 +116,9 @@ def extra_messages(rule: CorrectionRule, turns: int) -> dict[str, int]:
 def noise_share(sizes: Any, batch: Any, steps: Any, design: Design) -> Any:
     """What a turn leaves of the variance of one example: (1 - B_k / N_k) / (E_k B_k).
 
-    sizes, batch, steps: N_k, B_k and E_k of an agent, or of several as arrays.
-    design: how the examples are drawn; with replacement there is no factor 1 - B_k / N_k.
+    Args:
+        sizes, batch, steps: N_k, B_k and E_k of an agent, or of several as arrays.
+        design: how the examples are drawn; with replacement there is no factor 1 - B_k / N_k.
 
     >>> from isfed import Deville
     >>> noise_share(10, 5, 2, Deville()), noise_share(10, 5, 2, WithReplacement())
@@ -149,13 +150,13 @@ def make_reference(rule: CorrectionRule, num_agents: int, num_params: int) -> Re
     )
 
 
-@inlined
+@jit_inline
 def _starts_at_mean(rule, reference, agent):
     """Whether c_k is still the mean of the others."""
     return rule.from_mean and reference.book[agent, TURNS] == 0.0
 
 
-@inlined
+@jit_inline
 def write_correction(rule, reference, agent, out):
     """c - c_k, which is added to every gradient of a turn."""
     at_mean = _starts_at_mean(rule, reference, agent)
@@ -163,7 +164,7 @@ def write_correction(rule, reference, agent, out):
         out[j] = 0.0 if at_mean else reference.centre[j] - reference.own[agent, j]
 
 
-@inlined
+@jit_inline
 def write_news(rule, reference, agent, reach, change):
     """v_k in the place of the change of a turn, whose whole step was `reach`."""
     known = rule.kind == DIFFERENCE and not _starts_at_mean(rule, reference, agent)
@@ -176,7 +177,7 @@ def write_news(rule, reference, agent, reach, change):
         change[j] = pull
 
 
-@inlined
+@jit_inline
 def pooled_gain(pool):
     """The coefficient of the regression of an agent's next news on its news, over all agents."""
     ratio = pool[AGREEMENT] / pool[LENGTH] if pool[LENGTH] > 0.0 else PRIOR_GAIN
@@ -184,7 +185,7 @@ def pooled_gain(pool):
     return min(max(gain, 0.0), 1.0)
 
 
-@inlined
+@jit_inline
 def average_rate(rule, turns):
     """Of the averages in a score after some turns: their mean at first, then a moving average.
 
@@ -193,7 +194,7 @@ def average_rate(rule, turns):
     return max(rule.rate, 1.0 / (turns + 1.0))
 
 
-@inlined
+@jit_inline
 def take_gain(rule, book, pool, agent, square, agreement, weight):
     """The gain with which c_k moves, from |v|^2 of a turn and its <v, v of the turn before>.
 
@@ -214,7 +215,7 @@ def take_gain(rule, book, pool, agent, square, agreement, weight):
     return gain
 
 
-@inlined
+@jit_inline
 def score_of_news(rule, book, agent, noise):
     """E|v|^2 is noise plus what c_k does not know yet, and of |v|^2 the share `gain` is that."""
     if not rule.scored:
@@ -224,7 +225,7 @@ def score_of_news(rule, book, agent, noise):
     return math.sqrt(noise + book[agent, GAIN] * book[agent, MEAN_SQUARE])
 
 
-@inlined
+@jit_inline
 def learn(rule, reference, agent, news, weight, spread, noise_share, move):
     """Move c_k by the news of a turn, add that to `move`, and return the agent's score.
 
@@ -253,7 +254,7 @@ def learn(rule, reference, agent, news, weight, spread, noise_share, move):
     return score_of_news(rule, book, agent, noise)
 
 
-@inlined
+@jit_inline
 def step_and_move(rule, reference, step_size, num_active, heard, params, total, move):
     """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of the news.
 

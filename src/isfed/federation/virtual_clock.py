@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields
+from isfed.base.argument_checks import check_fields, is_number
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import exp, log
 from isfed.base.random_streams import NO_AGENT, Stream, fill_normal, start, uniform
-from isfed.base.value_checks import is_number
 from isfed.federation.ledger import BYTES
 
 
 class Speeds(NamedTuple):
     """What the agents can do.
 
-    rate: (K,) examples per second.
-    upload, download: (K,) bytes per second.
+    Attributes:
+        rate: (K,) examples per second.
+        upload, download: (K,) bytes per second.
     """
 
     rate: np.ndarray
@@ -49,12 +49,13 @@ class Times(NamedTuple):
 class Clock:
     """How fast agents are, in virtual seconds; a range is log-uniform over the agents.
 
-    rate: examples per second, from the slowest to the fastest agent.
-    upload: bytes per second from an agent to the cloud.
-    download: bytes per second from the cloud to an agent.
-    latency: seconds of every message.
-    jitter: standard deviation of the logarithm of a turn's computing time.
-    drop: probability that an agent does not answer in a round.
+    Args:
+        rate: examples per second, from the slowest to the fastest agent.
+        upload: bytes per second from an agent to the cloud.
+        download: bytes per second from the cloud to an agent.
+        latency: seconds of every message.
+        jitter: standard deviation of the logarithm of a turn's computing time.
+        drop: probability that an agent does not answer in a round.
 
     >>> Clock(rate=(10.0, 100.0), jitter=0.2).latency
     0.05
@@ -82,12 +83,12 @@ class Clock:
 
     def speeds(self, key: np.uint64, num_agents: int) -> Speeds:
         """The speeds of all agents of a repetition."""
-        found = []
+        columns = []
         for place, name in enumerate(Speeds._fields):
             low, high = log(getattr(self, name))
             uniforms = Stream.at(key, round_index=place, agent=NO_AGENT).uniforms(num_agents)
-            found.append(exp(low + (high - low) * uniforms))
-        return Speeds(*found)
+            columns.append(exp(low + (high - low) * uniforms))
+        return Speeds(*columns)
 
     def messages(self, speeds: Speeds, num_params: int) -> tuple[np.ndarray, np.ndarray]:
         """(K,) seconds of one model to every agent, and of one from it."""

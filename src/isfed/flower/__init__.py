@@ -7,12 +7,9 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.federation.privacy import Privacy
     from isfed.federation.response_rates import Absences
-    from isfed.federation.safety import Safety
-    from isfed.federation.score_bounds import ScoreRange
-    from isfed.flower.agent_handler import agent_turn, tell_agent
-    from isfed.flower.custom_training import own_turn
+    from isfed.federation.safety import Privacy, Safety, ScoreRange
+    from isfed.flower.agent_handler import agent_turn, own_turn, tell_agent
     from isfed.flower.strategy import Strategy
     from isfed.flower.torch_handler import torch_turn
 
@@ -30,12 +27,12 @@ __all__ = [
 
 _HOMES = {
     "Absences": "federation.response_rates",
-    "Privacy": "federation.privacy",
+    "Privacy": "federation.safety",
     "Safety": "federation.safety",
-    "ScoreRange": "federation.score_bounds",
+    "ScoreRange": "federation.safety",
     "Strategy": "flower.strategy",
     "agent_turn": "flower.agent_handler",
-    "own_turn": "flower.custom_training",
+    "own_turn": "flower.agent_handler",
     "tell_agent": "flower.agent_handler",
     "torch_turn": "flower.torch_handler",
 }

@@ -27,10 +27,10 @@ class WireError(ValueError):
     """A message that is not what the other side should have sent."""
 
 
-def shown(text: object, length: int = LONGEST_TEXT) -> str:
+def printable(text: object, length: int = LONGEST_TEXT) -> str:
     """What another party wrote, for a log: one line of printable characters, cut.
 
-    >>> shown("one\\ntwo" + 300 * "!", 12)
+    >>> printable("one\\ntwo" + 300 * "!", 12)
     'one two!!!!!...'
     """
     given = str(text)[: 4 * length]  # cut first: it may be long
@@ -48,7 +48,7 @@ def read_bytes(data: bytes, *, dtype: str, shape: tuple[int, ...]) -> np.ndarray
     array([1., 2.])
     """
     if data[:6] != MAGIC:
-        raise WireError(f"expected the bytes of np.save, got {shown(data[:8])}")
+        raise WireError(f"expected the bytes of np.save, got {printable(data[:8])}")
     size = {1: 2, 2: 4}.get(data[6] if len(data) > 6 else 0)  # bytes that hold the length
     if size is None:
         raise WireError(f"expected version 1 or 2 of NumPy's format, got {data[6:8].hex()}")
@@ -63,7 +63,7 @@ def read_bytes(data: bytes, *, dtype: str, shape: tuple[int, ...]) -> np.ndarray
             break
     else:
         raise WireError(
-            f"expected an array {shape} of {dtype}, got {shown(header.decode('latin'))}"
+            f"expected an array {shape} of {dtype}, got {printable(header.decode('latin'))}"
         )
     body = memoryview(data)[begin + length :]
     wanted = math.prod(shape) * np.dtype(dtype).itemsize
@@ -80,8 +80,10 @@ BATCH_NORM = ("running_mean", "running_var")  # the last part of the names of it
 class Layout:
     """The names, shapes and types of a model's arrays; the algorithm sees one flat vector.
 
-    `kept` holds the arrays of whole numbers, such as the counters of batch norm: they are sent
-    down with the model, never come up, and keep their values.
+    Attributes:
+        names, shapes, dtypes: of the arrays of real numbers.
+        kept: the arrays of whole numbers, such as the counters of batch norm: they are sent down
+            with the model, never come up, and keep their values.
     """
 
     names: tuple[str, ...]
@@ -93,23 +95,29 @@ class Layout:
     def of(cls, arrays: ArrayRecord) -> Layout:
         """The layout of a model; only real floating-point arrays can be trained."""
         trained = {name: array for name, array in arrays.items() if array.dtype not in KEPT}
+        for name, array in trained.items():
+            about = f"array {printable(name, 40)!r} has the"
+            if array.dtype not in TYPES:
+                types = ", ".join(TYPES)
+                raise WireError(
+                    f"{about} type {printable(array.dtype, 40)}; a model's must be one of {types}"
+                )
+            if any(size < 0 for size in array.shape):
+                raise WireError(f"{about} shape {printable(array.shape, 40)}")
         layout = cls(
             tuple(trained),
             tuple(tuple(array.shape) for array in trained.values()),
             tuple(array.dtype for array in trained.values()),
             {name: array for name, array in arrays.items() if name not in trained},
         )
-        for name, dtype, shape in zip(layout.names, layout.dtypes, layout.shapes, strict=True):
-            if dtype not in TYPES:
-                raise WireError(
-                    f"array {shown(name, 40)!r} has type {shown(dtype, 40)}; a model's must be "
-                    f"one of {', '.join(TYPES)}"
-                )
-            if any(size < 0 for size in shape):
-                raise WireError(f"array {shown(name, 40)!r} has the shape {shown(shape, 40)}")
-        if sum(math.prod(shape) for shape in layout.shapes) == 0:
+        if sum(layout.sizes) == 0:
             raise WireError("the model has no numbers; a model needs at least one array with some")
         return layout
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers every array has."""
+        return [math.prod(shape) for shape in self.shapes]
 
     def buffers(self, given: Iterable[str] | None = None) -> tuple[str, ...]:
         """The arrays that are not trained: those named, else those of PyTorch's batch norm."""
@@ -117,13 +125,13 @@ class Layout:
             return tuple(name for name in self.names if name.rpartition(".")[2] in BATCH_NORM)
         unknown = [name for name in given if name not in self.names]
         if unknown:
-            raise ValueError(f"buffers: the model has no float array {shown(unknown[0], 40)!r}")
+            raise ValueError(f"buffers: the model has no float array {printable(unknown[0], 40)!r}")
         return tuple(name for name in self.names if name in set(given))
 
-    def places(self, names: Iterable[str]) -> np.ndarray:
+    def mask(self, names: Iterable[str]) -> np.ndarray:
         """(M,) which numbers of the vector belong to the arrays named."""
-        chosen, sizes = set(names), [math.prod(shape) for shape in self.shapes]
-        return np.repeat([name in chosen for name in self.names], sizes)
+        chosen = set(names)
+        return np.repeat([name in chosen for name in self.names], self.sizes)
 
     def flatten(self, arrays: ArrayRecord) -> np.ndarray:
         """One vector of float64 from arrays of this layout."""
@@ -134,34 +142,31 @@ class Layout:
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             array: Any = arrays.get(name)
             if array is None:
-                given = shown(", ".join(shown(other, 20) for other in list(arrays)[:4]))
-                raise WireError(f"expected an array {shown(name, 40)!r}, got {given}")
+                given = printable(", ".join(printable(other, 20) for other in list(arrays)[:4]))
+                raise WireError(f"expected an array {printable(name, 40)!r}, got {given}")
             if tuple(array.shape) != shape or array.dtype != dtype:
                 raise WireError(
-                    f"expected {shown(name, 40)} of shape {shape} and type {dtype}, got "
-                    f"{shown(tuple(array.shape)[:8], 60)} and {shown(array.dtype, 40)}"
+                    f"expected {printable(name, 40)} of shape {shape} and type {dtype}, got "
+                    f"{printable(tuple(array.shape)[:8], 60)} and {printable(array.dtype, 40)}"
                 )
             parts.append(read_bytes(array.data, dtype=dtype, shape=shape))
         return np.concatenate(parts, dtype=np.float64)
 
     def holds(self, vector: np.ndarray) -> bool:
         """Whether the arrays' types can hold these numbers: float16 ends at 65504."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        parts = np.split(np.abs(vector), np.cumsum(sizes)[:-1])
-        return all(  # NaN is held by none
-            bool((part <= np.finfo(dtype).max).all())
-            for part, dtype in zip(parts, self.dtypes, strict=True)
-        )
+        largest = np.repeat([float(np.finfo(dtype).max) for dtype in self.dtypes], self.sizes)
+        return bool((np.abs(vector) <= largest).all())  # NaN is held by none
 
     def arrange(self, vector: np.ndarray) -> ArrayRecord:
         """The arrays of this layout from one vector."""
-        record, first = {}, 0
-        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
-            last = first + math.prod(shape)
-            # asarray: arithmetic on an array without dimensions gives a scalar
-            record[name] = Array(np.asarray(vector[first:last].reshape(shape), dtype=dtype))
-            first = last
-        return ArrayRecord(record)
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
+        # asarray: arithmetic on an array without dimensions gives a scalar
+        return ArrayRecord({
+            name: Array(np.asarray(part.reshape(shape), dtype=dtype))
+            for name, shape, dtype, part in zip(
+                self.names, self.shapes, self.dtypes, parts, strict=True
+            )
+        })  # fmt: skip
 
     def model(self, vector: np.ndarray) -> ArrayRecord:
         """The same with the arrays that are sent along: all that a module is loaded from."""

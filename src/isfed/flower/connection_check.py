@@ -20,27 +20,33 @@ NEAR = 0.4  # of the limit: worth a warning
 
 
 @dataclass(frozen=True)
-class Found:
-    """How the cloud looks from here."""
+class ConnectionStatus:
+    """How the cloud looks from here.
 
-    ahead: float  # seconds by which our clock is ahead of the cloud's; negative: behind
-    days_left: int | None  # of its certificate; None without TLS
+    Attributes:
+        ahead: seconds by which our clock is ahead of the cloud's; negative if it is behind.
+        days_left: of its certificate; None without TLS.
+    """
+
+    ahead: float
+    days_left: int | None
 
     def problem(self) -> str | None:
         """Why a node here is locked out, or will be soon."""
-        if self.ahead > NEAR * AHEAD_SECONDS or -self.ahead > NEAR * BEHIND_SECONDS:
-            out = not -BEHIND_SECONDS < self.ahead < AHEAD_SECONDS
-            which = "ahead of" if self.ahead > 0 else "behind"
-            return (
-                f"this clock is {abs(self.ahead):.0f} s {which} the cloud's: Flower "
-                f"{'locks out' if out else 'will soon lock out'} this node (at "
-                f"{AHEAD_SECONDS:.0f} s ahead or {BEHIND_SECONDS:.0f} s behind); set the clock, "
-                "for example: timedatectl set-ntp true"
-            )
-        return None
+        if -NEAR * BEHIND_SECONDS <= self.ahead <= NEAR * AHEAD_SECONDS:
+            return None
+        out = not -BEHIND_SECONDS < self.ahead < AHEAD_SECONDS
+        return (
+            f"this clock is {abs(self.ahead):.0f} s {'ahead of' if self.ahead > 0 else 'behind'} "
+            f"the cloud's: Flower {'locks out' if out else 'will soon lock out'} this node (at "
+            f"{AHEAD_SECONDS:.0f} s ahead or {BEHIND_SECONDS:.0f} s behind); set the clock, for "
+            "example: timedatectl set-ntp true"
+        )
 
 
-def look(address: str, *, authority: Path | None, seconds: float = 10.0) -> Found:
+def connection_status(
+    address: str, *, authority: Path | None, seconds: float = 10.0
+) -> ConnectionStatus:
     """Ask the cloud at HOST:PORT for the time; a ValueError says what went wrong."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -75,9 +81,6 @@ def look(address: str, *, authority: Path | None, seconds: float = 10.0) -> Foun
     if date is None:
         raise ValueError(f"{address} does not say what time it is: is it a SuperLink?")
     there = parsedate_to_datetime(date).timestamp() + 0.5  # whole seconds, cut
-    return Found(here - there, None if certificate is None else _days_left(certificate))
-
-
-def _days_left(certificate: dict) -> int:
-    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
-    return int((ends - time.time()) // 86400)
+    ends = None if certificate is None else ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+    left = None if ends is None else int((ends - time.time()) // 86400)
+    return ConnectionStatus(here - there, left)

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,6 @@ def terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def demo_folder() -> Iterator[Path]:
-    """A temporary folder that only its owner can enter; its lock shows others that it is in use."""
-    folder = HeldFolder(PREFIX)
-    try:
-        yield folder.path
-    finally:
-        folder.close()
-
-
 def remove_leftovers() -> list[Path]:
     """Remove the folders of demos that were killed, with their keys, and end their processes."""
     removed = []
@@ -72,41 +62,39 @@ def in_process(config: dict[str, Any]) -> np.ndarray:
     """The model after every round, from the agent and cloud objects in this process."""
     from isfed.flower.demo_app import demo_algorithm, demo_problem
 
-    problem = demo_problem(config["agents"], config["seed"])
-    initial = np.zeros(problem.num_params)
-    run = Federation(
-        problem, demo_algorithm(config), seed=config["seed"], repetition=0, initial=initial
-    )
-    params = []
+    algorithm, seed = demo_algorithm(config), config["seed"]
+    problem = demo_problem(config["agents"], seed)
+    initial, params = np.zeros(problem.num_params), []
+    run = Federation(problem, algorithm, seed=seed, repetition=0, initial=initial)
     for i in range(config["rounds"]):
         run.step(i)
         params.append(run.params)
     return np.array(params)
 
 
-class Watch:
-    """Follows the folder of results: what the server app has written, and whether it lives."""
+class DemoResults:
+    """The folder of results: what the server app has written, and whether it lives."""
 
-    def __init__(self, results: Path) -> None:
-        self.results = results
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def rounds(self) -> list[dict[str, Any]]:
         """The rounds written so far; the last line may be half a line."""
-        path = self.results / "rounds.jsonl"
+        path = self.folder / "rounds.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def server(self) -> int | None:
         """The id of the server app's process, dead or alive; None before it began."""
         try:
-            return int((self.results / "server.pid").read_text(encoding="utf-8"))
+            return int((self.folder / "server.pid").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
 
     @property
     def done(self) -> bool:
         """Whether the run came to its end."""
-        return (self.results / "done").exists()
+        return (self.folder / "done").exists()
 
     def follow(self, seconds: float = QUIET_SECONDS) -> Iterator[dict[str, Any]]:
         """Every round as it ends, until the run is done; raises if it died or is stuck."""
@@ -144,7 +132,8 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
     expected = in_process(config)  # also compiles what every agent's process will load
     for left in remove_leftovers():
         say(f"removed {left}, which a demo that was killed had left behind")
-    with terminable(), demo_folder() as folder:
+    with terminable(), closing(HeldFolder(PREFIX)) as held:  # its lock shows that it is in use
+        folder = held.path
         config["results"] = str(folder / "results")
         (folder / "results").mkdir()
         write_app(folder / "app")
@@ -154,7 +143,7 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
             federation.start()
             run = federation.submit(folder / "app", config)
             try:
-                worst = _compare(Watch(folder / "results"), expected, say)
+                worst = _compare(DemoResults(folder / "results"), expected, say)
             except FederationError as error:
                 if federation.is_lost(run):
                     raise FederationError(f"{error}: {LOST}") from error
@@ -165,9 +154,9 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
     return worst
 
 
-def _compare(watch: Watch, expected: np.ndarray, say: Say) -> float:
+def _compare(results: DemoResults, expected: np.ndarray, say: Say) -> float:
     worst, began = 0.0, time.monotonic()
-    for line in watch.follow():
+    for line in results.follow():
         i = line["round_index"]
         difference = float(np.abs(np.array(line["params"]) - expected[i]).max())
         worst = max(worst, difference)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,16 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from isfed.federation.guarded import RoundReport
 from isfed.federation.response_rates import Absences
-from isfed.federation.round_reports import RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower.agent_handler import agent_turn, tell_agent
 from isfed.flower.strategy import Strategy
 from isfed.methods import ISFedAvg
 from isfed.problems import PAPER, Problem
 
-client = ClientApp()
-server = ServerApp()
+client, server = ClientApp(), ServerApp()
+client.query()(tell_agent)
 
 # What a run can be told, with the values it has otherwise; Flower refuses other keys.
 DEFAULTS: dict[str, Any] = {
@@ -41,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+@cache
 def demo_problem(agents: int, seed: int) -> Problem:
     """The paper's regression with so many agents."""
     return PAPER.replace(num_agents=agents).make(seed=seed)
@@ -51,30 +53,28 @@ def demo_algorithm(config: dict[str, Any]) -> ISFedAvg:
     return ISFedAvg(step_size=float(config["step-size"]), num_active=int(config["active"]))
 
 
-@client.train()
-def train(message: Message, context: Context) -> Message:
-    """One turn on this agent's part of the data."""
-    config, agent = context.run_config, int(context.node_config["partition-id"])
-    problem = demo_problem(int(config["agents"]), int(config["seed"]))
+def problem_turn(problem: Problem, message: Message, context: Context) -> Message:
+    """One turn of the agent whose node this is, on its part of a problem."""
+    agent = int(context.node_config["partition-id"])
+    steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
     turn = agent_turn(
-        lambda _: problem.data.agent(agent),
-        loss=problem.loss,
-        local_steps=int(problem.local_steps[agent]),
-        batch_size=int(problem.batch_size[agent]),
+        lambda _: problem.data.agent(agent), loss=problem.loss, local_steps=steps, batch_size=batch
     )
     return turn(message, context)
 
 
-client.query()(tell_agent)
+@client.train()
+def demo_train(message: Message, context: Context) -> Message:
+    """One turn on this agent's part of the data."""
+    config = context.run_config
+    return problem_turn(demo_problem(int(config["agents"]), int(config["seed"])), message, context)
 
 
 @server.main()
-def main(grid: Grid, context: Context) -> None:
+def demo_main(grid: Grid, context: Context) -> None:
     """All rounds; the model after each goes into the folder of results."""
     config = context.run_config
-    results = Path(str(config["results"]))
-    agents = int(config["agents"])
-    problem = demo_problem(agents, int(config["seed"]))
+    results, agents, seed = Path(str(config["results"])), int(config["agents"]), int(config["seed"])
 
     def on_round(report: RoundReport, params: np.ndarray) -> None:
         line = json.dumps({**vars(report), "params": params.tolist()})
@@ -84,7 +84,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Strategy(
         demo_algorithm(config),
         num_agents=agents,
-        seed=int(config["seed"]),
+        seed=seed,
         safety=Safety(
             absences=Absences(config["absences"]),
             enough=float(config["enough"]),
@@ -99,14 +99,9 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,
     )
     (results / "server.pid").write_text(str(os.getpid()), encoding="utf-8")
-    initial = ArrayRecord({"params": Array(np.zeros(problem.num_params))})
+    initial = ArrayRecord({"params": Array(np.zeros(demo_problem(agents, seed).num_params))})
     strategy.start(grid, initial, num_rounds=int(config["rounds"]))
-    (results / "done").write_text(strategy_summary(strategy), encoding="utf-8")
-
-
-def strategy_summary(strategy: Strategy) -> str:
-    """What a run says about its agents at its end."""
-    return "\n".join(strategy.report())
+    (results / "done").write_text("\n".join(strategy.report()), encoding="utf-8")
 
 
 def write_app(
@@ -115,7 +110,7 @@ def write_app(
     """Write the Flower app: two modules that import from `module`, and a description."""
     package = folder / "isfed_demo"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / "__init__.py").touch()
     for part in ("client", "server"):
         # An assignment, not `import as`: Flower looks for one before it imports anything.
         source = f"from {module} import {part}\n\napp = {part}\n"

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
-from isfed.flower.array_records import WireError, shown
+from isfed.flower.array_records import WireError, printable
 from isfed.flower.wire_format import METRICS, OWN_METRICS
 
 MOST_WEIGHT = 10.0  # of one agent, in multiples of the median agent's
@@ -22,92 +22,92 @@ LONGEST_NAME = 100
 LONGEST_LINE = 2000  # of metrics in the log
 
 
-def readable(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
+def evaluation_metrics(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
     """The metrics of those who sent any; what cannot be averaged is refused and logged."""
-    found = []
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        try:
-            if reply.has_error():
-                raise WireError(f"error {reply.error.code}, {shown(reply.error.reason)}")
-            found.append(_metrics(reply.content, weight))
-        except Exception as error:  # whatever a hostile reply can cause
-            log(WARNING, "the evaluation of node %s is left out: %s", node, shown(error))
-    return _alike(found)
+    replies = list(replies)
+    return _good(
+        [f"evaluation of node {r.metadata.src_node_id} is" for r in replies], replies, weight
+    )
 
 
-def judged(told: dict[int, MetricRecord], weight: str) -> list[dict[str, Any]]:
+def training_metrics(reported: dict[int, MetricRecord], weight: str) -> list[dict[str, Any]]:
     """The training metrics of agents that sent any beside their score; by agent."""
-    found = []
-    for agent, record in told.items():
-        metrics = {name: value for name, value in record.items() if name not in OWN_METRICS}
-        if not metrics:
-            continue
+    theirs = {
+        agent: {name: value for name, value in record.items() if name not in OWN_METRICS}
+        for agent, record in reported.items()
+    }
+    sent = {agent: metrics for agent, metrics in theirs.items() if metrics}
+    return _good([f"metrics of agent {agent} are" for agent in sent], list(sent.values()), weight)
+
+
+def _good(names: list[str], sources: Sequence[Any], weight: str) -> list[dict[str, Any]]:
+    """Metrics that can be averaged, with the names and lengths that most of them have."""
+    good = []
+    for name, source in zip(names, sources, strict=True):
         try:
-            found.append(_metrics(RecordDict({METRICS: MetricRecord(metrics)}), weight))
+            good.append(_checked(_read(source) if isinstance(source, Message) else source, weight))
         except Exception as error:  # whatever a hostile reply can cause
-            log(WARNING, "the metrics of agent %s are left out: %s", agent, shown(error))
-    return _alike(found)
+            log(WARNING, "the %s left out: %s", name, printable(error))
+    if not good:
+        return []
+    forms = [tuple(sorted((name, np.size(value)) for name, value in m.items())) for m in good]
+    usual, count = Counter(forms).most_common(1)[0]
+    if count < len(forms):
+        log(WARNING, "%s evaluations have other metrics than the rest, and are left out",
+            len(forms) - count)  # fmt: skip
+    return [metrics for metrics, form in zip(good, forms, strict=True) if form == usual]
 
 
-def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
-    records = [record for record in content.values() if isinstance(record, MetricRecord)]
+def _read(reply: Message) -> dict[str, Any]:
+    if reply.has_error():
+        raise WireError(f"error {reply.error.code}, {printable(reply.error.reason)}")
+    records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
     if len(records) != 1:
         raise WireError(f"expected one record of metrics, got {len(records)}")
-    metrics = dict(records[0])
+    return dict(records[0])
+
+
+def _checked(metrics: dict[str, Any], weight: str) -> dict[str, Any]:
+    """Raise a WireError for what cannot be averaged or printable."""
     if len(metrics) > MOST_NUMBERS or sum(map(np.size, metrics.values())) > MOST_NUMBERS:
         raise WireError(f"more than {MOST_NUMBERS} numbers")
     for name in metrics:  # they end in logs and tables
         if len(name) > LONGEST_NAME or not name.isprintable():
-            raise WireError(f"the name {shown(name, 40)!r} is too long, or not of printable signs")
+            raise WireError(f"the name {printable(name, 40)!r} is too long, or not printable")
     count = metrics.get(weight)
     if not isinstance(count, int | float) or not (math.isfinite(count) and count > 0.0):
-        raise WireError(f"{weight}={shown(count, 40)} must be a number above 0")
+        raise WireError(f"{weight}={printable(count, 40)} must be a number above 0")
     for name, value in metrics.items():
         if not np.isfinite(np.asarray(value, dtype=float)).all():
-            raise WireError(f"{shown(name, 40)}={shown(value, 40)} must be finite")
+            raise WireError(f"{printable(name, 40)}={printable(value, 40)} must be finite")
     return metrics
 
 
-def _alike(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those with the names and lengths that most of them have."""
-    forms = [tuple(sorted((name, np.size(value)) for name, value in m.items())) for m in found]
-    if not forms:
-        return []
-    usual, _ = Counter(forms).most_common(1)[0]
-    if len(set(forms)) > 1:
-        others = sum(form != usual for form in forms)
-        log(WARNING, "%s evaluations have other metrics than the rest, and are left out", others)
-    return [metrics for metrics, form in zip(found, forms, strict=True) if form == usual]
-
-
-def limited(found: Sequence[dict[str, Any]], weight: str) -> list[RecordDict]:
+def limited(reported: Sequence[dict[str, Any]], weight: str) -> list[RecordDict]:
     """As records for Flower's functions; nobody counts for more than MOST_WEIGHT median agents."""
-    if not found:
+    if not reported:
         return []
-    counts = sorted(metrics[weight] for metrics in found)
+    counts = sorted(metrics[weight] for metrics in reported)
     # The lower of the two in the middle: their mean would be in the hands of one of two agents.
     most = MOST_WEIGHT * float(counts[(len(counts) - 1) // 2])
-    above = sum(metrics[weight] > most for metrics in found)
+    above = sum(count > most for count in counts)
     if above:
         log(WARNING, "%s agents say %s above %s times the median; they count as that many",
             above, weight, MOST_WEIGHT)  # fmt: skip
-    return [
-        RecordDict({METRICS: MetricRecord({**metrics, weight: min(metrics[weight], most)})})
-        for metrics in found
-    ]
+    capped = ({**metrics, weight: min(metrics[weight], most)} for metrics in reported)
+    return [RecordDict({METRICS: MetricRecord(metrics)}) for metrics in capped]
 
 
-def medians(found: Sequence[dict[str, Any]], weight: str) -> dict[str, float]:
+def medians(reported: Sequence[dict[str, Any]], weight: str) -> dict[str, float]:
     """The median of every single number over agents: one of them cannot move it far."""
     return {
-        f"{name}-median": float(np.median([metrics[name] for metrics in found]))
-        for name in (found[0] if found else ())
-        if name != weight and np.ndim(found[0][name]) == 0
+        f"{name}-median": float(np.median([metrics[name] for metrics in reported]))
+        for name in (reported[0] if reported else ())
+        if name != weight and np.ndim(reported[0][name]) == 0
     }
 
 
 def log_metrics(line: str, metrics: Mapping[str, Any] | None) -> None:
     """As Flower's own strategies log them, where there are any; cut, because agents wrote them."""
     if metrics:
-        log(INFO, line, shown(metrics, LONGEST_LINE))
+        log(INFO, line, printable(metrics, LONGEST_LINE))

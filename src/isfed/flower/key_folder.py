@@ -3,18 +3,25 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import datetime
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import click
+import httpx
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from isfed.base import atomic_files
 from isfed.flower.keys import (
     make_certificate,
     make_folder,
+    make_key,
     private_pem,
-    public_pem,
     write_agent_key,
 )
 
@@ -24,21 +31,20 @@ RESERVED = {"ca", "server", "revoked"}
 
 
 @dataclass(frozen=True)
-class Held:
+class KeyEntry:
     """One line of the list: what there is, and until when it is valid (None: it has no end)."""
 
     name: str
     what: str
-    since: datetime.datetime
-    until: datetime.datetime | None = None
+    since: datetime
+    until: datetime | None = None
 
-    def days_left(self, now: datetime.datetime | None = None) -> int | None:
+    def days_left(self, now: datetime | None = None) -> int | None:
         """Whole days; negative when it has ended."""
-        now = now or datetime.datetime.now(datetime.UTC)
-        return None if self.until is None else (self.until - now).days
+        return None if self.until is None else (self.until - (now or datetime.now(UTC))).days
 
 
-class KeyRing:
+class KeyFolder:
     """The keys that `isfed federation keys make` has made in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,83 +68,109 @@ class KeyRing:
         """Remove an agent's secret; its public key, which is to be unregistered, is kept."""
         public = self.folder / f"{name}.pub"
         if name in RESERVED or not NAME.fullmatch(name) or not public.exists():
-            known = ", ".join(held.name for held in self.agents()) or "none"
+            known = ", ".join(path.stem for path in self._public_keys()) or "none"
             raise ValueError(f"there is no agent {name!r} in {self.folder}; there are: {known}")
         old = self.folder / "revoked"
         make_folder(old)
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%f")
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         kept = public.rename(old / f"{name}-{stamp}.pub")
         (self.folder / name).unlink(missing_ok=True)
         return kept
 
-    def agents(self) -> list[Held]:
-        """The agents that have keys, by name."""
-        found = []
-        for public in sorted(self.folder.glob("*.pub")):
-            since = datetime.datetime.fromtimestamp(public.stat().st_mtime, datetime.UTC)
-            found.append(Held(public.stem, "agent", since))
-        return found
+    def _public_keys(self) -> list[Path]:
+        return sorted(self.folder.glob("*.pub"))
 
-    def list(self) -> list[Held]:
-        """Everything: certificates, then agents."""
-        found = []
-        for name, file, what in (
-            ("ca", "ca.crt", "authority"),
-            ("server", "server.pem", "the cloud's"),
-        ):
-            if (self.folder / file).exists():
-                held = _certificate(self.folder / file)
+    def list(self) -> list[KeyEntry]:
+        """Everything: certificates, then agents by name."""
+        entries = []
+        for file, what in (("ca.crt", "authority"), ("server.pem", "the cloud's")):
+            if (path := self.folder / file).exists():
+                held = _certificate(path)
                 since, until = held.not_valid_before_utc, held.not_valid_after_utc
-                found.append(Held(name, what, since, until))
-        return found + self.agents()
+                entries.append(KeyEntry(path.stem, what, since, until))
+        for public in self._public_keys():
+            since = datetime.fromtimestamp(public.stat().st_mtime, UTC)
+            entries.append(KeyEntry(public.stem, "agent", since))
+        return entries
 
-    def _authority(self) -> tuple[Any, Any]:
-        """The certificate and the key that sign."""
-        from cryptography.hazmat.primitives import serialization
-
-        if not (self.folder / "ca.key").exists():
+    def _authority_key(self) -> Any:
+        """The key that signs."""
+        path = self.folder / "ca.key"
+        if not path.exists():
             raise ValueError(
                 f"{self.folder} holds no ca.key, which signs: run this where it is kept"
             )
-        path = self.folder / "ca.key"
         try:
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
+            return load_pem_private_key(path.read_bytes(), None)
         except (ValueError, TypeError) as error:  # a type error if it has a password
             raise ValueError(f"{path} is not the key that `keys make` wrote: {error}") from error
-        return _certificate(self.folder / "ca.crt"), key
 
     def renew_authority(self) -> Path:
         """The same key for another while: what it has signed stays valid."""
-        _, key = self._authority()
-        certificate = make_certificate("isfed federation", key)
-        atomic_files.write_whole(self.folder / "ca.crt", public_pem(certificate))
-        return self.folder / "ca.crt"
+        certificate = make_certificate("isfed federation", self._authority_key())
+        path = self.folder / "ca.crt"
+        atomic_files.write_whole(path, certificate.public_bytes(Encoding.PEM))
+        return path
 
     def renew_server(self) -> Path:
         """Another key and certificate for the same hosts, under the same authority."""
-        from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        authority = self._authority()
-        path = self.folder / "server.pem"
-        old = _certificate(path)
-        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        issuer = _certificate(self.folder / "ca.crt"), self._authority_key()
+        path, key = self.folder / "server.pem", make_key()
+        extensions = _certificate(path).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [str(name.value) for name in names]
-        key = ec.generate_private_key(ec.SECP384R1())
-        certificate = make_certificate(hosts[0], key, authority, hosts)
+        certificate = make_certificate(hosts[0], key, issuer, hosts)
         # Cut off between the two, they do not match: renewing once more mends it.
-        atomic_files.write_whole(
-            self.folder / "server.key", private_pem(key), mode=atomic_files.OWNER_ONLY
-        )
-        atomic_files.write_whole(path, public_pem(certificate))
+        secret = self.folder / "server.key"
+        atomic_files.write_whole(secret, private_pem(key), mode=atomic_files.OWNER_ONLY)
+        atomic_files.write_whole(path, certificate.public_bytes(Encoding.PEM))
         return path
 
 
-def _certificate(path: Path) -> Any:
+def _certificate(path: Path) -> x509.Certificate:
     """What a file of `keys make` holds; a ValueError names one that was damaged since."""
-    from cryptography import x509
-
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is no certificate: {error}") from error
+
+
+@contextmanager
+def _control(link: str) -> Iterator[Any]:
+    """The operator's connection of that name in $FLWR_HOME/config.toml."""
+    from flwr.cli.flower_config import read_superlink_connection
+    from flwr.cli.utils import init_http_client_from_connection
+
+    client = None
+    try:
+        client = init_http_client_from_connection(read_superlink_connection(link))
+        yield client
+    except (httpx.HTTPError, click.ClickException) as error:
+        raise ValueError(f"the connection {link!r} failed: {error}") from error
+    finally:
+        if client is not None:
+            client.close()
+
+
+def register_node(link: str, path: Path, *, name: str) -> int:
+    """Let the agent with that public key in, under that name; the id of its node."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+
+    with _control(link) as client:
+        request = RegisterNodeRequest(public_key=try_load_public_key(path), name=name)
+        return int(client.RegisterNode(request=request).node_id)
+
+
+def unregister_node(link: str, path: Path) -> int:
+    """Lock out the agent with that public key; how many nodes were registered with it."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
+
+    key = try_load_public_key(path)
+    with _control(link) as client:  # `flwr supernode` knows nodes by their ids, not by their keys
+        nodes = [node for node in client.ListNodes(ListNodesRequest()).nodes_info
+                 if node.public_key == key and node.status != "unregistered"]  # fmt: skip
+        for node in nodes:
+            client.UnregisterNode(request=UnregisterNodeRequest(node_id=node.node_id))
+    return len(nodes)

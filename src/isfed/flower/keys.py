@@ -10,8 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 VALID_DAYS = 825  # the longest that common TLS clients accept
-# SuperLink and SuperNode accept elliptic-curve keys in OpenSSH's format for node authentication.
 
 
 def _write(path: Path, content: bytes, *, secret: bool) -> None:
@@ -34,10 +44,8 @@ def make_folder(path: Path) -> None:
     path.chmod(0o700)
 
 
-def _host_names(hosts: Sequence[str]) -> list[Any]:
-    from cryptography import x509
-
-    names: list[Any] = []
+def _host_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = []
     for host in hosts:
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(host)))
@@ -50,57 +58,47 @@ def _host_names(hosts: Sequence[str]) -> list[Any]:
     return names
 
 
+def make_key() -> ec.EllipticCurvePrivateKey:
+    """A secret key; SuperLink and SuperNode accept elliptic curves."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
 def make_certificate(subject: str, key: Any, issuer: Any = None, hosts: Sequence[str] = ()) -> Any:
     """A certificate for `key`, signed by the issuer (certificate, key), or by itself if none."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     now = datetime.datetime.now(datetime.UTC)
-    authority = issuer is None
-    until = now + datetime.timedelta(days=VALID_DAYS)
+    until, signer, authority = now + datetime.timedelta(days=VALID_DAYS), key, issuer is None
     if issuer is not None:  # a certificate is worth nothing after its authority's has ended
-        until = min(until, issuer[0].not_valid_after_utc)
+        until, signer = min(until, issuer[0].not_valid_after_utc), issuer[1]
+    public, identifier = key.public_key(), x509.AuthorityKeyIdentifier.from_issuer_public_key
+    usage = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+         "encipher_only", "decipher_only"), False,
+    )  # fmt: skip
+    usage |= {"digital_signature": not authority, "key_cert_sign": authority, "crl_sign": authority}
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
-        .issuer_name(name if authority else issuer[0].subject)
-        .public_key(key.public_key())
+        .issuer_name(name if issuer is None else issuer[0].subject)
+        .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ between hosts
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(
-                (key if authority else issuer[1]).public_key()
-            ),
-            critical=False,
-        )
-        .add_extension(_usage(authority), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(identifier(signer.public_key()), critical=False)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
     if not authority:
         names = x509.SubjectAlternativeName(_host_names(hosts))
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(names, critical=False).add_extension(usage, critical=False)
-    return builder.sign(key if authority else issuer[1], hashes.SHA256())
+        server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = builder.add_extension(names, critical=False).add_extension(server, critical=False)
+    return builder.sign(signer, hashes.SHA256())
 
 
-def _usage(authority: bool) -> Any:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def private_pem(key: Any) -> bytes:
+    """A secret key as it is written."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> None:
@@ -110,56 +108,27 @@ def make_keys(folder: Path, *, hosts: Sequence[str], agents: Sequence[str]) -> N
     server.pem, server.key  for the cloud's host, valid for the names in `hosts`
     NAME, NAME.pub          a pair per agent; NAME goes to that agent alone, NAME.pub is registered
     """
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if len(set(agents)) != len(agents) or not agents:
         raise ValueError(f"agents must have different names, got {list(agents)}")
     if not _host_names(hosts):  # checked before anything is written
         raise ValueError("hosts must name the cloud's host, as agents reach it")
     make_folder(folder)
-    authority_key = ec.generate_private_key(ec.SECP384R1())
+    authority_key, server_key = make_key(), make_key()
     authority = make_certificate("isfed federation", authority_key)
-    server_key = ec.generate_private_key(ec.SECP384R1())
     server = make_certificate(hosts[0], server_key, (authority, authority_key), hosts)
     _write(folder / "ca.key", private_pem(authority_key), secret=True)
-    _write(folder / "ca.crt", public_pem(authority), secret=False)
+    _write(folder / "ca.crt", authority.public_bytes(Encoding.PEM), secret=False)
     _write(folder / "server.key", private_pem(server_key), secret=True)
-    _write(folder / "server.pem", public_pem(server), secret=False)
+    _write(folder / "server.pem", server.public_bytes(Encoding.PEM), secret=False)
     for name in agents:
         write_agent_key(folder / name)
 
 
-def private_pem(key: Any) -> bytes:
-    """A secret key as it is written."""
-    from cryptography.hazmat.primitives import serialization
-
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def public_pem(certificate: Any) -> bytes:
-    """A certificate as it is written."""
-    from cryptography.hazmat.primitives import serialization
-
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
 def write_agent_key(path: Path) -> None:
-    """One pair for node authentication: `path`, and `path`.pub in OpenSSH's format."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    """One pair for node authentication: `path`, and `path`.pub, both in OpenSSH's format."""
+    key = make_key()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write(
+        path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True
     )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    _write(path, private, secret=True)
     _write(path.with_name(f"{path.name}.pub"), public + b"\n", secret=False)

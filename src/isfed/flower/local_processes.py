@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ LINK = "isfed"  # the name of the connection in Flower's configuration
 MARK = "ISFED_FEDERATION"  # an environment variable that all processes of a federation inherit
 START_SECONDS = 300.0  # a limit, not a measurement: the machine may be busy
 STOP_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent dies
 
 
 class FederationError(RuntimeError):
@@ -38,31 +40,28 @@ def free_port() -> int:
 def is_running(pid: int) -> bool:
     """Whether a process is there and not merely waiting for its parent to notice its end."""
     try:
+        if Path("/proc/self/stat").exists():
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            return stat.rsplit(")", 1)[1].split()[0] != "Z"
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
     except PermissionError:
         return True
-    if not Path("/proc/self/stat").exists():
-        return True
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False  # gone since
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+        return False
+    return True
 
 
 def marked(mark: str) -> list[int]:
     """The running processes of a federation, by what they inherited (Linux)."""
-    found = []
+    pids = []
     wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue  # gone meanwhile, or another user's
-    return [pid for pid in found if is_running(pid)]
+    return [pid for pid in pids if is_running(pid)]
 
 
 def end_marked(mark: str) -> None:
@@ -77,21 +76,22 @@ def end_marked(mark: str) -> None:
 def _end_with_parent() -> None:
     """Ask the system to end this process when the one that started it dies (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class LocalFederation:
     """A SuperLink and SuperNodes with TLS and node authentication, as a context.
 
-    `folder` holds keys, logs, the database and the agents' state; `stop` (and leaving the context)
-    ends every process that was started, and those that they started.
+    `stop`, and leaving the context, ends every process that was started, and those that they
+    started.
+
+    Args:
+        folder: holds keys, logs, the database and the agents' state.
+        agents: K.
     """
 
     def __init__(self, folder: Path, *, agents: int) -> None:
-        self.folder = folder
+        self.folder, self.keys = folder, folder / "keys"
         self.names = [f"agent{k}" for k in range(agents)]
         self.port = free_port()
         self.gate = self.port  # where nodes connect: another port if a proxy stands before the link
@@ -125,11 +125,6 @@ class LocalFederation:
     def __exit__(self, *_: Any) -> None:
         self.stop()
 
-    @property
-    def keys(self) -> Path:
-        """The folder of certificates and keys."""
-        return self.folder / "keys"
-
     def log(self, name: str) -> str:
         """What a process has written."""
         path = self.folder / "logs" / f"{name}.log"
@@ -139,15 +134,10 @@ class LocalFederation:
         """Start a process in a session of its own, so that Ctrl-C reaches us alone."""
         with open(self.folder / "logs" / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                list(command),
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self.folder,
+                list(command), env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=_end_with_parent,  # kill -9 of us must not leave them behind
-            )
+            )  # fmt: skip
         self.processes[name] = process
         return process
 
@@ -165,12 +155,12 @@ class LocalFederation:
                 "--disable-runtime-dependency-installation",
             ],
         )  # fmt: skip
-        self._wait_for("superlink", lambda: _listens(self.port))
-
-    def register(self, names: Sequence[str] | None = None) -> None:
-        """Register the agents' public keys, so that their nodes are let in."""
-        for name in self.names if names is None else names:
-            self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), LINK, "--name", name)
+        until = time.monotonic() + START_SECONDS
+        while not _listens(self.port):
+            if self.processes["superlink"].poll() is not None or time.monotonic() > until:
+                tail = "\n".join(self.log("superlink").splitlines()[-5:])
+                raise FederationError(f"superlink did not start:\n{tail}")
+            time.sleep(0.1)
 
     def start_node(
         self, index: int, *, name: str | None = None, options: Sequence[str] = ()
@@ -192,6 +182,11 @@ class LocalFederation:
         )  # fmt: skip
         return name
 
+    def register(self) -> None:
+        """Register the agents' public keys, so that their nodes are let in."""
+        for name in self.names:
+            self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), LINK, "--name", name)
+
     def start(self) -> None:
         """Start everything."""
         self.start_link()
@@ -203,14 +198,9 @@ class LocalFederation:
         """Run Flower's command line and return what it printed."""
         try:
             done = subprocess.run(
-                ["flwr", *arguments],
-                env=self.env,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+                ["flwr", *arguments], env=self.env, capture_output=True, text=True,
+                timeout=seconds, cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise FederationError(
                 f"flwr {arguments[0]} did not end within {seconds:g} seconds"
@@ -262,14 +252,6 @@ class LocalFederation:
             process.wait()
         end_marked(self.mark)  # what went into a session of its own
         self.processes.clear()
-
-    def _wait_for(self, name: str, ready: Any) -> None:
-        until = time.monotonic() + START_SECONDS
-        while not ready():
-            if self.processes[name].poll() is not None or time.monotonic() > until:
-                tail = "\n".join(self.log(name).splitlines()[-5:])
-                raise FederationError(f"{name} did not start:\n{tail}")
-            time.sleep(0.1)
 
 
 def _listens(port: int) -> bool:

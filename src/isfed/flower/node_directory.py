@@ -15,21 +15,24 @@ from logging import INFO, WARNING
 from typing import Any
 
 import httpx
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from isfed.flower import message_exchange, wire_format
-from isfed.flower.array_records import shown
+from isfed.flower.array_records import printable
 
-SHOWN = 10  # agents named in a log line
+MOST_NAMED = 10  # agents named in a log line
 RETRY_SECONDS = 5.0  # until a node that failed to answer is asked again
 
 
-class Roll:
-    """The online agents by number; `names` are the registered names of agents 0 to K - 1.
+class NodeDirectory:
+    """The online agents by number.
 
-    `patience` is how long a node may take to say who it is before it is asked again.
+    Args:
+        num_agents: K.
+        names: the registered names of agents 0 to K - 1.
+        patience: how long a node may take to say who it is before it is asked again, in seconds.
     """
 
     def __init__(
@@ -40,80 +43,74 @@ class Roll:
         self.num_agents, self.patience = num_agents, max(patience, 1.0)
         self.names = None if names is None else {name: k for k, name in enumerate(names)}
         self.claims: dict[int, int] = {}  # node id -> agent, as answered
-        self.ignored: set[int] = set()
-        self.doubted: set[str] = set()  # names that two nodes had, reported once
-        self._asked: dict[str, tuple[int, float]] = {}  # question -> node, when to ask again
-        self._failed: dict[int, float] = {}  # node -> when to ask again
-        self.seen: set[int] = set()  # agents that have been online at least once
+        self._ignored: set[int] = set()
+        self._doubted: set[str] = set()  # names that two nodes had, reported once
+        self._asked: dict[str, int] = {}  # question -> node
+        self._ask_again: dict[int, float] = {}  # node -> when, if it has not answered
 
     def online(self, grid: Grid) -> dict[int, int]:
         """Agent -> node id of those online and known now; does not wait for anybody."""
         try:
             nodes: list[Any] = list(grid.get_nodes())
         except httpx.HTTPError as error:
-            log(WARNING, "the list of nodes could not be fetched: %s", shown(error))
+            log(WARNING, "the list of nodes could not be fetched: %s", printable(error))
             return {}
-        here: dict[int, int] = {}
         if self.names is not None:
-            here = {self.names[n.name]: n.node_id for n in self._unique(nodes)}
-        else:
-            ids = [node.node_id for node in nodes]
-            self._ask(grid, ids)
-            self._hear(grid)
-            for node in self.claims:  # in the order in which they claimed
-                if node in ids:
-                    here.setdefault(self.claims[node], node)
-        self.seen.update(here)
+            return self._named(nodes, self.names)
+        ids = [node.node_id for node in nodes]
+        self._ask(grid, ids)
+        self._hear(grid)
+        here: dict[int, int] = {}
+        for node, agent in self.claims.items():  # in the order in which they claimed
+            if node in ids:
+                here.setdefault(agent, node)
         return here
 
-    def _unique(self, nodes: list[Any]) -> list[Any]:
+    def _named(self, nodes: list[Any], names: dict[str, int]) -> dict[int, int]:
         """Those with a name of ours that no other node has: of two, one is not the agent."""
-        assert self.names is not None
         counts = Counter(node.name for node in nodes)
-        for name in self.names:
-            if counts[name] > 1 and name not in self.doubted:
-                self.doubted.add(name)
+        for name in names:
+            if counts[name] > 1 and name not in self._doubted:
+                self._doubted.add(name)
                 log(WARNING, "%s nodes are registered as %s: which is the agent cannot be told, "
                     "and none is asked; `flwr supernode unregister` those that are not",
                     counts[name], name)  # fmt: skip
-        return [node for node in nodes if node.name in self.names and counts[node.name] == 1]
+        ours = [node for node in nodes if node.name in names and counts[node.name] == 1]
+        return {names[node.name]: node.node_id for node in ours}
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         """Ask those who have not said who they are, unless a question is on its way."""
         now = time.monotonic()
-        self._asked = {q: (n, until) for q, (n, until) in self._asked.items() if until > now}
-        self._failed = {n: until for n, until in self._failed.items() if until > now}
-        known = {*self.claims, *self.ignored, *self._failed}
-        known.update(node for node, _ in self._asked.values())
+        self._ask_again = {node: t for node, t in self._ask_again.items() if t > now}
+        self._asked = {q: node for q, node in self._asked.items() if node in self._ask_again}
+        known = {*self.claims, *self._ignored, *self._ask_again}
         unknown = [node for node in nodes if node not in known]
         queries = [
             Message(RecordDict(), dst_node_id=n, message_type=MessageType.QUERY, ttl=self.patience)
             for n in unknown
         ]
-        if not queries:
-            return
-        for node, question in zip(unknown, message_exchange.push(grid, queries), strict=True):
+        questions = message_exchange.push(grid, queries) if queries else []
+        for node, question in zip(unknown, questions, strict=True):
             if question is not None:
-                self._asked[question] = (node, now + self.patience)
+                self._asked[question], self._ask_again[node] = node, now + self.patience
 
     def _hear(self, grid: Grid) -> None:
         """Take the answers that have come; a node that failed is asked again."""
-        found, unreadable = message_exchange.pull(
-            grid, {q: node for q, (node, _) in self._asked.items()}
-        )
+        replies, unreadable = message_exchange.pull(grid, self._asked)
         again = time.monotonic() + RETRY_SECONDS
         for question in unreadable:
-            self._failed[self._asked.pop(question)[0]] = again
-        for question, reply in found.items():
-            node, _ = self._asked.pop(question)
+            self._ask_again[self._asked.pop(question)] = again
+        for question, reply in replies.items():
+            node = self._asked.pop(question)
             if reply.has_error():
-                reason = shown(reply.error.reason)
+                reason = printable(reply.error.reason)
                 log(WARNING, "node %s could not say which agent it is: %s", node, reason)
-                self._failed[node] = again
+                self._ask_again[node] = again
                 continue
-            agent = _claimed(reply)
-            if agent is None or not 0 <= agent < self.num_agents:
-                self.ignored.add(node)
+            record = reply.content.get(wire_format.REQUEST)
+            agent = record.get("agent") if isinstance(record, ConfigRecord) else None
+            if type(agent) is not int or not 0 <= agent < self.num_agents:  # true is no number
+                self._ignored.add(node)
                 log(WARNING, "node %s is none of the agents 0 to %s", node, self.num_agents - 1)
                 continue
             if agent in self.claims.values():
@@ -123,33 +120,15 @@ class Roll:
     def wait(self, grid: Grid, *, seconds: float) -> None:
         """Wait until all agents are there, at most so long; then go on with those who are."""
         until = time.monotonic() + seconds
-        while True:
-            here = self.online(grid)
-            if len(here) == self.num_agents:
-                log(INFO, "all %s agents are online", self.num_agents)
-                return
+        while len(here := self.online(grid)) < self.num_agents:
             if time.monotonic() >= until:
-                log(WARNING, "%s", self._missing(here))
+                absent = [str(k) for k in range(self.num_agents) if k not in here]
+                dots = [] if len(absent) <= MOST_NAMED else ["..."]
+                log(WARNING, "%s of %s agents are online; missing: %s. Is their SuperNode running, "
+                    "its key registered, and its clock right? Flower locks out a node whose clock "
+                    "is 5 seconds ahead or 5 minutes behind, and calls it offline: run "
+                    "`isfed federation check` on its host", len(here), self.num_agents,
+                    ", ".join(absent[:MOST_NAMED] + dots))  # fmt: skip
                 return
             time.sleep(message_exchange.POLL_SECONDS)
-
-    def _missing(self, here: dict[int, int]) -> str:
-        """Who is not there, and what it may be."""
-        absent = [k for k in range(self.num_agents) if k not in here]
-        some = ", ".join(str(k) for k in absent[:SHOWN]) + (", ..." if len(absent) > SHOWN else "")
-        return (
-            f"{len(here)} of {self.num_agents} agents are online; missing: {some}. Is their "
-            "SuperNode running, its key registered, and its clock right? Flower locks out a node "
-            "whose clock is 5 seconds ahead or 5 minutes behind, and calls it offline: run "
-            "`isfed federation check` on its host"
-        )
-
-
-def _claimed(reply: Message) -> int | None:
-    """The number in an answer, None if it holds none."""
-    try:
-        record: Any = reply.content[wire_format.ORDER]
-        agent = record.get("agent")
-    except (KeyError, ValueError, AttributeError):
-        return None
-    return agent if type(agent) is int else None  # true is no number
+        log(INFO, "all %s agents are online", self.num_agents)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -18,16 +18,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.base import atomic_files
-from isfed.base.argument_types import checked
-from isfed.base.value_checks import check_seed
-from isfed.federation.guarded import Guarded
-from isfed.federation.round_reports import RoundReport
+from isfed.base.argument_checks import check_seed, checked
+from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower import evaluation, message_exchange, wire_format
+from isfed.flower.agent_state import wait_for_lock
 from isfed.flower.agents import FlowerAgents
-from isfed.flower.array_records import Layout, shown
-from isfed.flower.node_directory import Roll
-from isfed.flower.round_messages import Turns
+from isfed.flower.array_records import Layout, printable
+from isfed.flower.message_exchange import RoundMessages
+from isfed.flower.node_directory import NodeDirectory
 from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Opened
 from isfed.methods.network_job import Job
@@ -54,27 +53,28 @@ class Strategy(FedAvg):
     As FedAvg does, it logs the metrics of every round: the agents' training metrics, their
     evaluation, and the cloud's own evaluation.
 
-    algorithm: a method, e.g. `importance(...)`, or a composition of your own, `Federated(...)`. A
-        method with a round of its own needs `start`, and cannot run in Flower's own loop.
-    num_agents: K.
-    seed: the seed of all random draws.
-    safety: how absent, slow, wrong and hostile agents are treated.
-    weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has no
-        say in its weight; "step": the agent divides its step, as in the paper's eq. (8). As the
-        method says unless given; "change" if neither says anything.
-    agent_weights: what every agent counts in the objective, for instance its number of examples;
-        all the same unless given.
-    buffers: names of the model's arrays that are not trained; unless given, those that end in
-        running_mean or running_var, as PyTorch's batch norm calls them. The cloud takes a mean of
-        what the agents send, and no correction remembers them.
-    time_limit: the longest that a round may take, in seconds.
-    join_limit: how long to wait for agents at the start, in seconds.
-    checkpoint: a file that is written after every round; a run started again continues from it.
-    names: those under which the nodes of agents 0 to K - 1 are registered; without them every node
-        is asked for its number, and believed.
-    readmit: agents that an earlier run of this job left out, and that have been mended.
-    on_round: called after every round with its report and the model.
-    flower: arguments of Flower's FedAvg about evaluation.
+    Args:
+        algorithm: a method, e.g. `importance(...)`, or a composition, `Federated(...)`. A method
+            with a round of its own needs `start`, and cannot run in Flower's own loop.
+        num_agents: K.
+        seed: the seed of all random draws.
+        safety: how absent, slow, wrong and hostile agents are treated.
+        weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has
+            no say in its weight; "step": the agent divides its step, as in the paper's eq. (8). As
+            the method says unless given; "change" if neither says anything.
+        agent_weights: what every agent counts in the objective, e.g. its number of examples; all
+            the same unless given.
+        buffers: names of the model's arrays that are not trained; unless given, those that end in
+            running_mean or running_var, as PyTorch's batch norm calls them. The cloud takes a mean
+            of what the agents send, and no correction remembers them.
+        time_limit: the longest that a round may take, in seconds.
+        join_limit: how long to wait for agents at the start, in seconds.
+        checkpoint: a file that is written after every round; a run started again continues from it.
+        names: those under which the nodes of agents 0 to K - 1 are registered; without them every
+            node is asked for its number, and believed.
+        readmit: agents that an earlier run of this job left out, and that have been mended.
+        on_round: called after every round with its report and the model.
+        flower: arguments of Flower's FedAvg about evaluation.
     """
 
     @checked
@@ -115,15 +115,13 @@ class Strategy(FedAvg):
         self.buffers = buffers
         self.time_limit, self.join_limit = time_limit, join_limit
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.roll = Roll(num_agents, names, patience=join_limit)
+        self.nodes = NodeDirectory(num_agents, names, patience=join_limit)
         self.readmit, self.on_round = list(readmit), on_round
         self.job: Job | None = None
-        self._layout: Layout | None = None
-        self._opened: Opened | None = None  # the round that is under way ...
-        self._turns: Turns | None = None  # ... and its messages
+        self._opened: tuple[Opened, RoundMessages] | None = None  # the round that is under way
+        self._before: tuple[np.ndarray | None, np.ndarray] = (None, np.empty(0))  # as it began
+        self._metrics: dict[int, MetricRecord] = {}  # what agents say of their training
         self._returned: str | None = None  # the digest of the model that Flower was given
-
-    # -- what Flower calls ---------------------------------------------------------------------
 
     def summary(self) -> None:
         """Log what will run."""
@@ -137,7 +135,7 @@ class Strategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Draw the agents of the round; a list, because Flower goes through it twice."""
-        job, _ = self._prepared(arrays)
+        job = self._prepared(arrays)
         if not job.is_composed:
             raise ValueError(
                 f"{type(self.algorithm).__name__} has a round of its own, which Flower's loop "
@@ -145,38 +143,46 @@ class Strategy(FedAvg):
             )
         if CLIPPING in config or self._returned not in (None, wire_format.digest(arrays)):
             raise ValueError(ALTERED)
-        config["server-round"] = server_round
-        agents = self._agents(grid, config)
-        self._opened = opened = job.open()
+        self._begin(job, server_round, config, grid)
+        opened = job.open()
         cohort, work = job.agents.narrow(opened.cohort, opened.work)
-        self._turns = turns = agents.pack(cohort, opened.sent, work, job.round_index)
-        return turns.messages
+        turns = job.agents.pack(cohort, opened.sent, work, job.round_index)
+        self._opened = opened, turns
+        return list(turns.messages.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    ) -> tuple[ArrayRecord, MetricRecord]:
         """Close the round with what came back."""
         assert self.job
         assert self._opened
-        assert self._turns
-        self._turns.take(replies)
-        excluded, before = self.job.agents.standing.excluded.copy(), self.job.state.params
-        updates = self.job.agents.unpack(self._turns, self._opened.work)
-        report = self.job.close(self._opened, updates)
-        return self._closed(server_round, report, before, excluded)
+        opened, turns = self._opened
+        turns.take(replies)
+        self._metrics = turns.metrics
+        report = self.job.close(opened, self.job.agents.unpack(turns, opened.work))
+        return self._closed(self.job, server_round, report)
+
+    def _begin(self, job: Job, server_round: int, config: ConfigRecord, grid: Grid) -> None:
+        """Make the agents ready for a round, and remember how it began."""
+        config["server-round"] = server_round
+        agents: FlowerAgents = job.agents.agents
+        agents.grid, agents.config, agents.time_limit = grid, config, self.time_limit
+        agents.job, agents.round_index = job.name, job.round_index
+        params = getattr(job.state, "params", None)
+        before = None if params is None else params.copy()
+        self._before = before, job.agents.standing.excluded.copy()
 
     def _closed(
-        self, server_round: int, report: RoundReport, before: np.ndarray, excluded: np.ndarray
+        self, job: Job, server_round: int, report: RoundReport
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """What is written, logged and returned after a round that began with this model."""
-        assert self.job
-        assert self._layout
-        job, standing = self.job, self.job.agents.standing
-        if not self._layout.holds(job.agents.outward(job.params)):
+        """What is written, logged and returned after a round."""
+        agents, standing = job.agents, job.agents.standing
+        before, excluded = self._before
+        if not agents.layout.holds(agents.outward(job.params)):
             # Agents could do nothing with infinities, and would be left out for their answers.
             log(WARNING, "the step of round %s, of length %.3g, would overflow the model's type, "
                 "and is left out", server_round, report.step)  # fmt: skip
-            if "params" not in job.state._fields:
+            if before is None:
                 raise ValueError("the model left the range of its type; try a smaller step_size")
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
@@ -189,26 +195,28 @@ class Strategy(FedAvg):
             raise ValueError("every agent was left out, because of models that were refused; the "
                              "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
-            self.on_round(report, job.agents.outward(job.params))
+            self.on_round(report, agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
-        metrics = {**self._train_metrics(server_round), **ours}  # agents do not overwrite it
-        arrays = self._layout.model(job.agents.outward(job.params))
+        reported = evaluation.training_metrics(self._metrics, self.weighted_by_key)
+        theirs = self._aggregated(
+            self.train_metrics_aggr_fn, reported, f"metrics of round {server_round}"
+        )
+        arrays = agents.arrays(job.params)
         self._returned = wire_format.digest(arrays)
-        return arrays, MetricRecord(metrics)
+        return arrays, MetricRecord({**(theirs or {}), **ours})  # agents do not overwrite ours
 
-    def _train_metrics(self, server_round: int) -> dict[str, Any]:
-        """What the agents say of their training, by Flower's `train_metrics_aggr_fn`."""
-        if self._turns is None:
-            return {}
-        key = self.weighted_by_key
-        found = evaluation.judged(self._turns.metrics, key)
-        if not found:
-            return {}
+    def _aggregated(
+        self, function: Callable[..., Any], metrics: list[dict[str, Any]], what: str
+    ) -> dict[str, Any] | None:
+        """What Flower's function, or the user's own, makes of metrics that can be averaged."""
+        if not metrics:
+            return None
+        contents = evaluation.limited(metrics, self.weighted_by_key)
         try:
-            return dict(self.train_metrics_aggr_fn(evaluation.limited(found, key), key))
+            return dict(function(contents, self.weighted_by_key))
         except Exception as error:  # a function of the user's own may meet what it does not expect
-            log(WARNING, "metrics of round %s left out: %s", server_round, shown(repr(error)))
-            return {}
+            log(WARNING, "%s left out: %s", what, printable(repr(error)))
+            return None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -216,8 +224,8 @@ class Strategy(FedAvg):
         """FedAvg's sample, of agents that are there and were not left out; it waits for nobody."""
         if self.fraction_evaluate == 0.0:
             return []
-        excluded = self._prepared(arrays)[0].agents.standing.excluded
-        nodes = [n for agent, n in self.roll.online(grid).items() if not excluded[agent]]
+        excluded = self._prepared(arrays).agents.standing.excluded
+        nodes = [n for agent, n in self.nodes.online(grid).items() if not excluded[agent]]
         count = max(int(len(nodes) * self.fraction_evaluate), self.min_evaluate_nodes)
         if len(nodes) < max(count, self.min_available_nodes):
             return []
@@ -235,20 +243,15 @@ class Strategy(FedAvg):
     ) -> MetricRecord | None:
         """FedAvg's mean over the replies that are good, and the median of every number."""
         replies = list(replies)
-        found = evaluation.readable(replies, self.weighted_by_key)
+        good = evaluation.evaluation_metrics(replies, self.weighted_by_key)
         log(INFO, "aggregate_evaluate: Received %s results and %s failures",
-            len(found), len(replies) - len(found))  # fmt: skip
-        if not found:
+            len(good), len(replies) - len(good))  # fmt: skip
+        what = f"evaluation of round {server_round}"
+        mean = self._aggregated(self.evaluate_metrics_aggr_fn, good, what)
+        if mean is None:
             return None
-        try:
-            contents = evaluation.limited(found, self.weighted_by_key)
-            metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-        except Exception as error:  # a function of the user's own may meet what it does not expect
-            log(WARNING, "evaluation of round %s left out: %s", server_round, shown(repr(error)))
-            return None
-        medians = evaluation.medians(found, self.weighted_by_key)
-        told = dict(metrics)
-        return MetricRecord({**told, **medians, **told})  # FedAvg's come first, and win
+        medians = evaluation.medians(good, self.weighted_by_key)
+        return MetricRecord({**mean, **medians, **mean})  # FedAvg's come first, and win
 
     def start(
         self,
@@ -262,26 +265,31 @@ class Strategy(FedAvg):
     ) -> Result:
         """Run until `num_rounds` rounds are done, those before a restart included."""
         self.time_limit = timeout or self.time_limit
-        job, layout = self._prepared(initial_arrays)
+        job = self._prepared(initial_arrays)
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
-        result = Result()
-        result.arrays = layout.model(job.agents.outward(job.params))
+        result = Result(arrays=job.agents.arrays(job.params))
         if evaluate_fn is not None and job.round_index == 0:
             self._evaluate_here(evaluate_fn, 0, result)
         if job.round_index < num_rounds:
-            self.roll.wait(grid, seconds=self.join_limit)
+            self.nodes.wait(grid, seconds=self.join_limit)
         while job.round_index < num_rounds:
             number = job.round_index + 1  # Flower counts from 1
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            arrays, metrics = self._round(number, result.arrays, train_config, grid)
-            result.arrays = arrays
+            result.arrays, metrics = self._round(job, number, result.arrays, train_config, grid)
             result.train_metrics_clientapp[number] = metrics
             theirs = {name: value for name, value in metrics.items() if name not in OURS}
             evaluation.log_metrics(AGGREGATED, theirs)
-            self._evaluate_there(grid, number, evaluate_config, result)
+            messages = self.configure_evaluate(number, result.arrays, evaluate_config, grid)
+            if messages:
+                until = time.monotonic() + self.time_limit
+                answers = message_exchange.exchange(grid, dict(enumerate(messages)), until=until)
+                metrics = self.aggregate_evaluate(number, answers.replies.values())
+                evaluation.log_metrics(AGGREGATED, metrics)
+                if metrics is not None:
+                    result.evaluate_metrics_clientapp[number] = metrics
             if evaluate_fn is not None:
                 self._evaluate_here(evaluate_fn, number, result)
         for line in self.report():
@@ -291,89 +299,67 @@ class Strategy(FedAvg):
     def report(self) -> list[str]:
         """What became of the agents so far: absences, refusals, response times."""
         assert self.job
-        adjusts = isinstance(getattr(self.method, "estimator", None), InverseResponse)
-        most = self.method.estimator.most if adjusts else None
-        border = self.job.agents
+        estimator, border = getattr(self.method, "estimator", None), self.job.agents
+        most = estimator.most if isinstance(estimator, InverseResponse) else None
         absences = border.responses.bias_report(largest_adjustment=most)
         return [f"absences: {absences}", *border.standing.lines()]
 
-    # -- parts of a round ----------------------------------------------------------------------
-
     def _round(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, job: Job, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> tuple[ArrayRecord, MetricRecord]:
         """One round of our own loop: it ends when enough agents have answered."""
-        assert self.job
-        job, border = self.job, self.job.agents
-        border.agents.enough = border.safety.enough
-        border.agents.patient = patient = border.waits_for_all(job.round_index)
-        if job.is_composed:
-            self.configure_train(number, arrays, config, grid)
-            assert self._turns
-            self._turns.exchange(grid, enough=border.safety.enough, patient=patient)
-            found, metrics = self.aggregate_train(number, ())
-            assert found is not None
-            assert metrics is not None
-            return found, metrics
-        config["server-round"] = number
-        self._agents(grid, config)
-        excluded, before = border.standing.excluded.copy(), job.params.copy()
-        return self._closed(number, job.step(), before, excluded)
+        agents, enough = job.agents.agents, job.agents.safety.enough
+        agents.enough, agents.patient = enough, job.agents.waits_for_all(job.round_index)
+        if not job.is_composed:
+            self._begin(job, number, config, grid)
+            return self._closed(job, number, job.step())
+        self.configure_train(number, arrays, config, grid)
+        assert self._opened
+        self._opened[1].exchange(grid, enough=enough, patient=agents.patient)
+        return self.aggregate_train(number, ())
 
-    def _agents(self, grid: Grid, config: ConfigRecord) -> FlowerAgents:
-        """The agents, ready for a round."""
-        assert self.job
-        agents: FlowerAgents = self.job.agents.agents
-        agents.grid, agents.config, agents.time_limit = grid, config, self.time_limit
-        agents.job, agents.round_index = self.job.name, self.job.round_index
-        return agents
-
-    def _prepared(self, arrays: ArrayRecord) -> tuple[Job, Layout]:
+    def _prepared(self, arrays: ArrayRecord) -> Job:
         """The job, made from the first model, or from the checkpoint if there is one."""
-        if self.job is None or self._layout is None:
-            self._layout = layout = Layout.of(arrays)
-            self.job = job = self._new_job(layout, layout.flatten(arrays))
-            self._lock = None if self.checkpoint is None else self._hold(self.checkpoint)
-            if self.checkpoint is not None and self.checkpoint.exists():
-                job.restore(atomic_files.load_arrays(self.checkpoint), job.agents.order)
-                done = job.round_index
-                log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
-            elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-                atomic_files.save_arrays(self.checkpoint, job.checkpoint())
-            job.agents.standing.readmit(np.array(self.readmit, dtype=np.int64))
-        return self.job, self._layout
+        if self.job is not None:
+            return self.job
+        self.job = job = self._new_job(arrays)
+        self._lock = None
+        if self.checkpoint is not None:  # nobody else may go on from it
+            lock = self.checkpoint.with_name(f"{self.checkpoint.name}.lock")
+            try:  # a run that was cut off may take a while to end
+                self._lock = wait_for_lock(lock, self.join_limit)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another run is using {self.checkpoint}; stop it, or give another path"
+                ) from None
+        if self.checkpoint is not None and self.checkpoint.exists():
+            job.restore(atomic_files.load_arrays(self.checkpoint), job.agents.order)
+            done = job.round_index
+            log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
+        elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
+            atomic_files.save_arrays(self.checkpoint, job.checkpoint())
+        job.agents.standing.readmit(np.array(self.readmit, dtype=np.int64))
+        return job
 
-    def _new_job(self, layout: Layout, first: np.ndarray) -> Job:
+    def _new_job(self, arrays: ArrayRecord) -> Job:
         """A job at its beginning, with its agents behind their border."""
-        safety, names = self.safety or Safety(), layout.buffers(self.buffers)
+        layout, safety = Layout.of(arrays), self.safety or Safety()
+        first, names = layout.flatten(arrays), layout.buffers(self.buffers)
         if names and safety.privacy is not None:
             raise ValueError(
                 "privacy adds noise to the whole model, and a running variance could become "
                 "negative: use a module without buffers, e.g. with group norm instead of batch norm"
             )
         agents = FlowerAgents(
-            layout, self.method.rules(self.num_agents), self.roll, seed=self.seed, buffers=names,
+            layout, self.method.rules(self.num_agents), self.nodes, seed=self.seed, buffers=names,
             weights=self.agent_weights, scores=safety.scores, time_limit=self.time_limit,
         )  # fmt: skip
         about = self.algorithm, self.num_agents, self.seed, safety, self.weighting, first.shape
         if self.agent_weights is not None:
             about = (*about, self.agent_weights.tolist())
         if names:
-            about = (*about, np.flatnonzero(layout.places(names)).tolist())
+            about = (*about, np.flatnonzero(layout.mask(names)).tolist())
         return Job(self.method, Guarded(agents, safety), agents.inward(first), about=about)
-
-    def _hold(self, checkpoint: Path) -> TextIO:
-        """Nobody else may go on from this checkpoint; a run that was cut off may take a while."""
-        until = time.monotonic() + self.join_limit
-        while True:
-            try:
-                return atomic_files.hold(checkpoint.with_name(f"{checkpoint.name}.lock"))
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise ValueError(
-                        f"another run is using {checkpoint}; stop it, or give another path"
-                    ) from None
-                time.sleep(message_exchange.POLL_SECONDS)
 
     def _evaluate_here(self, evaluate_fn: Any, number: int, result: Result) -> None:
         metrics = evaluate_fn(number, result.arrays)
@@ -385,15 +371,3 @@ class Strategy(FedAvg):
         else:
             log(INFO, "Global evaluation")
             evaluation.log_metrics("\t└──> MetricRecord: %s", metrics)
-
-    def _evaluate_there(
-        self, grid: Grid, number: int, config: ConfigRecord, result: Result
-    ) -> None:
-        messages = self.configure_evaluate(number, result.arrays, config, grid)
-        if messages:
-            until = time.monotonic() + self.time_limit
-            answers = message_exchange.exchange(grid, messages, until=until)
-            metrics = self.aggregate_evaluate(number, answers.replies.values())
-            evaluation.log_metrics(AGGREGATED, metrics)
-            if metrics is not None:
-                result.evaluate_metrics_clientapp[number] = metrics

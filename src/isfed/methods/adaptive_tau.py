@@ -20,9 +20,9 @@ import numpy as np
 
 from isfed.base.portable_arithmetic import inner, power, row_norms, weighted_sum
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_whole
 from isfed.federation.agents import Agents
-from isfed.methods.shared_fields import Everybody, check_number
+from isfed.methods.method_protocol import Count, Positive
+from isfed.methods.shared_fields import Everybody
 
 NEAR = 1e-10  # models closer than this say nothing about slopes
 LEAST_SLOPE = 1e-5
@@ -55,7 +55,7 @@ def control_value(
     return (1.0 + np.sqrt(inside)) / (2.0 * steps * step_size * phi) + slopes.rho * drift
 
 
-class AdaptiveState(NamedTuple):
+class TauState(NamedTuple):
     """The model and the best one, the next tau, what is spent, and the last local models."""
 
     params: np.ndarray
@@ -71,40 +71,36 @@ class AdaptiveState(NamedTuple):
 class AdaptiveTau(Everybody):
     """Adaptive federated learning: tau, the number of local steps, is chosen anew every round.
 
-    steps: tau in the first round.
-    budget: what a run may cost in all, in the unit of the two costs below.
-    local_cost: mean and standard deviation of the cost of one local step (of all agents at once).
-    average_cost: mean and standard deviation of the cost of one average.
-    phi: a constant of the theory, tuned; 0.025 for the paper's support vector machine.
-    most_steps: the largest tau.
-    adapt: whether tau is adapted; if not, it stays as it is.
+    Args:
+        steps: tau in the first round.
+        budget: what a run may cost in all, in the unit of the two costs below.
+        local_cost: mean and standard deviation of the cost of a local step of all agents at once.
+        average_cost: mean and standard deviation of the cost of one average.
+        phi: a constant of the theory, tuned; 0.025 for the paper's support vector machine.
+        most_steps: the largest tau.
+        adapt: whether tau is adapted; if not, it stays as it is.
     """
 
-    budget: float = 15.0
+    budget: Positive = 15.0
     local_cost: tuple[float, float] = (0.0130, 0.0069)
     average_cost: tuple[float, float] = (0.1316, 0.0539)
-    phi: float = 0.025
-    most_steps: int = 100
+    phi: Positive = 0.025
+    most_steps: Count = 100
     adapt: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self.budget, name="budget", above=True)
-        check_number(self.phi, name="phi", above=True)
-        check_whole(self.most_steps, name="most_steps", least=1)
         if np.ndim(self.steps):
             raise ValueError("steps must be one number: all agents take tau steps")
 
-    def start(self, agents: Agents, params: np.ndarray) -> AdaptiveState:
-        """Nothing spent; the best model is the first."""
+    def start(self, agents: Agents, params: np.ndarray) -> TauState:
         super().start(agents, params)
-        return AdaptiveState(
+        return TauState(
             params.copy(), params.copy(), np.array(np.inf), np.array(self.steps), np.array(0.0),
             np.array(False), np.empty((0, params.size)),
         )  # fmt: skip
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> AdaptiveState:
-        """Step, average, choose the next tau; nothing more once the budget is used up."""
+    def round(self, state: Any, agents: Agents, round_index: int) -> TauState:
         if state.done:
             return state
         weights = self.weights(agents, round_index)
@@ -139,7 +135,7 @@ class AdaptiveTau(Everybody):
         return state
 
     def estimate(
-        self, state: AdaptiveState, agents: Agents, weights: np.ndarray, losses: np.ndarray
+        self, state: TauState, agents: Agents, weights: np.ndarray, losses: np.ndarray
     ) -> Slopes:
         """The three slopes, from the last local models and their average.
 
@@ -153,7 +149,7 @@ class AdaptiveTau(Everybody):
         here = agents.gradients(heard, state.params, sent=True)
         there = agents.gradients(heard, models, sent=True, kept=True)
         before = agents.losses(heard, models, sent=True, kept=True)
-        agents.cross(scalars_up=2 * heard.size)
+        agents.charge_messages(scalars_up=2 * heard.size)
         beta = np.where(far, row_norms(there - here) / apart, 0.0)
         rho = np.where(far, np.abs(before - losses) / apart, 0.0)
         delta = row_norms(here - weighted_sum(weights, here))
@@ -172,16 +168,15 @@ class AdaptiveTau(Everybody):
     def _costs(self, agents: Agents, round_index: int) -> tuple[float, float]:
         """What a local step and an average cost in this round: normal, and positive."""
         points = agents.stream(Purpose.DELAYS, round_index).normals(2)
-        pairs = (self.local_cost, self.average_cost)
-        found = [max(1e-10, m + s * float(z)) for (m, s), z in zip(pairs, points, strict=True)]
-        return found[0], found[1]
+        (mean, spread), (other_mean, other_spread) = self.local_cost, self.average_cost
+        average = max(1e-10, other_mean + other_spread * float(points[1]))
+        return max(1e-10, mean + spread * float(points[0])), average
 
     def model(self, state: Any) -> np.ndarray:
-        """The best model; the current one while the budget lasts."""
         return state.best if state.done else state.params
 
 
-def _best_of(state: AdaptiveState, loss: float) -> AdaptiveState:
+def _best_of(state: TauState, loss: float) -> TauState:
     if loss < state.best_loss:
         return state._replace(best=state.params, best_loss=np.array(loss))
     return state

@@ -16,25 +16,20 @@ import numpy as np
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.base.random_streams import Purpose
-from isfed.federation.agents import Agents, Local, Turns
-from isfed.methods.method_protocol import Method
-from isfed.methods.shared_fields import (
-    TINY,
-    ClientWeights,
-    answering,
-    check_choice,
-    check_number,
-)
+from isfed.federation.agents import Agents, LocalOptions, TrainRequest
+from isfed.methods.estimators import TINY
+from isfed.methods.method_protocol import ClientWeights, Method, NotNegative, Positive
+from isfed.methods.shared_fields import answering
 from isfed.methods.uniform_samplers import count_draws
 
 Gradient = Literal["weighted", "per-domain"]
-ONE = np.ones(1)
+Steps = tuple[np.ndarray, np.ndarray]  # of the model, downwards, and of the mixture, upwards
 
 
 @functools.cache
-def one_example(count: int) -> Local:
+def one_example(count: int) -> LocalOptions:
     """How so many agents take one step on one example each."""
-    return Local(steps=np.ones(count, np.int64), batch=1)
+    return LocalOptions(steps=np.ones(count, np.int64), batch=1)
 
 
 class AgnosticState(NamedTuple):
@@ -46,17 +41,13 @@ class AgnosticState(NamedTuple):
     count: np.ndarray
 
 
-def onto_simplex(point: np.ndarray) -> np.ndarray:
+@compiled
+def onto_simplex(point):
     """The nearest point whose entries are not negative and sum to one.
 
     >>> onto_simplex(np.array([2.0, 0.0, 0.5]))
     array([1., 0., 0.])
     """
-    return _onto_simplex(np.asarray(point, np.float64))
-
-
-@compiled
-def _onto_simplex(point):
     falling = np.sort(point)[::-1]
     total, excess = 0.0, 0.0
     for i in range(falling.size):
@@ -71,35 +62,27 @@ def _onto_simplex(point):
 class AgnosticFL(Method):
     """Agnostic federated learning: minimises the risk of the worst mixture of the agents.
 
-    step_size: the step size of the model.
-    mixture_step: the step size of the mixture lambda; 0 keeps the weights of
-        `client_weights`.
-    stochastic: gradients of single examples, and the loss of one example of one agent drawn
-        uniformly; otherwise all agents send gradients and risks from all their data.
-    gradient: whose example it is, if stochastic: that of one agent drawn by lambda ("weighted"), or
-        one of every agent, weighted by lambda ("per-domain").
-    client_weights: the mixture at the start.
+    Args:
+        step_size: the step size of the model.
+        mixture_step: the step size of the mixture lambda; 0 keeps the weights of `client_weights`.
+        stochastic: gradients of single examples, and the loss of one example of one agent drawn
+            uniformly; otherwise all agents send gradients and risks from all their data.
+        gradient: whose example it is, if stochastic: that of one agent drawn by lambda
+            ("weighted"), or one of every agent, weighted by lambda ("per-domain").
+        client_weights: the mixture at the start.
     """
 
-    step_size: float
-    mixture_step: float = 0.01
+    step_size: Positive
+    mixture_step: NotNegative = 0.01
     stochastic: bool = False
     gradient: Gradient = "weighted"
     client_weights: ClientWeights = "uniform"
 
-    def __post_init__(self) -> None:
-        check_number(self.step_size, name="step_size", above=True)
-        check_number(self.mixture_step, name="mixture_step")
-        check_choice(self.gradient, Gradient, name="gradient")
-        check_choice(self.client_weights, ClientWeights, name="client_weights")
-
     def start(self, agents: Agents, params: np.ndarray) -> AgnosticState:
-        """lambda as the client weights say."""
         mixture = agents.facts(self.client_weights).share()
         return AgnosticState(params.copy(), mixture, params.copy(), np.zeros(1))
 
     def round(self, state: AgnosticState, agents: Agents, round_index: int) -> AgnosticState:
-        """One step down in w and one up in lambda, both from the same w."""
         one = self._sampled if self.stochastic else self._exact
         down, up = one(state, agents, round_index)
         params = state.params - self.step_size * down
@@ -109,9 +92,7 @@ class AgnosticFL(Method):
         count = state.count + 1.0
         return AgnosticState(params, mixture, state.mean + (params - state.mean) / count, count)
 
-    def _exact(
-        self, state: AgnosticState, agents: Agents, round_index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _exact(self, state: AgnosticState, agents: Agents, round_index: int) -> Steps:
         """sum_k lambda_k grad P_k(w), and all P_k(w)."""
         everybody = np.arange(agents.num_agents)
         here = everybody[answering(agents, everybody, round_index)]
@@ -128,20 +109,18 @@ class AgnosticFL(Method):
             mixture = mixture / max(float(mixture.sum()), TINY)
         return weighted_sum(mixture, gradients), losses
 
-    def _sampled(
-        self, state: AgnosticState, agents: Agents, round_index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _sampled(self, state: AgnosticState, agents: Agents, round_index: int) -> Steps:
         """Unbiased estimates of both: one example of an agent or of each, and one loss."""
         points = agents.stream(Purpose.DOMAINS, round_index).uniforms(2)
         workers, share = np.arange(agents.num_agents), state.mixture
         if self.gradient == "weighted":
             workers, _ = count_draws(state.mixture, points[:1])
-            share = ONE
+            share = np.ones(1)
         here = answering(agents, workers, round_index)
         workers, share = workers[here], share[here]
         gradient = np.zeros(agents.num_params)
         if workers.size:
-            turns = Turns(workers, state.params, np.ones(workers.size))
+            turns = TrainRequest(workers, state.params, np.ones(workers.size))
             local = one_example(workers.size)
             gradient = -weighted_sum(share, agents.work(turns, round_index, local).changes)
         asked = (points[1:] * agents.num_agents).astype(np.int64)
@@ -149,10 +128,9 @@ class AgnosticFL(Method):
         losses = np.zeros(agents.num_agents)
         if self.mixture_step > 0.0 and asked.size:
             sent = self.gradient == "per-domain"
-            found = agents.sampled_losses(asked, state.params, round_index, sent=sent)
-            losses[asked] = agents.num_agents * found
+            heard = agents.sampled_losses(asked, state.params, round_index, sent=sent)
+            losses[asked] = agents.num_agents * heard
         return gradient, losses
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of all models."""
         return state.mean

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import check_argument, matches, shown
+from isfed.base.argument_checks import check_active, check_share, is_number, matches, shown
 from isfed.base.portable_arithmetic import product
 from isfed.base.random_streams import Purpose, Stream
-from isfed.base.value_checks import check_active, check_share, check_whole, is_number
 from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts, Updates
-from isfed.federation.score_bounds import check_most_inclusion, limit_inclusion
-from isfed.methods.federated import Evidence
+from isfed.federation.messages import Cohort, Facts
+from isfed.federation.safety import check_most_inclusion, limit_inclusion
+from isfed.methods.federated import Drawn, Evidence, Sampler
 from isfed.methods.local_steps import has_fixed_size
-from isfed.sampling.designs import Design, Deville, LocalPivotal, WithReplacement
+from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy, Count, check_record
+from isfed.sampling.designs import Deville, LocalPivotal, WithReplacement
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
 
@@ -37,10 +37,10 @@ class ScoreState(NamedTuple):
     share: np.ndarray  # (1,) of uniform probability, found at the last renewal of the order
 
 
-def check_costs(costs: Any) -> tuple[float, ...]:
+def check_costs(costs: Any, *, name: str = "costs") -> None:
     """Positive numbers, or an error that says which is not and what to do."""
     if not matches(costs, Sequence[Any]):
-        raise ValueError(f"costs={shown(costs)} must be positive numbers, one for each agent")
+        raise ValueError(f"{name}={shown(costs)} must be positive numbers, one for each agent")
     for agent, cost in enumerate(costs):
         if is_number(cost) and cost > 0.0:
             continue
@@ -49,8 +49,7 @@ def check_costs(costs: Any) -> tuple[float, ...]:
             reason = ": a turn that costs nothing would be drawn always; give it a small cost"
         elif isinstance(cost, float) and cost == np.inf:
             reason = ": an agent that is never drawn would bias the mean; give it a large cost"
-        raise ValueError(f"costs[{agent}]={shown(cost)} must be a positive number{reason}")
-    return tuple(costs)
+        raise ValueError(f"{name}[{agent}]={shown(cost)} must be a positive number{reason}")
 
 
 class PricedTable(Table):
@@ -71,20 +70,17 @@ class PricedTable(Table):
         return table
 
     def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
-        """As that of a table without costs."""
         return self.priced().draw(num, stream)
 
     def probabilities(self) -> np.ndarray:
-        """(K,) p_k before any cap."""
         return self.priced().probabilities()
 
     def inclusion(self, num: int) -> np.ndarray:
-        """(K,) the inclusion probabilities."""
         return self.priced().inclusion(num)
 
 
 @dataclass(frozen=True)
-class ByScore:
+class ByScore(Sampler):
     """Agents drawn without replacement, with probabilities that follow their scores.
 
     Args:
@@ -96,18 +92,15 @@ class ByScore:
             above are lowered before the draw.
     """
 
-    num_active: int
-    policy: Policy = field(default_factory=Memory)
-    design: Design = field(default_factory=Deville)
-    costs: Sequence[float] = ()
-    most_inclusion: float = 1.0
+    num_active: Count
+    policy: CheckedPolicy = field(default_factory=Memory)
+    design: CheckedDesign = field(default_factory=Deville)
+    costs: Annotated[Sequence[float], check_costs] = ()
+    most_inclusion: Annotated[float, check_share] = 1.0
 
     def __post_init__(self) -> None:
-        check_whole(self.num_active, name="num_active", least=1)
-        check_argument("policy", self.policy, Policy)
-        check_share(self.most_inclusion, name="most_inclusion")
-        check_argument("design", self.design, Design)
-        object.__setattr__(self, "costs", check_costs(self.costs))
+        check_record(self)
+        object.__setattr__(self, "costs", tuple(self.costs))
         if self.costs and self.policy.equal:
             raise ValueError(
                 "costs divide the agents' scores, and a uniform policy has none; use "
@@ -121,27 +114,19 @@ class ByScore:
 
     @property
     def gives(self) -> set[str]:
-        """What other parts can rely on."""
         words = {"inclusion probabilities"}
         return words | ({"cohorts of fixed size"} if has_fixed_size(self.design) else set())
 
     @property
     def reports(self) -> Policy:
-        """What agents report: what the policy makes scores of."""
         return self.policy
 
-    @property
+    @cached_property
     def capped(self) -> bool:
         """Whether inclusion probabilities are capped at 1."""
         return not isinstance(self.design, WithReplacement)
 
-    @cached_property
-    def _always_once(self) -> bool:
-        """Whether a draw never repeats an agent and has a known order."""
-        return hasattr(self.design, "code") and self.capped
-
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> ScoreState:
-        """The state before the first round."""
         count = facts.num_agents
         check_active(self.num_active, count)
         check_most_inclusion(self.most_inclusion, num_agents=count, num_active=self.num_active)
@@ -159,13 +144,8 @@ class ByScore:
         if not isinstance(self.design, Spread):
             none, ints = np.empty(0), np.empty(0, np.int64)
             return ScoreState(table.nodes, np.empty((0, 0)), ints, ints, none)
-        return ScoreState(
-            table.nodes,
-            np.zeros((count, self.design.sketch)),
-            np.full(count, -1),
-            np.arange(count),
-            np.array([self.policy.floor]),
-        )
+        sketches, share = np.zeros((count, self.design.sketch)), np.array([self.policy.floor])
+        return ScoreState(table.nodes, sketches, np.full(count, -1), np.arange(count), share)
 
     def table(self, state: ScoreState, num_agents: int) -> Table:
         """The scores with the policy, the costs and the order that the next draw uses."""
@@ -183,7 +163,6 @@ class ByScore:
         return table
 
     def probabilities(self, state: ScoreState, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round, before any cap."""
         return self.table(state, num_agents).probabilities()
 
     def above_cap(self, state: ScoreState, num_agents: int) -> int:
@@ -197,9 +176,7 @@ class ByScore:
             table = table.priced()  # the cap is on what is drawn, after the costs
         return table, limit_inclusion(table, self.num_active, self.most_inclusion)
 
-    def draw(
-        self, state: ScoreState, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, ScoreState]:
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """L of K agents, eq. (4); one drawn twice (with replacement) works once."""
         table = self.table(state, facts.num_agents)
         if self.policy.refresh == Refresh.ALL:
@@ -207,7 +184,7 @@ class ByScore:
         if self.most_inclusion < 1.0:
             table, _ = self._limited(table)
         drawn, prob = table.draw(self.num_active, agents.stream(Purpose.AGENTS, round_index))
-        if self._always_once:
+        if self.capped and hasattr(self.design, "code"):  # nobody is drawn twice
             times = np.empty(drawn.size)
             times.fill(1.0)  # twice as fast as np.ones
         else:
@@ -217,16 +194,7 @@ class ByScore:
             times = counts[order].astype(np.float64)
         return Cohort(drawn, self.num_active, times, prob, table.policy.floor), state
 
-    def learn(
-        self,
-        state: ScoreState,
-        cohort: Cohort,
-        updates: Updates,
-        evidence: Evidence,
-        facts: Facts,
-        round_index: int,
-    ) -> ScoreState:
-        """Tell the table what the agents of the round scored; writes into the state."""
+    def learn(self, state, cohort, updates, evidence, facts, round_index) -> ScoreState:
         if not self.policy.learns and not state.order.size:
             return state
         who = cohort.agents[updates.place]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One method.
 
-    name: what a configuration calls it, and the name to import.
-    paper: who, when, where.
-    selects: whom it selects in a round.
-    steps: what the selected agents do.
-    combines: how the cloud makes one model of it.
-    minimises: the objective whose minimiser, or the fixed point, it really goes to.
-    told: what it needs to know besides a step size and the number of agents of a round.
-    unbiased: whether the mean update is that of full participation, with the reason if it is not.
-    confirmed: against which public implementation, by reading; empty if against none.
+    Attributes:
+        name: what a configuration calls it, and the name to import.
+        paper: who, when, where.
+        selects: whom it selects in a round.
+        steps: what the selected agents do.
+        combines: how the cloud makes one model of it.
+        minimises: the objective whose minimiser, or the fixed point, it really goes to.
+        told: what it needs to know besides a step size and the number of agents of a round.
+        unbiased: whether the mean update is that of full participation; if not, why.
+        confirmed: against which public implementation, by reading; empty if against none.
+        network: whether it runs on Flower, and if not why.
     """
 
     name: str
@@ -30,10 +31,7 @@ class Entry:
     told: str = "nothing"
     unbiased: str = "yes"
     confirmed: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        return asdict(self)
+    network: str = "-"
 
 
 EVERYBODY = "all agents"

@@ -19,8 +19,9 @@ from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates
 from isfed.methods.estimators import PlainMean
-from isfed.methods.federated import Composed, Evidence, Federated, Opened
-from isfed.methods.shared_fields import Sampled, check_choice
+from isfed.methods.federated import Drawn, Federated, Opened
+from isfed.methods.method_protocol import Composed
+from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored
 
 By = Literal["size", "similarity"]
@@ -28,7 +29,7 @@ LinkageInput = Literal["condensed", "rows"]
 ROUNDING = 1e-9  # by which a cluster that fills a bin may exceed it
 
 
-class LastChanges(NamedTuple):
+class ClusterState(NamedTuple):
     """What every agent changed last (for "similarity")."""
 
     changes: np.ndarray  # (K, M), zero for an agent never heard; (0, M) for "size"
@@ -48,37 +49,28 @@ class OneOfEachGroup(Unscored):
     by: By
     linkage_input: LinkageInput
 
-    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> LastChanges:
-        """No agent has worked yet."""
+    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> ClusterState:
         super().init(facts, agents, params)
         rows = facts.num_agents if self.by == "similarity" else 0
-        return LastChanges(np.zeros((rows, params.size)))
+        return ClusterState(np.zeros((rows, params.size)))
 
-    def draw(
-        self, state: LastChanges, facts: Facts, agents: Agents, params: Any, round_index: int
-    ) -> tuple[Cohort, LastChanges]:
-        """Group, and draw one of each."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         num = self.num_active
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(num + facts.num_agents)
         groups = self.groups(state, facts, points[num:])
         drawn, times = draw_one_of_each(groups, points[:num])
         return Cohort(drawn, num, times.astype(np.float64)), state
 
-    def groups(self, state: LastChanges, facts: Facts, points: np.ndarray) -> np.ndarray:
+    def groups(self, state: ClusterState, facts: Facts, points: np.ndarray) -> np.ndarray:
         """(L, K) the distributions r_l; `points` are K uniforms for the order inside groups."""
         weights = facts.share()
         if self.by == "size":
             return groups_by_size(weights, self.num_active)
-        found = clusters(state.changes, weights, self.num_active, self.linkage_input)
-        return groups_of_clusters(
-            found, weights, self.num_active, np.argsort(points, kind="stable")
-        )
+        cluster = clusters(state.changes, weights, self.num_active, self.linkage_input)
+        order = np.argsort(points, kind="stable")
+        return groups_of_clusters(cluster, weights, self.num_active, order)
 
-    def learn(
-        self, state: LastChanges, cohort: Cohort, updates: Updates, evidence: Evidence,
-        facts: Facts, round_index: int,
-    ) -> LastChanges:  # fmt: skip
-        """Keep the changes, in place."""
+    def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         if self.by == "similarity":
             state.changes[cohort.agents[updates.place]] = updates.change
         return state
@@ -89,7 +81,6 @@ class MeanOverDraws(PlainMean):
     """The sum of the changes over L: an absence counts as no change, so the direction stays."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """(M',) over L, whoever answers."""
         counts = self.counts_here(opened.cohort, updates, facts)
         return weighted_sum(counts, rows) / opened.cohort.num
 
@@ -98,26 +89,21 @@ class MeanOverDraws(PlainMean):
 class ClusteredSampling(Composed, Sampled):
     """Clustered sampling: draws one agent from each of L groups.
 
-    by: "size" for fixed groups by weight, "similarity" for groups by the angle between changes.
-    linkage_input: what Ward's tree is made of: the "condensed" distances, or the "rows" of their
-        square matrix taken as points, which is what the authors' program does.
-    divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
+    Args:
+        by: "size" for fixed groups by weight, "similarity" for groups by the angle between changes.
+        linkage_input: what Ward's tree is made of: the "condensed" distances, or the "rows" of
+            their square matrix taken as points, which is what the authors' program does.
+        divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
     by: By = "similarity"
     linkage_input: LinkageInput = "condensed"
     divide_by_steps: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.by, By, name="by")
-        check_choice(self.linkage_input, LinkageInput, name="linkage_input")
-
     def parts(self) -> Federated:
-        """Group, draw one of each, average."""
         sampler = OneOfEachGroup(self.num_active, self.by, self.linkage_input)
         local = self.local(divide_by_steps=self.divide_by_steps)
-        return self.made_of(sampler, local, MeanOverDraws())
+        return self.made_of(MeanOverDraws(), sampler=sampler, local=local)
 
 
 def draw_one_of_each(groups: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,19 +167,19 @@ def clusters(changes: np.ndarray, weights: np.ndarray, num: int, linkage_input: 
 
 
 def groups_of_clusters(
-    found: np.ndarray, weights: np.ndarray, num: int, order: np.ndarray
+    cluster_of: np.ndarray, weights: np.ndarray, num: int, order: np.ndarray
 ) -> np.ndarray:
     """(L, K) algorithm 2: the L heaviest clusters get a bin each, the others fill what is free."""
-    total = np.bincount(found, weights=weights)
+    total = np.bincount(cluster_of, weights=weights)
     by_weight = np.argsort(total, kind="stable")
     groups, amounts = np.zeros((num, weights.size)), num * weights
     left = amounts.copy()
     for place, cluster in enumerate(by_weight[-num:]):
-        members = found == cluster
+        members = cluster_of == cluster
         fits = min(1.0, 1.0 / amounts[members].sum())  # one agent may weigh more than a bin holds
         groups[place, members] = amounts[members] * fits
         left[members] -= groups[place, members]
     rank = np.empty(total.size, np.int64)
     rank[by_weight] = np.arange(total.size)
-    _pour(groups, left, order[np.argsort(rank[found[order]], kind="stable")])
+    _pour(groups, left, order[np.argsort(rank[cluster_of[order]], kind="stable")])
     return groups

@@ -13,9 +13,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields
+from isfed.base.argument_checks import check_fields
 from isfed.federation.messages import Cohort, Facts, Updates, Work
-from isfed.federation.remote_variates import NEVER, Control, absorb_reports, told_news
+from isfed.federation.remote_variates import (
+    NEVER,
+    VariateMessage,
+    absorb_reports,
+    reported_innovation,
+)
 from isfed.federation.variate_updates import (
     DRIFT,
     GAIN,
@@ -30,14 +35,18 @@ from isfed.federation.variate_updates import (
     noise_share,
     take_news,
 )
-from isfed.methods.estimators import trained_changes
-from isfed.methods.federated import Evidence, Opened
+from isfed.methods.estimators import InverseProbability, trained_changes
+from isfed.methods.federated import Combined, Evidence, Opened
 from isfed.sampling.designs import Design
 from isfed.sampling.policies import Policy, Score, ScorePolicy, Uniform
 
+STEERED = (
+    "control variates remember plain local steps; leave weighting out, or use weighting='change'"
+)
+
 
 @dataclass(frozen=True)
-class ControlVariates:
+class ControlVariates(InverseProbability):
     """The mean of what all agents remember, plus Horvitz-Thompson on what is new.
 
     Args:
@@ -55,13 +64,12 @@ class ControlVariates:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    @property
+    @cached_property
     def needs(self) -> dict[str, str]:
-        """What other parts must give."""
         needs = {
             "inclusion probabilities": "draw agents with ByScore(...), which knows them",
             "equal weights": "c is the uniform mean of what the agents remember; use "
-            "client_weights='uniform'",
+            "client_weights='uniform', and over a network leave agent_weights out",
             "steps divided by E_k": "c_k is a mean over E_k steps; use divide_by_steps=True",
             "cohorts of fixed size": "use a design of fixed size, e.g. Deville()",
         }
@@ -70,15 +78,8 @@ class ControlVariates:
                 "a batch of no examples would be a step without its correction; use e.g. "
                 "example_design=Deville()"
             )
-            needs["weights on the change"] = (
-                "plain local steps are steered; leave weighting out, or use 'change'"
-            )
+            needs["weights on the change"] = STEERED
         return needs
-
-    @property
-    def gives(self) -> set[str]:
-        """What other parts can rely on."""
-        return {"weights on the change"} if self.on == "change" else set()
 
     @cached_property
     def rule(self) -> CorrectionRule:
@@ -96,7 +97,6 @@ class ControlVariates:
         )
 
     def init(self, facts: Facts, params: np.ndarray) -> Reference:
-        """Nothing is remembered yet."""
         return make_reference(self.rule, facts.num_agents, params.size)
 
     def ask(self, state: Reference, cohort: Cohort, facts: Facts, work: Work) -> Work:
@@ -109,13 +109,7 @@ class ControlVariates:
             local = local.but(correction=corrections_of(self.rule, state, cohort.agents))
         return work._replace(local=local, extra=extra_messages(self.rule, 1))
 
-    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) 1 / (K p_k), as often as each was drawn."""
-        return cohort.times / (facts.num_agents * cohort.prob)
-
-    def combine(
-        self, state: Reference, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Reference, Evidence]:
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """The step by c and the innovations; c and all c_k move, in place.
 
         An agent that does not answer moves nothing, its own memory neither, so that c stays the
@@ -170,8 +164,11 @@ class ControlVariatesApart(ControlVariates):
 
     varies: bool = False
 
+    @cached_property
+    def needs(self) -> dict[str, str]:
+        return super().needs | {"weights on the change": STEERED}
+
     def init(self, facts: Facts, params: np.ndarray) -> Any:
-        """Nothing is remembered, and nothing was accepted yet."""
         whole = make_reference(self.rule, facts.num_agents, 0)
         never = np.full(facts.num_agents, NEVER)
         return MeanState(np.zeros(params.size), whole.book, whole.pool, never)
@@ -181,16 +178,15 @@ class ControlVariatesApart(ControlVariates):
         _check_size(cohort)
         who = cohort.agents
         told = state.accepted[who], state.book[who, GAIN]
-        control = Control(self.rule, state.centre, *told, self.varies)
+        control = VariateMessage(self.rule, state.centre, *told, self.varies)
         return work._replace(control=control, extra=extra_messages(self.rule, 1))
 
-    def combine(
-        self, state: Any, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Any, Evidence]:
-        """The step by c and the innovations; c moves, and each c_k when its agent hears of it."""
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         cohort, place, step_size = opened.cohort, updates.place, float(opened.work.step_size)
         who, times = cohort.agents[place], cohort.times[place] * updates.factor
-        news = told_news(self.rule, trained_changes(updates, facts), step_size, state.centre)
+        news = reported_innovation(
+            self.rule, trained_changes(updates, facts), step_size, state.centre
+        )
         scores = np.nan_to_num(updates.score, posinf=0.0)
         agreements = np.zeros(who.size)
         if updates.agreement is not None:

@@ -15,39 +15,19 @@ c_k. Special cases:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import shown
+from isfed.base.argument_checks import shown
 from isfed.base.jit import compiled
-from isfed.base.value_checks import check_whole
 from isfed.federation.agents import Agents
 from isfed.methods.estimators import weighted_step
-from isfed.methods.method_protocol import ClientWeights
-from isfed.methods.shared_fields import Everybody, check_number
+from isfed.methods.method_protocol import CountOrZero, Positive
+from isfed.methods.shared_fields import Everybody
 
 Mixing = Callable[[int], np.ndarray]  # from the number of workers to W
-
-
-def ring_matrix(num_workers: int) -> np.ndarray:
-    """Everybody averages with its two neighbours on a ring."""
-    identity = np.eye(num_workers)
-    return (identity + np.roll(identity, 1, axis=0) + np.roll(identity, -1, axis=0)) / 3.0
-
-
-def elastic_matrix(num_workers: int, *, pull: float | None = None) -> np.ndarray:
-    """W of elastic averaging; the best pull alpha = 2 / (m + 2) unless given.
-
-    >>> np.linalg.eigvalsh(elastic_matrix(4)).round(3)
-    array([-0.667,  0.667,  0.667,  0.667,  1.   ])
-    """
-    alpha = 2.0 / (num_workers + 2.0) if pull is None else pull
-    matrix = (1.0 - alpha) * np.eye(num_workers + 1)
-    matrix[-1, :-1] = matrix[:-1, -1] = alpha
-    matrix[-1, -1] = 1.0 - num_workers * alpha
-    return matrix
 
 
 def check_mixing(matrix: np.ndarray, size: int) -> np.ndarray:
@@ -96,32 +76,37 @@ class Ring:
     """Everybody averages with its two neighbours on a ring."""
 
     def __call__(self, num_workers: int) -> np.ndarray:
-        """(K, K) W."""
-        return ring_matrix(num_workers)
-
-
-RING = Ring()
+        identity = np.eye(num_workers)
+        return (identity + np.roll(identity, 1, axis=0) + np.roll(identity, -1, axis=0)) / 3.0
 
 
 @dataclass(frozen=True)
 class Elastic:
     """Elastic averaging, which needs one auxiliary model.
 
-    pull: alpha; 2 / (K + 2) unless given.
+    Args:
+        pull: alpha; the best, 2 / (K + 2), unless given.
+
+    >>> np.linalg.eigvalsh(Elastic()(4)).round(3)
+    array([-0.667,  0.667,  0.667,  0.667,  1.   ])
     """
 
     pull: float | None = None
 
     def __call__(self, num_workers: int) -> np.ndarray:
-        """(K + 1, K + 1) W."""
-        return elastic_matrix(num_workers, pull=self.pull)
+        alpha = 2.0 / (num_workers + 2.0) if self.pull is None else self.pull
+        matrix = (1.0 - alpha) * np.eye(num_workers + 1)
+        matrix[-1, :-1] = matrix[:-1, -1] = alpha
+        matrix[-1, -1] = 1.0 - num_workers * alpha
+        return matrix
 
 
 @dataclass(frozen=True)
 class Graph:
     """W itself.
 
-    rows: K + v rows of as many numbers, symmetric, every row with sum one.
+    Args:
+        rows: K + v rows of as many numbers, symmetric, every row with sum one.
     """
 
     rows: Sequence[Sequence[float]]
@@ -135,23 +120,14 @@ class Graph:
                 )
 
     def __call__(self, num_workers: int) -> np.ndarray:
-        """(K + v, K + v) W."""
         return np.array(self.rows, np.float64)
 
 
-class Links(NamedTuple):
-    """W by its entries that are not zero, row after row."""
-
-    weights: np.ndarray  # (entries,)
-    columns: np.ndarray  # (entries,)
-    offsets: np.ndarray  # (K + v + 1,) where every row begins; empty if W averages everything
-
-
-def links_of(matrix: np.ndarray) -> Links:
-    """The entries of a matrix that are not zero."""
+def links_of(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The entries of a matrix that are not zero, their columns, and where every row begins."""
     rows, columns = np.nonzero(matrix)
     offsets = np.searchsorted(rows, np.arange(len(matrix) + 1))
-    return Links(matrix[rows, columns], columns, offsets)
+    return matrix[rows, columns], columns, offsets
 
 
 def mixed(
@@ -183,15 +159,12 @@ def _fill_rows(rows, row):
 
 
 class CooperativeState(NamedTuple):
-    """All models: those of the workers first, then the auxiliary ones, (K + v, M); and W.
+    """All models, and W by its entries that are not zero, row after row."""
 
-    The fields after `models` are those of `Links`.
-    """
-
-    models: np.ndarray
-    weights: np.ndarray
-    columns: np.ndarray
-    offsets: np.ndarray
+    models: np.ndarray  # (K + v, M) those of the workers first, then the auxiliary ones
+    weights: np.ndarray  # (entries,)
+    columns: np.ndarray  # (entries,)
+    offsets: np.ndarray  # (K + v + 1,) where every row begins; empty if W averages everything
 
 
 def mean_model(models: np.ndarray) -> np.ndarray:
@@ -204,37 +177,31 @@ def mean_model(models: np.ndarray) -> np.ndarray:
 class CooperativeSGD(Everybody):
     """Cooperative SGD A(tau, W, v): tau local steps, then every agent mixes models by a matrix W.
 
-    steps: tau, local steps between two mixings.
-    mixing: a function from the number of workers to W; None averages everything.
-    auxiliary: v, models beside those of the workers.
-    client_weights: "uniform", or by "size", where worker k steps with step_size K c_k.
-    label: the name in tables and figures.
+    Args:
+        steps: tau, local steps between two mixings.
+        mixing: a function from the number of workers to W; None averages everything.
+        auxiliary: v, models beside those of the workers.
+        client_weights: "uniform", or by "size", where worker k steps with step_size K c_k.
+        label: the name in tables and figures.
     """
 
     mixing: Mixing | None = None
-    auxiliary: int = 0
+    auxiliary: CountOrZero = 0
     label: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self.auxiliary, name="auxiliary", least=0)
 
     @property
     def name(self) -> str:
-        """That of the special case, if it is one."""
         return self.label or type(self).__name__
 
     def start(self, agents: Agents, params: np.ndarray) -> CooperativeState:
-        """All models equal."""
         super().start(agents, params)
         size = agents.num_agents + self.auxiliary
-        links = Links(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+        links = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
         if self.mixing is not None:
             links = links_of(check_mixing(self.mixing(agents.num_agents), size))
         return CooperativeState(np.repeat(params[None], size, axis=0), *links)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> CooperativeState:
-        """tau steps of every worker, and one mixing."""
         workers = agents.num_agents
         models = state.models.copy()
         step = self.step_size
@@ -252,100 +219,58 @@ class CooperativeSGD(Everybody):
             _fill_rows(models, mean_model(models))
         elif not absent.all():
             models[:] = models[~absent].sum(axis=0) / np.count_nonzero(~absent)
-        return CooperativeState(models, state.weights, state.columns, state.offsets)
+        return state._replace(models=models)
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of all models."""
         return mean_model(state.models)
 
 
-def FullySynchronousSGD(  # noqa: N802
-    *, step_size: float, full_batch: bool = False, client_weights: ClientWeights = "uniform"
-) -> CooperativeSGD:
-    """Fully synchronous SGD, A(1, J, 0): all agents average their models after every step.
+@dataclass(frozen=True, kw_only=True)
+class _SpecialCase(CooperativeSGD):
+    """What a special case takes of the general one: it has its own W, v and name."""
 
-    step_size: mu, the size of a local step.
-    full_batch: whether every step uses all examples of an agent.
-    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
-    """
-    return CooperativeSGD(
-        step_size=step_size,
-        full_batch=full_batch,
-        client_weights=client_weights,
-        label="FullySynchronousSGD",
-    )
+    mixing: Mixing | None = field(default=None, init=False)
+    auxiliary: int = field(default=0, init=False)
+    label: str = field(default="", init=False)
 
 
-def PeriodicAveraging(  # noqa: N802
-    *,
-    step_size: float,
-    steps: int,
-    full_batch: bool = False,
-    client_weights: ClientWeights = "uniform",
-) -> CooperativeSGD:
-    """Periodic averaging, A(tau, J, 0): all agents average after `steps` steps, as in local SGD.
+@dataclass(frozen=True, kw_only=True)
+class FullySynchronousSGD(_SpecialCase):
+    """Fully synchronous SGD, A(1, J, 0): all agents average their models after every step."""
 
-    step_size: mu, the size of a local step.
-    steps: tau, the local steps between two averages.
-    full_batch: whether every step uses all examples of an agent.
-    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
-    """
-    return CooperativeSGD(
-        step_size=step_size,
-        steps=steps,
-        full_batch=full_batch,
-        client_weights=client_weights,
-        label="PeriodicAveraging",
-    )
+    steps: int = field(default=1, init=False)
 
 
-def DecentralisedSGD(  # noqa: N802
-    *,
-    step_size: float,
-    mixing: Mixing = RING,
-    full_batch: bool = False,
-    client_weights: ClientWeights = "uniform",
-) -> CooperativeSGD:
+@dataclass(frozen=True, kw_only=True)
+class PeriodicAveraging(_SpecialCase):
+    """Periodic averaging, A(tau, J, 0): all agents average after `steps` steps, as in local SGD."""
+
+    steps: int = field()  # to be given
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecentralisedSGD(FullySynchronousSGD):
     """Decentralised SGD, A(1, W, 0): after every step, each agent averages with its neighbours.
 
-    step_size: mu, the size of a local step.
-    mixing: a function from the number of agents to W; a ring unless given.
-    full_batch: whether every step uses all examples of an agent.
-    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
+    Args:
+        mixing: a function from the number of agents to W; a ring unless given.
     """
-    return CooperativeSGD(
-        step_size=step_size,
-        mixing=mixing,
-        full_batch=full_batch,
-        client_weights=client_weights,
-        label="DecentralisedSGD",
-    )
+
+    mixing: Mixing = Ring()
 
 
-def ElasticAveraging(  # noqa: N802
-    *,
-    step_size: float,
-    steps: int = 1,
-    pull: float | None = None,
-    full_batch: bool = False,
-    client_weights: ClientWeights = "uniform",
-) -> CooperativeSGD:
+@dataclass(frozen=True, kw_only=True)
+class ElasticAveraging(_SpecialCase):
     """Elastic averaging, A(tau, W, 1): agents and an anchor model pull each other together.
 
-    step_size: mu, the size of a local step.
-    steps: tau, the local steps between two mixings.
-    pull: alpha, how hard they pull; 2 / (K + 2) unless given.
-    full_batch: whether every step uses all examples of an agent.
-    client_weights: "uniform", or by "size", as in `CooperativeSGD`.
+    Args:
+        pull: alpha, how hard they pull; 2 / (K + 2) unless given.
     """
-    if pull is not None:
-        check_number(pull, name="pull", above=True)
-    return CooperativeSGD(
-        step_size=step_size,
-        steps=steps,
-        mixing=Elastic(pull),
-        auxiliary=1,
-        full_batch=full_batch,
-        client_weights=client_weights,
-        label="ElasticAveraging",
-    )
+
+    steps: int = 1
+    pull: Positive | None = None
+    auxiliary: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "mixing", Elastic(self.pull))

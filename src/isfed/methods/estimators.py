@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields, shown
+from isfed.base.argument_checks import check_fields, shown
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
-from isfed.federation.privacy import Privacy
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Responses
-from isfed.methods.federated import Evidence, Opened
-from isfed.sampling.policies import Policy
+from isfed.federation.safety import Privacy
+from isfed.methods.federated import Combined, Estimator, Evidence, Opened
+from isfed.methods.method_protocol import Forwarding
 
 TINY = 1e-300  # makes 0 of 0 / 0, where nobody answered
 
@@ -47,8 +47,22 @@ def trained_changes(updates: Updates, facts: Facts) -> np.ndarray:
     return np.ascontiguousarray(updates.change[:, : facts.num_trained])
 
 
+class InverseProbability(Estimator):
+    """The one place of 1 / (K p_k): where it goes, and what every agent stands for."""
+
+    on: Literal["step", "change"]
+
+    @property
+    def gives(self) -> set[str]:
+        return {"weights on the change"} if self.on == "change" else set()
+
+    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
+        """(n,) c_k / p_k in units of 1, as often as each was drawn."""
+        return facts.weighed(cohort.times / (facts.num_agents * cohort.prob), cohort.agents)
+
+
 @dataclass(frozen=True)
-class HorvitzThompson:
+class HorvitzThompson(InverseProbability):
     """The sum of the changes over L, each divided by K p_k: unbiased whatever the draw.
 
     Args:
@@ -66,12 +80,7 @@ class HorvitzThompson:
 
     @property
     def gives(self) -> set[str]:
-        """What other parts can rely on."""
-        return {"weights on the change"} if self.on == "change" else set()
-
-    def init(self, facts: Facts, params: np.ndarray) -> tuple[()]:
-        """Nothing is kept."""
-        return ()
+        return super().gives | {"weights known before the work"}
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
         """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
@@ -81,18 +90,11 @@ class HorvitzThompson:
         rest: Any = work[4:]  # twice as fast as `_replace`
         return Work(work.step_size, work.divide, cohort.prob, scale, *rest)
 
-    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) c_k / p_k in units of 1: what every agent stands for."""
-        return facts.weighed(cohort.times / (facts.num_agents * cohort.prob), cohort.agents)
-
     def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) what every change is multiplied by, before it is divided by L."""
         return cohort.times if self.on == "step" else self.counts(cohort, facts)
 
-    def combine(
-        self, state: Any, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Any, Evidence]:
-        """Eq. (9), as a mean of changes."""
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         cohort, place = opened.cohort, updates.place
         weights = self.weights(cohort, facts)[place]
         if isinstance(updates.factor, np.ndarray):
@@ -109,20 +111,14 @@ class HorvitzThompson:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Estimator):
     """The mean change of those that answered, by c_k among them; of a uniform draw, FedAvg's.
 
     By size it is a ratio of two sums, which is slightly biased. Estimators that keep nothing can
     inherit it and write `mean` alone.
     """
 
-    def init(self, facts: Facts, params: np.ndarray) -> Any:
-        """Nothing is kept."""
-        return ()
-
-    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Nothing more."""
-        return work
+    gives: ClassVar[set[str]] = {"weights on the change"}
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) c_k in whole numbers, as often as each was drawn."""
@@ -143,10 +139,7 @@ class Mean:
             return weighted_step(counts, rows, total, rows.shape[1])
         return weighted_sum(counts / max(total, TINY), rows)
 
-    def combine(
-        self, state: Any, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Any, Evidence]:
-        """The mean of what was changed."""
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         change = trained_changes(updates, facts)
         return self.mean(change, opened, updates, facts), state, Evidence(updates.score, change)
 
@@ -156,11 +149,9 @@ class PlainMean(Mean):
     """The mean change over the draws that answered, for draws in which c_k has counted already."""
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) how often each was drawn."""
         return cohort.times
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """(M',) the mean over the draws."""
         counts = self.counts_here(opened.cohort, updates, facts)
         return weighted_sum(counts, rows) / max(float(counts.sum()), 1.0)
 
@@ -178,7 +169,7 @@ class MeanOfAll(Mean):
 
 
 @dataclass(frozen=True)
-class Over:
+class Over(Forwarding):
     """What estimators around another share: they are like it unless they say otherwise.
 
     Args:
@@ -186,41 +177,13 @@ class Over:
     """
 
     inner: Any
+    forwarded: ClassVar[tuple[str, ...]] = (
+        "needs", "gives", "reports", "reads_steps", "init", "ask", "counts", "weights"
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.inner, "combine", None)) or isinstance(self.inner, type):
             raise TypeError(f"inner={shown(self.inner)} must be an estimator, e.g. Mean()")
-
-    @property
-    def needs(self) -> dict[str, str]:
-        """Those of the estimator inside."""
-        return getattr(self.inner, "needs", {})
-
-    @property
-    def gives(self) -> set[str]:
-        """Those of the estimator inside."""
-        return getattr(self.inner, "gives", set())
-
-    def reports(self, wanted: Policy) -> Policy:
-        """Those of the estimator inside."""
-        refine = getattr(self.inner, "reports", None)
-        return wanted if refine is None else refine(wanted)
-
-    def init(self, facts: Facts, params: np.ndarray) -> Any:
-        """As the estimator inside."""
-        return self.inner.init(facts, params)
-
-    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """As the estimator inside."""
-        return self.inner.ask(state, cohort, facts, work)
-
-    def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """As the estimator inside."""
-        return self.inner.counts(cohort, facts)
-
-    def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """As the estimator inside."""
-        return self.inner.weights(cohort, facts)
 
 
 class AdjustedState(NamedTuple):
@@ -245,17 +208,13 @@ class InverseResponse(Over):
     most: float = LARGEST_ADJUSTMENT
 
     def init(self, facts: Facts, params: np.ndarray) -> AdjustedState:
-        """Nobody was asked yet."""
         responses = np.zeros((facts.num_agents, 2 + WINDOW), np.int64)
         return AdjustedState(self.inner.init(facts, params), responses)
 
     def ask(self, state: AdjustedState, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """As the estimator inside."""
         return self.inner.ask(state.inner, cohort, facts, work)
 
-    def combine(
-        self, state: AdjustedState, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, AdjustedState, Evidence]:
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """The changes times an estimate of 1 / r_k from the turns before this one."""
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
         factor = updates.factor * responses.adjustments(drawn[updates.place], most=self.most)
@@ -280,16 +239,14 @@ class Private(Over):
 
     privacy: Privacy
 
-    def __post_init__(self) -> None:
-        if not hasattr(self.inner, "weights"):
-            raise ValueError(
-                f"privacy needs weights that are known before the work, which "
-                f"{type(self.inner).__name__} has not; use HorvitzThompson()"
-            )
+    @property
+    def needs(self) -> dict[str, str]:
+        return getattr(self.inner, "needs", {}) | {
+            "weights known before the work": "privacy clips weighted changes; use "
+            "HorvitzThompson(), without a correction"
+        }
 
-    def combine(
-        self, state: Any, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Any, Evidence]:
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """No change moves the model by more than clip / L; noise unless nobody answered."""
         cohort, privacy = opened.cohort, self.privacy
         change = trained_changes(updates, facts)

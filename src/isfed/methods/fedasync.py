@@ -16,10 +16,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_whole, is_number
-from isfed.federation.agents import Agents, Local, Turns
-from isfed.methods.method_protocol import ClientWeights, Method
-from isfed.methods.shared_fields import answering, check_choice, check_number
+from isfed.federation.agents import Agents, LocalOptions, TrainRequest
+from isfed.methods.method_protocol import (
+    ClientWeights,
+    Count,
+    CountOrZero,
+    Method,
+    NotNegative,
+    Positive,
+    ZeroToOne,
+)
+from isfed.methods.shared_fields import answering
 from isfed.methods.uniform_samplers import count_draws, draw_uniformly, draw_with_replacement
 
 Staleness = Literal["constant", "polynomial", "hinge"]
@@ -44,46 +51,36 @@ class AsyncState(NamedTuple):
 class FedAsync(Method):
     """FedAsync: the cloud mixes in one agent's model at a time, with less weight if it is old.
 
-    step_size: the size of a local step (gamma in the paper).
-    mixing: alpha, the weight of a fresh model.
-    prox: weight of the pull towards the model that was sent (rho).
-    staleness: how the weight falls with the age: "constant", "polynomial" (age + 1)^-power, or
-        "hinge" 1 / (power (age - delay) + 1) for ages beyond `delay`.
-    power: the exponent or slope of the last two.
-    delay: the age up to which "hinge" keeps the full weight.
-    in_flight: agents at work at once, on the virtual clock; None draws the age instead.
-    max_age: the largest age drawn, if ages are drawn.
-    history: versions kept, if ages are drawn; max_age + 1 unless given.
-    local_steps: a range from which a turn's steps are drawn; the problem's E_k unless given.
-    full_batch: whether every local step uses all examples of the agent.
-    client_weights: how agents are chosen, with equal chances ("uniform") or by their "size".
+    Args:
+        step_size: the size of a local step (gamma in the paper).
+        mixing: alpha, the weight of a fresh model.
+        prox: weight of the pull towards the model that was sent (rho).
+        staleness: how the weight falls with the age: "constant", "polynomial" (age + 1)^-power, or
+            "hinge" 1 / (power (age - delay) + 1) for ages beyond `delay`.
+        power: the exponent or slope of the last two.
+        delay: the age up to which "hinge" keeps the full weight.
+        in_flight: agents at work at once, on the virtual clock; None draws the age instead.
+        max_age: the largest age drawn, if ages are drawn.
+        history: versions kept, if ages are drawn; max_age + 1 unless given.
+        local_steps: a range from which a turn's steps are drawn; the problem's E_k unless given.
+        full_batch: whether every local step uses all examples of the agent.
+        client_weights: how agents are chosen, with equal chances ("uniform") or by their "size".
     """
 
-    step_size: float
-    mixing: float = 0.6
-    prox: float = 0.005
+    step_size: Positive
+    mixing: ZeroToOne = 0.6
+    prox: NotNegative = 0.005
     staleness: Staleness = "polynomial"
-    power: float = 0.5
-    delay: int = 4
-    in_flight: int | None = None
-    max_age: int = 4
+    power: NotNegative = 0.5
+    delay: CountOrZero = 4
+    in_flight: Count | None = None
+    max_age: CountOrZero = 4
     history: int | None = None
     local_steps: tuple[int, int] | None = None
     full_batch: bool = False
     client_weights: ClientWeights = "uniform"
 
     def __post_init__(self) -> None:
-        check_number(self.step_size, name="step_size", above=True)
-        check_number(self.prox, name="prox")
-        check_number(self.power, name="power")
-        check_choice(self.staleness, Staleness, name="staleness")
-        check_choice(self.client_weights, ClientWeights, name="client_weights")
-        check_whole(self.delay, name="delay", least=0)
-        check_whole(self.max_age, name="max_age", least=0)
-        if not (is_number(self.mixing) and 0.0 <= self.mixing <= 1.0):
-            raise ValueError(f"mixing={self.mixing!r} must be between 0 and 1")
-        if self.in_flight is not None:
-            check_whole(self.in_flight, name="in_flight", least=1)
         if self.history is not None and self.history <= self.max_age:
             raise ValueError(
                 f"max_age={self.max_age} is beyond the history={self.history} versions kept; keep "
@@ -104,7 +101,6 @@ class FedAsync(Method):
         return self.mixing / (self.power * late + 1.0)
 
     def start(self, agents: Agents, params: np.ndarray) -> AsyncState:
-        """All agents that work at once begin with the first version."""
         count = self.in_flight or 0
         if count > agents.num_agents:
             raise ValueError(f"in_flight={count} exceeds num_agents={agents.num_agents}")
@@ -138,7 +134,6 @@ class FedAsync(Method):
         return drawn
 
     def round(self, state: AsyncState, agents: Agents, round_index: int) -> AsyncState:
-        """One agent comes back, and its model is mixed in."""
         if self.in_flight is None:
             return self._drawn(state, agents, round_index)
         return self._queued(state, agents, round_index)
@@ -198,9 +193,11 @@ class FedAsync(Method):
         self, params, sent, agent, age, agents, round_index, steps, *, timed=True
     ) -> np.ndarray:
         """(1 - a) w + a x after the turn of one agent."""
-        local = Local(steps=steps, prox=float(self.prox), full_batch=self.full_batch, timed=timed)
+        local = LocalOptions(
+            steps=steps, prox=float(self.prox), full_batch=self.full_batch, timed=timed
+        )
         step = np.array([float(self.step_size)])
-        model = sent + agents.work(Turns(agent, sent, step), round_index, local).changes[0]
+        model = sent + agents.work(TrainRequest(agent, sent, step), round_index, local).changes[0]
         weight = self.weight(age)
         return (1.0 - weight) * params + weight * model
 

@@ -19,9 +19,10 @@ import numpy as np
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.estimators import Mean, PlainMean
-from isfed.methods.federated import Composed, Federated, Opened
-from isfed.methods.shared_fields import Sampled, check_choice, check_number
-from isfed.methods.uniform_samplers import ByWeight, UniformCohort
+from isfed.methods.federated import Federated, Opened
+from isfed.methods.method_protocol import Composed, NotNegative
+from isfed.methods.shared_fields import Sampled
+from isfed.methods.uniform_samplers import ByWeight
 
 Scheme = Literal["I", "II", "transformed-II", "original"]
 
@@ -31,7 +32,6 @@ class Original(Mean):
     """The original scheme: sum p_k x_k, and the missing weight stays on w."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """sum p_k x_k + (1 - sum p_k) w - w."""
         return weighted_sum(facts.share(opened.cohort.agents[updates.place]), rows)
 
 
@@ -40,7 +40,6 @@ class SchemeTwo(Mean):
     """Scheme II: K/L sum p_k x_k, where L are those that answered."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """K/L sum p_k x_k - w."""
         weights = facts.share(opened.cohort.agents[updates.place])
         weights = weights * (facts.num_agents / max(1, weights.size))
         left = weights.sum() - 1.0 if weights.size else 0.0
@@ -52,7 +51,6 @@ class TransformedTwo(PlainMean):
     """Transformed scheme II: p_k K multiplies the step size instead of the model."""
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Steps that are p_k K times as long."""
         return work._replace(scale=facts.share(cohort.agents) * facts.num_agents)
 
 
@@ -65,30 +63,20 @@ ESTIMATORS = {
 class FedAvgScheme(Composed, Sampled):
     """FedAvg by one of four schemes of selection and averaging.
 
-    client_weights: the p_k of the paper, "uniform" or by "size".
-    scheme: "I", "II", "transformed-II" or "original".
-    decay: the step size of round i is step_size / (1 + decay i); 1 in the public code.
+    Args:
+        client_weights: the p_k of the paper, "uniform" or by "size".
+        scheme: "I", "II", "transformed-II" or "original".
+        decay: the step size of round i is step_size / (1 + decay i); 1 in the public code.
     """
 
     scheme: Scheme = "I"
-    decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.scheme, Scheme, name="scheme")
-        check_number(self.decay, name="decay")
+    decay: NotNegative = 0.0
 
     @property
     def name(self) -> str:
-        """With its scheme."""
         return f"FedAvg, scheme {self.scheme}"
 
     def parts(self) -> Federated:
-        """A uniform cohort but for scheme I, and the estimator of the scheme."""
-        sampler = (ByWeight if self.scheme == "I" else UniformCohort)(self.num_active)
-        local = replace(self.local(), step_size=self._step)
-        return self.made_of(sampler, local, ESTIMATORS[self.scheme])
-
-    def _step(self, round_index: int) -> float:
-        """The step size of a round."""
-        return self.step_size / (1.0 + self.decay * round_index)
+        sampler = ByWeight(self.num_active) if self.scheme == "I" else None
+        local = replace(self.local(), step_size=lambda i: self.step_size / (1.0 + self.decay * i))
+        return self.made_of(ESTIMATORS[self.scheme], sampler=sampler, local=local)

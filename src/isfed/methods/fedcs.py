@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.federation.virtual_clock import Times
 from isfed.methods.estimators import Mean
-from isfed.methods.federated import Composed, Federated
+from isfed.methods.federated import Drawn, Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.shared_fields import Sampled, check_number
+from isfed.methods.method_protocol import Composed, check_number
+from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored, draw_uniformly
 
 
@@ -83,9 +84,11 @@ class InTime(Unscored):
     num_active: int
     deadline: float
     local: LocalSteps
+    reads_problem: ClassVar[str] = (
+        "it selects by the times of turns, which only a simulated clock knows beforehand"
+    )
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
-        """An error if nobody can ever meet the deadline."""
         super().init(facts, agents, params)
         fastest = self.times(facts, agents, np.arange(facts.num_agents)).total.min()
         if fastest >= self.deadline:
@@ -114,43 +117,39 @@ class InTime(Unscored):
     ) -> tuple[np.ndarray, Cohort, float]:
         """Who was asked, who of them works, and how long the round really lasts."""
         asked = draw_uniformly(agents, self.num_active, round_index)
-        agents.cross(scalars_up=3 * asked.size)  # rate, upload, download
+        agents.charge_messages(scalars_up=3 * asked.size)  # rate, upload, download
         chosen, seconds = self.schedule(facts, agents, asked)
         active = asked[chosen]
         if agents.clock.jitter > 0.0 and active.size:
             seconds = _length(*self.times(facts, agents, active, round_index))
         return asked, Cohort(active, self.num_active, np.ones(active.size)), seconds
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
-        """Ask and schedule; the round lasts as long as its schedule."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         _, cohort, seconds = self.select(facts, agents, round_index)
         agents.elapse(seconds)
         return cohort, state
 
 
-def check_deadline(deadline: Any) -> None:
-    """A positive number, or infinity."""
-    if deadline != math.inf:
-        check_number(deadline, name="deadline", above=True)
+def _check_deadline(value: Any, *, name: str) -> None:
+    if not (isinstance(value, float) and value == math.inf):  # nor an array
+        check_number(value, name=name, above=True)
+
+
+Deadline = Annotated[float, _check_deadline]  # positive, or infinity
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCS(Composed, Sampled):
     """FedCS: asks `num_active` agents, and selects as many as can finish before a deadline.
 
-    num_active: how many agents are asked in a round.
-    deadline: virtual seconds per round; if it is infinite, all agents asked are selected.
+    Args:
+        num_active: how many agents are asked in a round.
+        deadline: virtual seconds per round; if it is infinite, all agents asked are selected.
     """
 
-    deadline: float = math.inf
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_deadline(self.deadline)
+    deadline: Deadline = math.inf
 
     def parts(self) -> Federated:
-        """Ask, schedule, work, average."""
         local = self.local(timed=False)
-        return self.made_of(InTime(self.num_active, self.deadline, local), local, Mean())
+        sampler = InTime(self.num_active, self.deadline, local)
+        return self.made_of(Mean(), sampler=sampler, local=local)

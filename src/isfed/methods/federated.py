@@ -17,10 +17,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from isfed.base.argument_types import check_argument, shown
-from isfed.federation.agent import Rules
+from isfed.base.argument_checks import check_fields, shown
+from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
-from isfed.federation.cloud import mean_buffers
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.method_protocol import ClientWeights
 from isfed.sampling.policies import Policy
@@ -37,16 +36,21 @@ PARTS = {  # what each part can do
 class Evidence(NamedTuple):
     """What a round showed about each agent that answered.
 
-    score: (m,) how large its gradients are, for the sampler.
-    change: (m, M) what it changed; -change / reach estimates its gradient.
-    reach: (m,) the size of its whole step; None where an estimator does not know it.
-    clipped: how many changes were shortened for privacy.
+    Attributes:
+        score: (m,) how large its gradients are, for the sampler.
+        change: (m, M) what it changed; -change / reach estimates its gradient.
+        reach: (m,) the size of its whole step; None where an estimator does not know it.
+        clipped: how many changes were shortened for privacy.
     """
 
     score: np.ndarray
     change: np.ndarray
     reach: np.ndarray | None = None
     clipped: int = 0
+
+
+Drawn = tuple[Cohort, Any]  # a cohort, and the sampler's state after the draw
+Combined = tuple[np.ndarray, Any, Evidence]  # the step, the estimator's state, what was learned
 
 
 class Opened(NamedTuple):
@@ -85,7 +89,7 @@ class Sampler(Protocol):
 
     def draw(
         self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
+    ) -> Drawn:
         """The agents of a round; only here a method may ask agents for more than work."""
         ...
 
@@ -109,16 +113,14 @@ class Estimator(Protocol):
     """What the cloud makes of what comes back."""
 
     def init(self, facts: Facts, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        ...
+        """The state before the first round; empty unless an estimator keeps something."""
+        return ()
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """What is asked of each agent, refined."""
-        ...
+        """What is asked of each agent, refined; nothing more unless an estimator says so."""
+        return work
 
-    def combine(
-        self, state: Any, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Any, Evidence]:
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """(M',) the step of the trained part of the model, the new state, and what was learned."""
         ...
 
@@ -151,24 +153,35 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True)
-class Add:
-    """The plain server: it sends and shows its model, and adds the step to it."""
+class Add(Server):
+    """The plain server: it sends and shows its model, adds the step to it, and keeps nothing."""
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
-        """Nothing is kept."""
         return ()
 
     def send(self, state: Any, params: np.ndarray) -> np.ndarray:
-        """The model itself."""
         return params
 
     def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        """The model plus the step."""
         return params + step, state
 
     def show(self, state: Any, params: np.ndarray) -> np.ndarray:
-        """The model itself."""
         return params
+
+
+def mean_buffers(before: np.ndarray, changes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(m,) buffers, such as running means and variances: a mean of those that the agents sent.
+
+    Args:
+        before: (m,) those that the agents were sent.
+        changes: (n, m) what the agents made of them.
+        weights: (n,) what every agent counts, in any unit.
+    """
+    if not weights.sum() > 0.0:
+        return before  # nobody answered
+    # Normalised, unlike a step: weights 1/(K p_k) of another sum can make a variance negative.
+    share = weights / weights.sum()
+    return before + sum(part * row for part, row in zip(share, changes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -196,12 +209,11 @@ class Federated:
             lacks = [m for m in methods if not callable(getattr(part, m, None))]
             if lacks or isinstance(part, type):
                 raise TypeError(f"{name}={shown(part)} must be a {name} with {', '.join(methods)}")
-        check_argument("client_weights", self.client_weights, ClientWeights)
+        check_fields(self)
         check_fit(self)
 
     @property
     def federated(self) -> Federated:
-        """Itself: a method that is made of parts has its parts here."""
         return self
 
     @property
@@ -212,7 +224,6 @@ class Federated:
 
     @property
     def num_active(self) -> int:
-        """L."""
         return self.sampler.num_active
 
     @property
@@ -221,7 +232,7 @@ class Federated:
         return self.local.at(0)
 
     def facts(self, agents: Agents) -> Facts:
-        """What the cloud knows of its agents; agents apart tell E_k only if a part reads it."""
+        """What the cloud knows of its agents; it asks remote ones for E_k if a part needs it."""
         facts = agents.facts(self.client_weights)
         if facts.local_steps is None and getattr(self.estimator, "reads_steps", False):
             return facts._replace(local_steps=agents.local_steps)
@@ -234,12 +245,10 @@ class Federated:
         refine = getattr(self.estimator, "reports", None)
         return wanted if refine is None else refine(wanted)
 
-    def rules(self, num_agents: int) -> Rules:
-        """What the cloud tells every agent before the first round."""
+    def rules(self, num_agents: int) -> AgentConfig:
         return self.local.rules(num_agents, self.reports)
 
     def start(self, agents: Agents, params: np.ndarray) -> State:
-        """The state before the first round."""
         facts = agents.facts(self.client_weights)  # nobody can be asked yet
         trained = params[: facts.num_trained]
         num_active = getattr(self.sampler, "num_active", facts.num_agents)
@@ -288,11 +297,9 @@ class Federated:
         return self.close(state, self.facts(agents), opened, updates, round_index)
 
     def round(self, state: State, agents: Agents, round_index: int) -> State:
-        """The state after a round."""
         return self.step(state, agents, round_index)[0]
 
     def model(self, state: State) -> np.ndarray:
-        """The model that a state stands for."""
         return self.server.show(state.server, state.params)
 
     def agent_prob(self, state: State, num_agents: int) -> np.ndarray:
@@ -300,17 +307,12 @@ class Federated:
         probabilities = getattr(self.sampler, "probabilities", None)
         return np.empty(0) if probabilities is None else probabilities(state.sampler, num_agents)
 
-    @cached_property
-    def _equal(self) -> bool:
-        """Whether everything is drawn with equal chances."""
-        return self.sampler.reports.equal and self.local.examples.equal
-
     def telemetry(self, facts: Facts, info: Info) -> np.ndarray | None:
         """What a round tells of its sampling; None where weights do not follow probabilities."""
         cohort, updates, evidence = info
         if cohort.prob is None or evidence.reach is None:
             return None
-        if self._equal:
+        if self.sampler.reports.equal and self.local.examples.equal:
             return _equal_row(cohort.num)
         who = cohort.agents[updates.place]
         return watch_round(
@@ -340,46 +342,12 @@ def check_fit(method: Federated) -> None:
 
 def composition_of(method: Any) -> Federated | None:
     """The parts of a method; None for one that has its own round, also if it derives from parts."""
-    found = getattr(method, "federated", None)
-    if found is not None and found.own_round:
+    composition = getattr(method, "federated", None)
+    if composition is None or composition.own_round:
         return None
     for kind in type(method).__mro__:
-        own = vars(kind)
-        if "parts" in own or "federated" in own:
-            return found
-        if "round" in own:
+        if not vars(kind).keys().isdisjoint(("parts", "federated")):
+            return composition
+        if "round" in vars(kind):
             return None
-    return found
-
-
-class Composed:
-    """A method that is a composition: it writes `parts`, and everything else follows."""
-
-    def parts(self) -> Federated:
-        """The four parts."""
-        raise NotImplementedError
-
-    @cached_property
-    def federated(self) -> Federated:
-        """The parts, made once."""
-        return self.parts()
-
-    def rules(self, num_agents: int) -> Rules:
-        """What the cloud tells every agent before the first round."""
-        return self.federated.rules(num_agents)
-
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        return self.federated.start(agents, params)
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """One round."""
-        return self.federated.round(state, agents, round_index)
-
-    def model(self, state: Any) -> np.ndarray:
-        """The model that a state stands for."""
-        return self.federated.model(state)
-
-    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
-        return self.federated.agent_prob(state, num_agents)
+    return composition

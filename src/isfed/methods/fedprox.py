@@ -8,25 +8,23 @@ of the selected agents are slow: FedProx keeps what they have done, FedAvg drops
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import is_number
-from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts
 from isfed.methods.estimators import Mean, PlainMean
-from isfed.methods.federated import Composed, Federated
+from isfed.methods.federated import Drawn, Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.shared_fields import Sampled, check_choice, check_number
+from isfed.methods.method_protocol import Composed, Forwarding, NotNegative, ZeroToOne
+from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import ByWeight, UniformCohort, Unscored
 
 Sampling = Literal["uniform", "weighted"]
 
 
 @dataclass(frozen=True)
-class WithStragglers(Unscored):
+class WithStragglers(Forwarding, Unscored):
     """A sampler some of whose agents are slow and do 1 to E_k - 1 steps, or are left out.
 
     Args:
@@ -40,20 +38,9 @@ class WithStragglers(Unscored):
     share: float
     keep: bool
     local: LocalSteps
+    forwarded: ClassVar[tuple[str, ...]] = ("num_active", "init")
 
-    @property
-    def num_active(self) -> int:
-        """L of the sampler inside."""
-        return self.inner.num_active
-
-    def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
-        """That of the sampler inside."""
-        return self.inner.init(facts, agents, params)
-
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
-        """The cohort of the sampler inside, and who of it is slow."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         cohort, state = self.inner.draw(state, facts, agents, params, round_index)
         count, steps = cohort.agents.size, self.local.steps(cohort.agents, facts)
         points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * count)
@@ -71,31 +58,25 @@ class WithStragglers(Unscored):
 class FedProx(Composed, Sampled):
     """FedProx: local steps are pulled towards the model sent; slow agents may do fewer of them.
 
-    prox: weight of the pull towards the model that was sent (mu in the paper).
-    stragglers: share of the selected agents that are slow in a round.
-    keep_stragglers: a slow agent does 1 to E_k - 1 of its steps and is averaged; False drops it,
-        as the paper's FedAvg does.
-    sampling: "uniform" draws without replacement and averages by `client_weights` (the public
-        code); "weighted" draws with replacement by them and takes the plain mean (the paper).
+    Args:
+        prox: weight of the pull towards the model that was sent (mu in the paper).
+        stragglers: share of the selected agents that are slow in a round.
+        keep_stragglers: a slow agent does 1 to E_k - 1 of its steps and is averaged; False drops
+            it, as the paper's FedAvg does.
+        sampling: "uniform" draws without replacement and averages by `client_weights` (the public
+            code); "weighted" draws with replacement by them and takes the plain mean (the paper).
     """
 
-    prox: float = 1.0
-    stragglers: float = 0.0
+    prox: NotNegative = 1.0
+    stragglers: ZeroToOne = 0.0
     keep_stragglers: bool = True
     sampling: Sampling = "uniform"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.prox, name="prox")
-        check_choice(self.sampling, Sampling, name="sampling")
-        if not (is_number(self.stragglers) and 0.0 <= self.stragglers <= 1.0):
-            raise ValueError(f"stragglers={self.stragglers!r} must be a share between 0 and 1")
-
     def parts(self) -> Federated:
-        """Draw, step towards the local minimiser but not far from w, average."""
         weighted = self.sampling == "weighted"
         sampler: Any = (ByWeight if weighted else UniformCohort)(self.num_active)
         local = self.local(prox=self.prox)
         if self.stragglers > 0.0:
             sampler = WithStragglers(sampler, self.stragglers, self.keep_stragglers, local)
-        return self.made_of(sampler, local, PlainMean() if weighted else Mean())
+        estimator = PlainMean() if weighted else Mean()
+        return self.made_of(estimator, sampler=sampler, local=local)

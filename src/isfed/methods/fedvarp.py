@@ -14,19 +14,19 @@ published.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.federation.messages import Facts, Updates
 from isfed.methods.estimators import Mean, trained_changes
-from isfed.methods.federated import Composed, Evidence, Federated, Opened
+from isfed.methods.federated import Combined, Evidence, Federated, Opened
+from isfed.methods.method_protocol import Composed
 from isfed.methods.shared_fields import Sampled
-from isfed.methods.uniform_samplers import UniformCohort
 
 
-class LastChanges(NamedTuple):
+class ChangeMemory(NamedTuple):
     """What every agent changed last."""
 
     changes: np.ndarray  # (K, M') y_k
@@ -36,14 +36,10 @@ class LastChanges(NamedTuple):
 class RememberedMean(Mean):
     """The mean of the last changes of all agents, corrected by those that answered."""
 
-    def init(self, facts: Facts, params: np.ndarray) -> LastChanges:
-        """No agent has worked yet."""
-        return LastChanges(np.zeros((facts.num_agents, params.size)))
+    def init(self, facts: Facts, params: np.ndarray) -> ChangeMemory:
+        return ChangeMemory(np.zeros((facts.num_agents, params.size)))
 
-    def combine(
-        self, state: LastChanges, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, LastChanges, Evidence]:
-        """What is new, and the mean of what was known; the y_k move in place."""
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         last, change = state.changes, trained_changes(updates, facts)
         step = weighted_sum(facts.share(), last)
         who = opened.cohort.agents[updates.place]
@@ -59,12 +55,13 @@ class RememberedMean(Mean):
 class FedVARP(Composed, Sampled):
     """FedVARP: for agents that were not selected, the cloud uses their last change.
 
-    divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
+    Args:
+        divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        """Draw, work, and add what is new to the mean of the last changes."""
-        local = self.local(divide_by_steps=self.divide_by_steps)
-        return self.made_of(UniformCohort(self.num_active), local, RememberedMean())
+        return self.made_of(
+            RememberedMean(), local=self.local(divide_by_steps=self.divide_by_steps)
+        )

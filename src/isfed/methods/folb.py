@@ -19,8 +19,9 @@ from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents, trained_part
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.estimators import Mean, PlainMean
-from isfed.methods.federated import Composed, Federated, Info, Opened, State
-from isfed.methods.shared_fields import Sampled, answering, check_choice, check_number
+from isfed.methods.federated import Drawn, Federated, Info, Opened, State
+from isfed.methods.method_protocol import Composed, NotNegative
+from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import UniformCohort, count_draws, draw_uniformly
 
 Variant = Literal["one-set", "two-sets", "near-optimal"]
@@ -42,9 +43,7 @@ def shares(facts: Facts, agents: np.ndarray) -> np.ndarray:
 class TwoSets(UniformCohort):
     """A uniform cohort, and an independent second set whose gradients normalise its weights."""
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The cohort, and the I_l of the second set for the estimator."""
         others = draw_uniformly(agents, self.num_active, round_index, purpose=Purpose.DOMAINS)
         others = others[answering(agents, others, round_index)]
@@ -52,7 +51,6 @@ class TwoSets(UniformCohort):
         return super().draw(state, facts, agents, params, round_index)[0], norm
 
     def learn(self, *_: Any) -> tuple[()]:
-        """Nothing is kept for the next round."""
         return ()
 
 
@@ -62,19 +60,17 @@ class NearOptimal(TwoSets):
 
     gives: ClassVar[set[str]] = set()
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The cohort, and for the estimator the I_k of its agents."""
         everybody = np.arange(facts.num_agents)
         everybody = everybody[answering(agents, everybody, round_index)]
-        found = agreement(shares(facts, everybody), agents.gradients(everybody, params))
+        agreed = agreement(shares(facts, everybody), agents.gradients(everybody, params))
         drawn = times = np.empty(0, np.int64)
-        if np.abs(found).sum() > TINY:
+        if np.abs(agreed).sum() > TINY:
             points = agents.stream(Purpose.AGENTS, round_index).uniforms(self.num_active)
-            drawn, times = count_draws(np.abs(found), points)
+            drawn, times = count_draws(np.abs(agreed), points)
         times = times.astype(np.float64)
-        return Cohort(everybody[drawn], self.num_active, times, has_model=True), found[drawn]
+        return Cohort(everybody[drawn], self.num_active, times, has_model=True), agreed[drawn]
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,6 @@ class SignedMean(PlainMean):
     """The mean over draws by |I_k|; the changes of agents that oppose the mean are turned."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """sum of sign(I_k) change_k over L."""
         weights = (opened.cohort.times * np.sign(opened.sampler))[updates.place]
         return weighted_sum(weights / opened.cohort.num, rows)
 
@@ -100,7 +95,6 @@ class ByAgreement(Mean):
     penalty: float
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Gradients at the model that is sent."""
         return work._replace(also=GRADIENT)
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
@@ -127,19 +121,12 @@ class WithPenalty(Federated):
         opened = self.open(state, agents, round_index)
         updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
         who = opened.cohort.agents[updates.place]
-        error = inexactness(agents, who, opened.sent, updates, prox=self.local.prox)
+        agents.charge_messages(scalars_up=who.size)
+        ends = agents.gradients(who, opened.sent + updates.change, sent=True, kept=True)
+        ends = trained_part(agents, ends + self.local.prox * updates.change)
+        error = row_norms(ends) / np.maximum(row_norms(updates.gradient), TINY)
         updates = updates._replace(score=error)
         return self.close(state, self.facts(agents), opened, updates, round_index)
-
-
-def inexactness(
-    agents: Agents, who: np.ndarray, params: np.ndarray, updates: Any, *, prox: float
-) -> np.ndarray:
-    """(n,) gamma_k = |gradient of the local problem at x_k| / |g_k|, which agents send."""
-    agents.cross(scalars_up=who.size)
-    ends = agents.gradients(who, params + updates.change, sent=True, kept=True)
-    ends = trained_part(agents, ends + prox * updates.change)
-    return row_norms(ends) / np.maximum(row_norms(updates.gradient), TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,29 +135,23 @@ class FOLB(Composed, Sampled):
 
     Unconfirmed: there is no public code to compare it with.
 
-    prox: weight of the pull towards the model that was sent.
-    variant: "one-set" normalises with the agents that work, "two-sets" with an independent second
-        set, and "near-optimal" draws by |<grad P, g_k>| and needs the gradients of all agents.
-    penalty: psi; agents that solve their local problem badly count less.
-    absolute: normalise by sum |I_l| instead of |sum I_l|.
+    Args:
+        prox: weight of the pull towards the model that was sent.
+        variant: "one-set" normalises with the agents that work, "two-sets" with an independent
+            second set, "near-optimal" draws by |<grad P, g_k>|, from the gradients of all agents.
+        penalty: psi; agents that solve their local problem badly count less.
+        absolute: normalise by sum |I_l| instead of |sum I_l|.
     """
 
-    prox: float = 1.0
+    prox: NotNegative = 1.0
     variant: Variant = "one-set"
-    penalty: float = 0.0
+    penalty: NotNegative = 0.0
     absolute: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.prox, name="prox")
-        check_number(self.penalty, name="penalty")
-        check_choice(self.variant, Variant, name="variant")
-
     def parts(self) -> Federated:
-        """Draw, work, and count the changes by how their gradients agree."""
         local, how = self.local(prox=self.prox), self.client_weights
         if self.variant == "near-optimal":
-            return Federated(NearOptimal(self.num_active), local, SignedMean(), client_weights=how)
+            return self.made_of(SignedMean(), sampler=NearOptimal(self.num_active), local=local)
         sampler = (TwoSets if self.variant == "two-sets" else UniformCohort)(self.num_active)
         made = WithPenalty if self.penalty > 0.0 else Federated
         estimator = ByAgreement(self.absolute, self.penalty)

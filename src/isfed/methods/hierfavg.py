@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isfed.base.argument_checks import check_whole
 from isfed.base.portable_arithmetic import product, weighted_sum
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_whole
 from isfed.federation.agents import Agents
-from isfed.methods.shared_fields import TINY, Everybody
+from isfed.methods.estimators import TINY
+from isfed.methods.method_protocol import Count
+from isfed.methods.shared_fields import Everybody
 
 
 class HierState(NamedTuple):
@@ -52,24 +54,23 @@ def edge_of(groups: Sequence[Sequence[int]], num_agents: int) -> np.ndarray:
 class HierFAVG(Everybody):
     """Hierarchical averaging: edges average their agents' models, the cloud those of the edges.
 
-    edge_rounds: tau_2, how often an edge averages before the cloud does.
-    edges: the number of edges, among which agents are divided at random in equal numbers; or a
-        list with the agents of every edge.
+    Args:
+        edge_rounds: tau_2, how often an edge averages before the cloud does.
+        edges: the number of edges, among which agents are divided at random in equal numbers; or a
+            list with the agents of every edge.
     """
 
-    edge_rounds: int = 1
+    edge_rounds: Count = 1
     edges: int | Sequence[Sequence[int]] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self.edge_rounds, name="edge_rounds", least=1)
         if isinstance(self.edges, Sequence) and not self.edges:
             raise ValueError("edges=[] must have at least one edge")
         if not isinstance(self.edges, Sequence):
             check_whole(self.edges, name="edges", least=1)
 
     def start(self, agents: Agents, params: np.ndarray) -> HierState:
-        """Divide the agents among the edges."""
         super().start(agents, params)
         count = agents.num_agents
         if isinstance(self.edges, Sequence):
@@ -82,7 +83,6 @@ class HierFAVG(Everybody):
         return HierState(params.copy(), edges)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> HierState:
-        """tau_2 averages at the edges, then one at the cloud."""
         edges = state.edges
         members = edges == np.arange(edges.max() + 1)[:, None]  # (edges, K)
         mass = (members * agents.facts(self.client_weights).share()).sum(axis=1)
@@ -94,5 +94,5 @@ class HierFAVG(Everybody):
             time = round_index * self.edge_rounds + j
             changes = self.changes_of_all(agents, models[edges], round_index, time=time)
             models = models + product(belongs, changes) / here[:, None]
-        agents.cross(models_down=mass.size, models_up=mass.size)
+        agents.charge_messages(models_down=mass.size, models_up=mass.size)
         return HierState(weighted_sum(mass, models) / mass.sum(), edges)

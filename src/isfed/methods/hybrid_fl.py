@@ -13,18 +13,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_whole, is_number
-from isfed.methods.fedcs import InTime, check_deadline
+from isfed.methods.fedcs import Deadline, InTime
+from isfed.methods.method_protocol import Count, CountOrZero, ZeroToOne
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.problems import Problem
-from isfed.problems.compiled_gradients import batch_gradient
+from isfed.problems.compiled_losses import batch_gradient
 
 
 class HybridState(NamedTuple):
@@ -53,31 +53,22 @@ class HybridFL(Sampled):
 
     Unconfirmed: there is no public code to compare it with.
 
-    deadline: virtual seconds per round, as in `FedCS`.
-    permit: share of the agents that permit their data to be uploaded.
-    fetch: the most examples that the cloud fetches in a round.
-    num_classes: quantiles of the target that count as classes where the targets have more values.
-    server_steps: steps of the cloud's own training; the mean of the E_k of the round unless given.
-    server_batch: examples of each of them.
+    Args:
+        deadline: virtual seconds per round, as in `FedCS`.
+        permit: share of the agents that permit their data to be uploaded.
+        fetch: the most examples that the cloud fetches in a round.
+        num_classes: quantiles of the target that count as classes if there are more values.
+        server_steps: steps of the cloud's own training; the mean E_k of the round unless given.
+        server_batch: examples of each of them.
     """
 
-    deadline: float = math.inf
-    permit: float = 0.01
-    fetch: int = 50
-    num_classes: int = 10
-    server_steps: int | None = None
-    server_batch: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_deadline(self.deadline)
-        if not (is_number(self.permit) and 0.0 <= self.permit <= 1.0):
-            raise ValueError(f"permit={self.permit!r} must be between 0 and 1")
-        check_whole(self.fetch, name="fetch", least=0)
-        check_whole(self.num_classes, name="num_classes", least=1)
-        check_whole(self.server_batch, name="server_batch", least=1)
-        if self.server_steps is not None:
-            check_whole(self.server_steps, name="server_steps", least=0)
+    deadline: Deadline = math.inf
+    permit: ZeroToOne = 0.01
+    fetch: CountOrZero = 50
+    num_classes: Count = 10
+    server_steps: CountOrZero | None = None
+    server_batch: Count = 10
+    reads_problem: ClassVar[str] = "its cloud trains on examples that agents send"
 
     @cached_property
     def sampler(self) -> InTime:
@@ -85,7 +76,6 @@ class HybridFL(Sampled):
         return InTime(self.num_active, self.deadline, self.local(timed=False))
 
     def start(self, agents: Any, params: np.ndarray) -> HybridState:
-        """The cloud has no data; a random few permit an upload."""
         self.sampler.init(agents.facts(), agents, params)
         problem = _problem(agents)
         points = agents.stream(Purpose.CLUSTERS, 0).uniforms(agents.num_agents)
@@ -99,7 +89,6 @@ class HybridFL(Sampled):
         return HybridState(params.copy(), np.zeros(rows, bool), left, classes, none, counts)
 
     def round(self, state: Any, agents: Any, round_index: int) -> HybridState:
-        """A round of FedCS, an upload of data, and the cloud's own steps."""
         facts, params = agents.facts(self.client_weights), state.params
         asked, cohort, seconds = self.sampler.select(facts, agents, round_index)
         here = asked[answering(agents, asked, round_index)]
@@ -140,10 +129,9 @@ class HybridFL(Sampled):
             (rows, owners), state.classes, size / agents.speeds.upload,
             (seconds, float(self.deadline), self.fetch), gathered, left, counts,
         )  # fmt: skip
-        agents.cross(data_up=sent * size)
+        agents.charge_messages(data_up=sent * size)
         held = np.flatnonzero(gathered)
-        fetched = HybridState(state.params, gathered, left, state.classes, held, counts)
-        return fetched, seconds
+        return HybridState(state.params, gathered, left, state.classes, held, counts), seconds
 
     def _server(self, state, agents, active, rows, round_index) -> np.ndarray:
         """The change of the cloud's own model after its steps on what it has gathered."""

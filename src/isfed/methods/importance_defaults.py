@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import checked
 from isfed.federation.variate_updates import Correction
 from isfed.methods.isfedavg import ISFedAvg
-from isfed.methods.shared_fields import ClientWeights
+from isfed.methods.method_protocol import ClientWeights
 from isfed.sampling.designs import Design, Deville, WithReplacement
 from isfed.sampling.policies import Memory, Policy, Score, Uniform
 
@@ -29,22 +29,24 @@ def importance(
 ) -> ISFedAvg:
     """ISFedAvg with the defaults for networks.
 
-    step_size: the size of a local step, as in PyTorch. With a `correction` it is the size of a
-        whole turn and a local step is step_size / E_k, because agents then remember the mean
-        gradient of a turn.
-    num_active: L, the number of agents per round.
-    agents: how agents are drawn. Unless given, by the second moment that each of them reports,
-        one number; an averaged gradient would be as many as the model has.
-    examples: how examples are drawn; uniformly unless given. Drawing them by their scores gains
-        little on networks and makes steps less stable.
-    correction: "difference" or "drift", see `Correction`; agents are then drawn uniformly unless
-        `agents` is given.
-    divide_by_steps: whether a local step is step_size / E_k; only with a correction unless given.
-    agent_design, example_design: as in `ISFedAvg`; uniform examples are drawn with replacement.
-    weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
-        steps are those of plain training; "step" has it on the steps, as in the paper.
-    client_weights: "uniform", or by "size", as in `ISFedAvg`.
-    label: the name in tables and figures.
+    Args:
+        step_size: the size of a local step, as in PyTorch. With a `correction` it is the size of a
+            whole turn and a local step is step_size / E_k, because agents then remember the mean
+            gradient of a turn.
+        num_active: L, the number of agents per round.
+        agents: how agents are drawn. Unless given, by the second moment that each of them reports,
+            one number; an averaged gradient would be as many as the model has.
+        examples: how examples are drawn; uniformly unless given. Drawing them by their scores gains
+            little on networks and makes steps less stable.
+        correction: "difference" or "drift", see `Correction`; agents are then drawn uniformly
+            unless `agents` is given.
+        divide_by_steps: whether a local step is step_size / E_k; unless given, if there is a
+            correction.
+        agent_design, example_design: as in `ISFedAvg`; uniform examples are drawn with replacement.
+        weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
+            steps are those of plain training; "step" has it on the steps, as in the paper.
+        client_weights: "uniform", or by "size", as in `ISFedAvg`.
+        label: the name in tables and figures.
 
     >>> algorithm = importance(step_size=0.1, num_active=10)
     >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name
@@ -61,8 +63,8 @@ def importance(
         step_size=step_size,
         num_active=num_active,
         agents=agents,
-        examples=Uniform() if examples is None else examples,
-        agent_design=Deville() if agent_design is None else agent_design,
+        examples=examples or Uniform(),
+        agent_design=agent_design or Deville(),
         example_design=example_design,
         divide_by_steps=divide_by_steps,
         correction=correction,

@@ -1,5 +1,7 @@
-"""Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (2019), arXiv 1805.09767,
-and K-AVG: Zhou and Cong (2018), the same with a constant step.
+"""Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (2019), arXiv 1805.09767;
+K-AVG: Zhou and Cong (2018), the same with a constant step; and local GD, the same with full
+batches: Khaled, Mishchenko and Richtarik, "First Analysis of Local GD on Heterogeneous Data"
+(2019), arXiv 1909.04715.
 
 Every agent takes H steps x_k <- x_k - eta_t g_k, then the models are averaged. Stich's theory has
 eta_t = 4 / (strong (a + t)) and puts out the average of all models of all steps t with weights
@@ -16,13 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
-from isfed.base.value_checks import check_whole
 from isfed.federation.agents import Agents
 from isfed.methods.estimators import MeanOfAll
-from isfed.methods.federated import Composed, Federated
+from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.method_protocol import ClientWeights, Method
-from isfed.methods.shared_fields import Everybody, check_number
+from isfed.methods.method_protocol import (
+    ClientWeights,
+    Composed,
+    Count,
+    Method,
+    Positive,
+    check_number,
+)
+from isfed.methods.shared_fields import Everybody
 from isfed.methods.uniform_samplers import AllAgents
 
 
@@ -35,14 +43,23 @@ class LocalSGD(Composed, Everybody):
     """
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        Everybody.start(self, agents, params)  # looks at the number of steps
+        self.check_steps(agents)
         return super().start(agents, params)
 
     def parts(self) -> Federated:
-        """All agents step, then all models are averaged."""
         local = LocalSteps(self.step_size, self.steps, full_batch=self.full_batch)
         return Federated(AllAgents(), local, MeanOfAll(), client_weights=self.client_weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGD(LocalSGD):
+    """Local gradient descent: all agents take `steps` (H) full-batch steps, then average.
+
+    >>> LocalGD(step_size=0.01, steps=5).full_batch
+    True
+    """
+
+    full_batch: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,49 +81,42 @@ class StichState(NamedTuple):
 class StichSGD(Method):
     """Local SGD as Stich analyses it: a falling step and a weighted average of all models.
 
-    strong: the strong convexity constant of P (mu in the paper).
-    shift: a > max(16 condition number, H).
-    steps: H, local steps between two averages.
-    client_weights: how the average weights the agents, "uniform" or by their "size".
-    full_batch: whether every local step uses all examples of the agent.
+    Args:
+        strong: the strong convexity constant of P (mu in the paper).
+        shift: a > max(16 condition number, H).
+        steps: H, local steps between two averages.
+        client_weights: how the average weights the agents, "uniform" or by their "size".
+        full_batch: whether every local step uses all examples of the agent.
     """
 
-    strong: float
+    strong: Positive
     shift: float
-    steps: int = 1
+    steps: Count = 1
     client_weights: ClientWeights = "uniform"
     full_batch: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self.strong, name="strong", above=True)
-        check_whole(self.steps, name="steps", least=1)
         check_number(self.shift, name="shift", least=float(self.steps), above=True)
-        _ = self.inner  # checks the rest
+
+    def step_at(self, time: int) -> float:
+        """eta_t, the size of a step."""
+        return 4.0 / (self.strong * (self.shift + time))
 
     @property
     def step_size(self) -> float:
-        """The first step: eta_0."""
+        """The size of the first step."""
         return self.step_at(0)
-
-    def step_at(self, time: int) -> float:
-        """eta_t."""
-        return 4.0 / (self.strong * (self.shift + time))
 
     @cached_property
     def inner(self) -> Everybody:
         """One step of everybody."""
-        return Everybody(
-            step_size=self.step_size,
-            client_weights=self.client_weights,
-            full_batch=self.full_batch,
-        )
+        how = {"client_weights": self.client_weights, "full_batch": self.full_batch}
+        return Everybody(step_size=self.step_size, **how)  # type: ignore[arg-type]
 
     def start(self, agents: Agents, params: np.ndarray) -> StichState:
-        """Nothing is averaged yet."""
         return StichState(params.copy(), params.copy(), np.zeros(1))
 
     def round(self, state: StichState, agents: Agents, round_index: int) -> StichState:
-        """H steps of every agent, each with its own step size, and one average."""
         weights = agents.facts(self.client_weights).share()
         models = np.repeat(state.params[None], agents.num_agents, axis=0)
         mean, mass = state.mean, state.mass
@@ -114,9 +124,8 @@ class StichSGD(Method):
             time = round_index * self.steps + local
             weight = (self.shift + time) ** 2
             mass = mass + weight
-            mean = mean + (weight / mass) * (
-                weighted_sum(weights, models) - mean
-            )  # x-hat, up to this step
+            # x-hat, up to this step
+            mean = mean + (weight / mass) * (weighted_sum(weights, models) - mean)
             # Each step has an address of its own: its draws are those of a round.
             models = models + self.inner.changes_of_all(
                 agents, models, round_index, time=time, step_size=self.step_at(time),
@@ -126,5 +135,4 @@ class StichSGD(Method):
         return StichState(state.params + moved, mean, mass)
 
     def model(self, state: Any) -> np.ndarray:
-        """The weighted average of all models."""
         return state.mean

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields, shown
-from isfed.base.value_checks import check_whole, is_number
-from isfed.federation.agent import Rules
-from isfed.federation.agents import Local
+from isfed.base.argument_checks import check_fields, check_whole, is_number, shown
+from isfed.federation.agent import AgentConfig
+from isfed.federation.agents import LocalOptions
 from isfed.federation.messages import Cohort, Facts, Work
-from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.designs import Design, LocalPivotal, Spread, WithReplacement
 from isfed.sampling.policies import Policy, Uniform
 
 
 @lru_cache(maxsize=32)  # to make them anew in every round would take a tenth of its time
-def equal_turns(local: Local, count: int, steps: int | None, sent: bool) -> Local:
+def equal_turns(local: LocalOptions, count: int, steps: int | None, sent: bool) -> LocalOptions:
     """How so many agents take the same number of steps; nobody writes to it."""
     each = None if steps is None else np.full(count, steps, np.int64)
     return local.but(steps=each, sent=sent)
@@ -53,6 +52,11 @@ class LocalSteps:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if isinstance(self.example_design, Spread | LocalPivotal):
+            raise ValueError(
+                f"example_design={type(self.example_design).__name__}() would need a sketch of "
+                "every example, which nobody keeps; use it for agent_design"
+            )
         step = self.step_size
         if not (callable(step) or is_number(step) or step == "auto" or step != step):
             raise ValueError(
@@ -64,8 +68,13 @@ class LocalSteps:
             check_whole(number, name="local_steps", least=1)
 
     @property
+    def needs(self) -> dict[str, str]:
+        auto = isinstance(self.step_size, str)
+        remedy = "step_size='auto' needs client_weights='uniform'; give a number"
+        return {"equal weights": remedy} if auto else {}
+
+    @property
     def gives(self) -> set[str]:
-        """What other parts can rely on."""
         words = set()
         if self.divide_by_steps:
             words.add("steps divided by E_k")
@@ -78,12 +87,11 @@ class LocalSteps:
         return step_at(self.step_size, round_index)
 
     @cached_property
-    def plain(self) -> Local:
-        """How agents step that take the problem's E_k steps; made once, which saves time."""
-        return Local(prox=float(self.prox), full_batch=self.full_batch, timed=self.timed)
+    def plain(self) -> LocalOptions:
+        """The options of a turn with the problem's E_k steps; made once, which saves time."""
+        return LocalOptions(prox=float(self.prox), full_batch=self.full_batch, timed=self.timed)
 
     def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
-        """What is asked of each agent of a cohort."""
         local, steps = self.plain, self.local_steps
         if cohort.steps is not None:
             local = local.but(steps=cohort.steps, sent=cohort.has_model)
@@ -107,15 +115,14 @@ class LocalSteps:
         per_step = facts.sizes if self.full_batch else facts.batch_size
         return self.steps(agents, facts) * per_step[agents]
 
-    def rules(self, num_agents: int, reports: Policy) -> Rules:
-        """What every agent is told before the first round."""
+    def rules(self, num_agents: int, reports: Policy) -> AgentConfig:
         step: Any = self.at(0)
         if step == "auto":
             raise ValueError(
                 "step_size='auto' needs the data: give a number, e.g. stable_step_size(problem, "
                 "algorithm)"
             )
-        return Rules(
+        return AgentConfig(
             num_agents=num_agents,
             step_size=1.0 if step != step else step,  # a method without steps has nan here
             examples=self.examples,

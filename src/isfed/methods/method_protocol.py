@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    get_args,
+    get_type_hints,
+)
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields
-from isfed.federation.agent import Rules
+from isfed.base.argument_checks import check_fields, check_whole, is_number, shown
+from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
 from isfed.problems import Problem
-from isfed.sampling.designs import WithReplacement
-from isfed.sampling.policies import Uniform
+from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.policies import Policy, Uniform
+
+if TYPE_CHECKING:
+    from isfed.methods.federated import Federated
 
 ClientWeights = Literal["uniform", "size"]  # c_k of the objective sum_k c_k P_k
 
@@ -30,7 +44,7 @@ class Algorithm(Protocol):
         """The name in tables and figures."""
         ...
 
-    def rules(self, num_agents: int) -> Rules:
+    def rules(self, num_agents: int) -> AgentConfig:
         """What the cloud sends to every agent before the first round."""
         ...
 
@@ -49,13 +63,13 @@ class Algorithm(Protocol):
 
 def flat_state(state: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """The arrays of a state by name; those of a part have the part's name before them."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in state._asdict().items():
         if isinstance(value, tuple):
-            found |= flat_state(value, f"{prefix}{name}.") if value else {}
+            arrays |= flat_state(value, f"{prefix}{name}.") if value else {}
         else:
-            found[prefix + name] = np.asarray(value)
-    return found
+            arrays[prefix + name] = np.asarray(value)
+    return arrays
 
 
 def filled_state(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> Any:
@@ -78,19 +92,67 @@ def objective_of(problem: Problem, algorithm: Any) -> Problem:
 class ModelState(NamedTuple):
     """The state of a method that keeps nothing but its model.
 
-    params: (M,) the model.
+    Attributes:
+        params: (M,) the model.
     """
 
     params: np.ndarray
 
 
-def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
-    @functools.wraps(own)
-    def post_init(self: Any) -> None:
-        check_fields(self)
-        own(self)
+def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = False) -> None:
+    """A finite number that is not too small; with `above` it must be larger than `least`."""
+    if not (is_number(value) and (value > least or (value == least and not above))):
+        raise ValueError(f"{name}={value!r} must be a number {'>' if above else '>='} {least:g}")
 
-    return post_init
+
+def _check_below_one(value: Any, *, name: str) -> None:
+    if not (is_number(value) and 0.0 <= value < 1.0):
+        raise ValueError(f"{name}={value!r} must be a number, at least 0 and below 1")
+
+
+def _check_zero_to_one(value: Any, *, name: str) -> None:
+    if not (is_number(value) and 0.0 <= value <= 1.0):
+        raise ValueError(f"{name}={value!r} must be a number between 0 and 1")
+
+
+def _check_policy(value: Any, *, name: str) -> None:
+    if not isinstance(value, Policy):
+        raise TypeError(f"{name}={shown(value)} must be a policy, e.g. Memory()")
+
+
+def _check_design(value: Any, *, name: str) -> None:
+    if not isinstance(value, Design) or isinstance(value, type):
+        raise TypeError(f"{name}={shown(value)} must be a design, e.g. Deville()")
+
+
+# The types of fields that `check_record` looks at more closely.
+Positive = Annotated[float, partial(check_number, above=True)]
+NotNegative = Annotated[float, check_number]
+BelowOne = Annotated[float, _check_below_one]
+ZeroToOne = Annotated[float, _check_zero_to_one]
+Count = Annotated[int, partial(check_whole, least=1)]
+CountOrZero = Annotated[int, partial(check_whole, least=0)]
+CheckedPolicy = Annotated[Policy, _check_policy]
+CheckedDesign = Annotated[Design, _check_design]
+
+
+@functools.cache
+def _ranges(kind: type) -> list[tuple[str, Callable[..., Any]]]:
+    """The checks that the annotations of a class ask for, by field."""
+    try:
+        hints = get_type_hints(kind, include_extras=True).items()
+    except Exception:  # an annotation that only a type checker can resolve says nothing
+        return []
+    parts = [(name, part) for name, hint in hints for part in (hint, *get_args(hint))]
+    return [(name, c) for name, part in parts for c in getattr(part, "__metadata__", ())]
+
+
+def check_record(record: Any) -> None:
+    """Look at the range and the type of every field; call it first thing in `__post_init__`."""
+    for name, check in _ranges(type(record)):
+        if (value := getattr(record, name)) is not None:
+            check(value, name=name)
+    check_fields(record)
 
 
 class Method:
@@ -105,23 +167,28 @@ class Method:
     def __init_subclass__(cls, **options: Any) -> None:
         """Have the fields of every method that is a dataclass looked at, before its own checks."""
         super().__init_subclass__(**options)
-        own = cls.__dict__.get("__post_init__")
-        if own is not None:
-            cls.__post_init__ = _checked_first(own)  # type: ignore[method-assign]
+        own: Any = cls.__dict__.get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def post_init(self: Any) -> None:
+            check_record(self)
+            own(self)
+
+        cls.__post_init__ = post_init  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_record(self)
 
     @property
     def name(self) -> str:
-        """The name of the class."""
         return type(self).__name__
 
-    def rules(self, num_agents: int) -> Rules:
-        """Uniform examples with replacement, and no score."""
+    def rules(self, num_agents: int) -> AgentConfig:
         # A method without steps, such as MOCHA, has nan here, and nothing to tell.
         without_steps = self.step_size != self.step_size
-        return Rules(
+        return AgentConfig(
             num_agents=num_agents,
             step_size=1.0 if without_steps else self.step_size,
             examples=Uniform(),
@@ -130,9 +197,60 @@ class Method:
         )
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The model alone."""
         return ModelState(params.copy())
 
     def model(self, state: Any) -> np.ndarray:
-        """The model that a state stands for."""
         return state.params
+
+
+class Composed:
+    """A method that is a composition: it writes `parts`, and everything else follows.
+
+    Rounds that are not made of parts come from another object, if a class says so in `_runs`.
+    """
+
+    def parts(self) -> Federated:
+        """The four parts."""
+        raise NotImplementedError
+
+    @cached_property
+    def federated(self) -> Federated:
+        """The parts, made once."""
+        return self.parts()
+
+    @property
+    def _runs(self) -> Any:
+        """What makes the rounds."""
+        return self.federated
+
+    def rules(self, num_agents: int) -> AgentConfig:
+        return self._runs.rules(num_agents)
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        return self._runs.start(agents, params)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        return self._runs.round(state, agents, round_index)
+
+    def model(self, state: Any) -> np.ndarray:
+        return self._runs.model(state)
+
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        """(K,) p_k of the next round, before any cap; empty for a method without."""
+        own = getattr(self._runs, "agent_prob", None)
+        return np.empty(0) if own is None else own(state, num_agents)
+
+
+class Forwarding:
+    """What is around another and has of it what `forwarded` names, if that has it.
+
+    The one place of what a wrapper forwards, be it around a method, a sampler or an estimator.
+    """
+
+    inside: ClassVar[str] = "inner"  # the field with what is inside
+    forwarded: ClassVar[tuple[str, ...]] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.forwarded:
+            return getattr(getattr(self, self.inside), name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -14,22 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import dot, left_singular, product, weighted_sum
 from isfed.base.random_streams import Purpose, below, start
-from isfed.base.value_checks import check_whole, is_number
 from isfed.federation.agents import PLAIN_LOCAL
-from isfed.methods.method_protocol import Method
-from isfed.methods.shared_fields import (
-    ClientWeights,
-    answering,
-    check_choice,
-    check_number,
-)
+from isfed.methods.method_protocol import BelowOne, ClientWeights, Count, Method, Positive
+from isfed.methods.shared_fields import answering
 from isfed.problems import LeastSquares, Logistic, Problem
 
 HINGE, SQUARED, LOGISTIC = 0, 1, 2
@@ -113,40 +107,38 @@ class Mocha(Method):
 
     A round here is one of its inner rounds, and the model is the mean of the agents' models.
 
-    penalty: lambda, the weight of the penalty on the models.
-    inner_rounds: how many inner rounds there are between two updates of Sigma.
-    learn_relations: whether Sigma is learned; otherwise it stays I/K and every agent learns alone.
-    effort: coordinate steps of a turn over N_k, drawn uniformly from this range.
-    drop: probability that an agent does nothing in a round.
-    loss: "hinge", "squared" or "logistic"; "auto" takes that of the problem.
-    client_weights: how the agents' models are averaged into one, "uniform" or by their "size".
+    Args:
+        penalty: lambda, the weight of the penalty on the models.
+        inner_rounds: how many inner rounds there are between two updates of Sigma.
+        learn_relations: whether Sigma is learned; else it stays I/K and every agent learns alone.
+        effort: coordinate steps of a turn over N_k, drawn uniformly from this range.
+        drop: probability that an agent does nothing in a round.
+        loss: "hinge", "squared" or "logistic"; "auto" takes that of the problem.
+        client_weights: how the agents' models are averaged into one, "uniform" or by their "size".
     """
 
-    penalty: float = 0.01
-    inner_rounds: int = 100
+    penalty: Positive = 0.01
+    inner_rounds: Count = 100
     learn_relations: bool = True
     effort: tuple[float, float] = (0.5, 0.5)
-    drop: float = 0.0
+    drop: BelowOne = 0.0
     loss: LossName = "auto"
     client_weights: ClientWeights = "uniform"
     step_size = math.nan  # there is none
+    reads_problem: ClassVar[str] = (
+        "its agents solve a dual problem that the cloud sets up from their data"
+    )
 
     def __post_init__(self) -> None:
-        check_number(self.penalty, name="penalty", above=True)
-        check_whole(self.inner_rounds, name="inner_rounds", least=1)
-        check_choice(self.loss, LossName, name="loss")
-        check_choice(self.client_weights, ClientWeights, name="client_weights")
         low, high = self.effort
         if not 0.0 < low <= high < math.inf:
             raise ValueError(f"effort={self.effort} must be a range of positive numbers")
-        if not (is_number(self.drop) and 0.0 <= self.drop < 1.0):
-            raise ValueError(f"drop={self.drop!r} must be a probability below 1")
 
     def kind(self, problem: Problem) -> int:
         """Which of the three conjugate steps belongs to the problem."""
         loss, targets = problem.loss, problem.data.targets
-        found = {LeastSquares: "squared", Logistic: "logistic"}.get(type(loss))  # type: ignore[arg-type]
-        name = found if self.loss == "auto" else self.loss
+        fitting = {LeastSquares: "squared", Logistic: "logistic"}.get(type(loss))  # type: ignore[arg-type]
+        name = fitting if self.loss == "auto" else self.loss
         if name is None:
             raise ValueError(
                 f"MOCHA has no conjugate step for {type(loss).__name__}; it knows hinge, squared "
@@ -183,13 +175,11 @@ class Mocha(Method):
         return np.divide(columns.T, self.penalty, order="C")
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of the agents' models."""
         return (
             weighted_sum(weighted_sum(state.weights, state.relations), state.shared) / self.penalty
         )
 
     def round(self, state: MochaState, agents: Any, round_index: int) -> MochaState:
-        """Coordinate steps of all agents, and at times a new Sigma."""
         problem = _problem(agents)
         data = problem.data
         steps = self._steps(agents, round_index)
@@ -202,7 +192,7 @@ class Mocha(Method):
         )  # fmt: skip
         busy = np.flatnonzero(steps)
         agents.charge_turns(busy.size, int(steps.sum()), scored=False)
-        agents.tick(busy, steps[busy], round_index, PLAIN_LOCAL)
+        agents.advance_clock(busy, steps[busy], round_index, PLAIN_LOCAL)
         state = state._replace(dual=dual, shared=shared)
         if self.learn_relations and (round_index + 1) % self.inner_rounds == 0:
             state = related(state, self.models(state))
@@ -231,47 +221,6 @@ def related(state: MochaState, models: np.ndarray) -> MochaState:
     relations = root / np.trace(root)
     safety = (np.abs(relations).sum(axis=1) / np.diag(relations)).max()
     return state._replace(relations=relations, safety=np.array([safety]))
-
-
-def primal(algorithm: Mocha, problem: Problem, state: MochaState) -> float:
-    """The objective at the agents' models."""
-    models, kind = algorithm.models(state), algorithm.kind(problem)
-    total = 0.0
-    for agent, rows in enumerate(_rows(problem.data)):
-        margins = problem.data.features[rows] @ models[agent]
-        y = problem.data.targets[rows]
-        if kind == HINGE:
-            losses = np.maximum(0.0, 1.0 - y * margins)
-        elif kind == SQUARED:
-            losses = (margins - y) ** 2
-        else:
-            losses = np.logaddexp(0.0, -y * margins)
-        total += float(losses.mean())
-    return total + _penalty(algorithm, state)
-
-
-def dual_value(algorithm: Mocha, problem: Problem, state: MochaState) -> float:
-    """The dual objective; never above the primal one."""
-    kind = algorithm.kind(problem)
-    total = 0.0
-    for rows in _rows(problem.data):
-        dual, y = state.dual[rows], problem.data.targets[rows]
-        share = dual * y
-        if kind == HINGE:
-            conjugate = -share
-        elif kind == SQUARED:
-            conjugate = dual**2 / 4.0 - share
-        else:
-            inside = np.clip(share, 1e-300, 1.0 - 1e-16)
-            conjugate = inside * np.log(inside) + (1.0 - inside) * np.log1p(-inside)
-        total += float(conjugate.mean())
-    return -_penalty(algorithm, state) - total
-
-
-def _penalty(algorithm: Mocha, state: MochaState) -> float:
-    """lambda/2 tr(W Omega W')."""
-    shared = state.shared
-    return float((shared * (state.relations @ shared)).sum()) / (2.0 * algorithm.penalty)
 
 
 def _rows(data: Any) -> list[slice]:

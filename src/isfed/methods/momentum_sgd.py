@@ -8,16 +8,15 @@ Every agent takes I steps u <- beta u + g, x <- x - gamma u (Polyak) or x <- x -
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.value_checks import is_number
 from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.methods.estimators import MeanOfAll
-from isfed.methods.federated import Evidence, Federated, Opened
+from isfed.methods.federated import Combined, Federated, Opened
 from isfed.methods.local_sgd import LocalSGD
-from isfed.methods.shared_fields import check_choice
+from isfed.methods.method_protocol import BelowOne
 
 Buffer = Literal["average", "reset", "keep"]
 
@@ -40,11 +39,9 @@ class MomentumMean(MeanOfAll):
     }
 
     def init(self, facts: Facts, params: np.ndarray) -> Velocities:
-        """No momentum yet."""
         return Velocities(np.zeros((facts.num_agents, facts.num_params)))
 
     def ask(self, state: Velocities, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Steps with momentum; if the momenta are averaged, they cross as well."""
         if self.buffer == "average":
             work = work._replace(extra={"models_down": 1, "models_up": 1})
         if self.momentum == 0.0:
@@ -52,10 +49,7 @@ class MomentumMean(MeanOfAll):
         how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
         return work._replace(local=work.local.but(velocity=state.velocity, **how))
 
-    def combine(
-        self, state: Velocities, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Velocities, Evidence]:
-        """The average of the models, and of the momenta, which move in place."""
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         who, velocity = opened.cohort.agents[updates.place], updates.velocity
         if self.momentum > 0.0 and who.size and self.buffer != "reset":
             if self.buffer == "average":
@@ -69,23 +63,17 @@ class MomentumMean(MeanOfAll):
 class MomentumSGD(LocalSGD):
     """SGD with momentum at all agents, with periodic averages of the models.
 
-    momentum: beta, the share of the last step that is added to the next.
-    nesterov: Nesterov's form instead of Polyak's.
-    buffer: what happens to the momentum at an average: "average" it too (the paper), "reset" it to
-        zero, or "keep" it at every agent.
+    Args:
+        momentum: beta, the share of the last step that is added to the next.
+        nesterov: Nesterov's form instead of Polyak's.
+        buffer: what happens to the momentum at an average: "average" it too (the paper), "reset" it
+            to zero, or "keep" it at every agent.
     """
 
-    momentum: float = 0.9
+    momentum: BelowOne = 0.9
     nesterov: bool = False
     buffer: Buffer = "average"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (is_number(self.momentum) and 0.0 <= self.momentum < 1.0):
-            raise ValueError(f"momentum={self.momentum!r} must be at least 0 and below 1")
-        check_choice(self.buffer, Buffer, name="buffer")
-
     def parts(self) -> Federated:
-        """Steps with momentum, then the average of models and momenta."""
         estimator = MomentumMean(self.momentum, self.nesterov, self.buffer)
         return replace(super().parts(), estimator=estimator)

@@ -11,10 +11,9 @@ import numpy as np
 
 from isfed.base import atomic_files
 from isfed.base.portable_arithmetic import norm
-from isfed.federation.guarded import Guarded
+from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.messages import Updates
 from isfed.federation.response_rates import Responses
-from isfed.federation.round_reports import RoundReport
 from isfed.methods.federated import Info, Opened
 from isfed.methods.method_protocol import filled_state, flat_state
 
@@ -91,10 +90,7 @@ class Job:
         cohort, updates = info.cohort, info.updates
         if weights is None or not updates.place.size:
             return 0.0
-        try:
-            each = weights(cohort, facts)[updates.place]
-        except AttributeError:  # around an estimator that is not linear
-            return 0.0
+        each = weights(cohort, facts)[updates.place]
         each = each * updates.factor * (adjustment[updates.place] - 1.0)
         change = updates.change[:, : facts.num_trained]
         return norm((each[:, None] * change).sum(axis=0)) / cohort.num
@@ -107,7 +103,7 @@ class Job:
         seconds = [] if good is None or good.timing is None else good.timing.seconds
         report = RoundReport(
             round_index=self.round_index,
-            **vars(self.agents.take_tally()),
+            **self.agents.take_tally(),
             limited_scores=self._limited,
             clipped=clipped,
             excluded=int(self.agents.standing.excluded.sum()),
@@ -127,16 +123,15 @@ class Job:
 
     def checkpoint(self) -> dict[str, np.ndarray]:
         """What the next round needs; the draws need no more than the seed and the round."""
+        about = {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint(),
+            "job": self.name,
+            "round_index": self.round_index,
+        }
         method = {METHOD + name: value for name, value in flat_state(self.state).items()}
         records = {RECORDS + name: value for name, value in self.agents.state().items()}
-        return {
-            "format": np.array(FORMAT),
-            "fingerprint": np.array(self.fingerprint()),
-            "job": np.array(self.name),
-            "round_index": np.array(self.round_index),
-            **method,
-            **records,
-        }
+        return {name: np.array(value) for name, value in about.items()} | method | records
 
     def restore(self, arrays: dict[str, np.ndarray], order: np.ndarray | None = None) -> None:
         """Go on from a checkpoint of the same job.
@@ -153,8 +148,8 @@ class Job:
             arrays = from_format_1(arrays, fresh, order)
         atomic_files.check_form(arrays, fresh, what="the checkpoint")
         self.name, self.round_index = str(arrays["job"]), int(arrays["round_index"])
-        found = {name: arrays[METHOD + name].copy() for name in flat_state(self.state)}
-        self.state = filled_state(self.state, found)
+        kept = {name: arrays[METHOD + name].copy() for name in flat_state(self.state)}
+        self.state = filled_state(self.state, kept)
         self.agents.restore({name: arrays[RECORDS + name] for name in self.agents.state()})
 
 
@@ -168,7 +163,7 @@ def from_format_1(
         fresh: a new one of the same job, before its first round.
         order: the places of our entries of the model in the old one, trained ones first.
     """
-    found = {"format": fresh["format"]}
+    renamed = {"format": fresh["format"]}
     for name, value in fresh.items():
         last = name.rpartition(".")[2]
         if name in ("format", f"{METHOD}estimator.responses"):
@@ -177,12 +172,12 @@ def from_format_1(
             given = arrays[last]
             if last in ("params", "centre") and order is not None and given.shape == order.shape:
                 given = given[order][: value.size]
-            found[name] = given
+            renamed[name] = given
         elif not value.size:  # what only a spread keeps
-            found[name] = value
+            renamed[name] = value
     turns = ("turns", "answers", "answered_at")
     if f"{METHOD}estimator.responses" in fresh and all(name in arrays for name in turns):
         responses = Responses(0)
         responses.restore({name: arrays[name] for name in turns})
-        found[f"{METHOD}estimator.responses"] = responses.kept()
-    return found
+        renamed[f"{METHOD}estimator.responses"] = responses.kept()
+    return renamed

@@ -11,11 +11,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import check_active
+from isfed.base.argument_checks import check_active, shown
 from isfed.federation.response_rates import Absences
-from isfed.federation.safety import Safety
-from isfed.federation.score_bounds import check_most_inclusion, default_most_inclusion
+from isfed.federation.safety import Safety, check_most_inclusion, default_most_inclusion
 from isfed.methods.control_variates import ControlVariates, ControlVariatesApart
 from isfed.methods.estimators import InverseResponse, Private
 from isfed.methods.federated import Federated, composition_of
@@ -23,12 +21,47 @@ from isfed.methods.wrappers import layers
 from isfed.sampling.policies import Initial, Refresh
 
 Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum
-# Methods that look into the data of the agents, which are not there.
-IN_PROCESS_ONLY = {
-    "Mocha": "its agents solve a dual problem that the cloud sets up from their data",
-    "FedCS": "it selects by the times of turns, which only a simulated clock knows beforehand",
-    "HybridFL": "its cloud trains on examples that agents send",
-}
+
+
+def why_not(algorithm: Any) -> str:
+    """Why agents on other machines cannot run a method; empty where they can.
+
+    A method or a sampler that looks into the problem says so in `reads_problem`.
+    """
+    method = composition_of(algorithm)
+    for part in (*layers(algorithm), getattr(method, "sampler", None)):
+        if reason := getattr(part, "reads_problem", ""):
+            name = type(part if method is None else algorithm).__name__
+            return f"{name} works in simulations only: {reason}"
+    drift = max(float(getattr(layer, "drift", 0.0)) for layer in layers(algorithm))
+    if drift > 0.0:
+        return f"drift={drift} moves the true model, which only a simulation can do; use drift=0"
+    if method is None and hasattr(algorithm, "algorithm"):
+        names = f"{type(algorithm).__name__} around {type(algorithm.algorithm).__name__}"
+        return (
+            f"{names} works in simulations only: it has a round of its own around that of another "
+            "method; give the parts to Federated(...)"
+        )
+    for what, policy in (
+        ("agents", getattr(getattr(method, "sampler", None), "policy", None)),
+        ("examples", getattr(getattr(method, "local", None), "examples", None)),
+    ):
+        if policy is not None and policy.initial == Initial.OPTIMUM:
+            return (
+                f"{what}={policy.name} needs the solution w^o, which is not known in practice; "
+                "use memory"
+            )
+    if method is not None and method.sampler.reports.refresh == Refresh.ALL:
+        return "agents=current asks every agent in every round; use memory or running"
+    return ""
+
+
+def network_support(algorithm: Any) -> str:
+    """Whether a method runs on Flower, in the words of `isfed methods`."""
+    if reason := why_not(algorithm):
+        return f"no, it reads the problem: {reason.partition(': ')[2] or reason}"
+    own_round = composition_of(algorithm) is None
+    return "yes, by Strategy.start: it has a round of its own" if own_round else "yes"
 
 
 def over_network(
@@ -50,12 +83,10 @@ def over_network(
     """
     safety = safety or Safety()
     check_for_network(algorithm, num_agents, agent_weights=agent_weights)
-    on, method = weighting_of(algorithm, weighting), composition_of(algorithm)
-    if method is not None and isinstance(_base(method.estimator), ControlVariates):
-        _check_variates(on, safety, agent_weights)
+    on = weighting_of(algorithm, weighting)
     if agent_weights is not None:
         algorithm = _by_weight(algorithm)
-        method = composition_of(algorithm)
+    method = composition_of(algorithm)
     if method is None:
         _check_own_round(algorithm, weighting, safety)
         return algorithm
@@ -103,51 +134,22 @@ def check_weights(given: Any, num_agents: int) -> np.ndarray | None:
 
 
 def check_for_network(algorithm: Any, num_agents: int, *, agent_weights: Any = None) -> None:
-    """Raise a ValueError for choices that need what nobody has when agents are apart."""
+    """Raise an error for what is no method, or for choices that cannot be made over a network."""
     method = composition_of(algorithm)
-    _check_method(algorithm, method)
-    for layer in layers(algorithm):
-        if (reason := IN_PROCESS_ONLY.get(type(layer).__name__)) is not None:
-            raise ValueError(f"{type(layer).__name__} works in simulations only: {reason}")
-    drift = max(float(getattr(layer, "drift", 0.0)) for layer in layers(algorithm))
-    if drift > 0.0:
-        raise ValueError(
-            f"drift={drift} moves the true model, which only a simulation can do; use drift=0"
-        )
-    if method is None and hasattr(algorithm, "algorithm"):
-        names = f"{type(algorithm).__name__} around {type(algorithm.algorithm).__name__}"
-        raise ValueError(
-            f"{names} works in simulations only: it has a round of its own around that of another "
-            "method; give the parts to Federated(...)"
-        )
+    # An array can be rounded, but cannot start.
+    own = all(callable(getattr(algorithm, name, None)) for name in ("start", "round", "rules"))
+    if isinstance(algorithm, type) or not (isinstance(method, Federated) or own):
+        raise TypeError(f"algorithm={shown(algorithm)} must be a method, e.g. ISFedAvg(...)")
+    if reason := why_not(algorithm):
+        raise ValueError(reason)
     weights = getattr(method or algorithm, "client_weights", "uniform")
     if weights != "uniform" and agent_weights is None:
         raise ValueError(
             f"client_weights={weights!r} needs the sizes, which a cloud does not know over a "
             "network: Strategy(agent_weights=[...]), one number per agent, e.g. its examples"
         )
-    if method is None:
-        return
-    if hasattr(method.sampler, "num_active"):
-        check_active(method.sampler.num_active, num_agents)
-    for what, policy in (
-        ("agents", getattr(method.sampler, "policy", None)),
-        ("examples", getattr(method.local, "examples", None)),
-    ):
-        if policy is not None and policy.initial == Initial.OPTIMUM:
-            raise ValueError(
-                f"{what}={policy.name} needs the solution w^o, which is not known in practice; "
-                "use memory"
-            )
-    if method.sampler.reports.refresh == Refresh.ALL:
-        raise ValueError("agents=current asks every agent in every round; use memory or running")
-
-
-def _check_method(algorithm: Any, method: Federated | None) -> None:
-    """Raise a TypeError for what is no method at all; an array can be rounded, but cannot start."""
-    own = all(callable(getattr(algorithm, name, None)) for name in ("start", "round", "rules"))
-    if isinstance(algorithm, type) or not (isinstance(method, Federated) or own):
-        raise TypeError(f"algorithm={shown(algorithm)} must be a method, e.g. ISFedAvg(...)")
+    if hasattr(getattr(method, "sampler", None), "num_active"):
+        check_active(method.sampler.num_active, num_agents)  # type: ignore[union-attr]
 
 
 def _by_weight(algorithm: Any) -> Any:
@@ -174,30 +176,19 @@ def _base(estimator: Any) -> Any:
     return estimator
 
 
-def _check_variates(on: Weighting, safety: Safety, agent_weights: Any) -> None:
-    if on != "change" or agent_weights is not None:
-        raise ValueError(
-            "a correction needs weighting='change' and agents that count the same: leave "
-            "agent_weights out"
-        )
-    if safety.privacy is not None:
-        raise ValueError(
-            "a correction and privacy do not go together: what is clipped would be remembered; "
-            "leave correction out"
-        )
-
-
 def _check_own_round(algorithm: Any, weighting: Weighting | None, safety: Safety) -> None:
     """Raise a ValueError for choices that concern parts, of which this method has none."""
-    name = type(algorithm).__name__
-    if weighting == "step":
-        raise ValueError(f"weighting='step': {name} has no weights 1/(K p_k); leave weighting out")
-    if safety.privacy is not None or safety.absences is Absences.ADJUSTED:
-        what = "absences=Absences.ADJUSTED" if safety.privacy is None else "privacy"
-        raise ValueError(
-            f"Safety({what}) changes an estimator, and {name} has a round of its own without one; "
-            "use a composition, e.g. ISFedAvg"
-        )
+    asked = {
+        "weighting='step'": weighting == "step",
+        "Safety(privacy)": safety.privacy is not None,
+        "Safety(absences=Absences.ADJUSTED)": safety.absences is Absences.ADJUSTED,
+    }
+    for what, chosen in asked.items():
+        if chosen:
+            raise ValueError(
+                f"{what} changes an estimator, and {type(algorithm).__name__} has no weights of "
+                "one, for its round is its own; leave it out, or use a composition, e.g. ISFedAvg"
+            )
 
 
 def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
@@ -215,20 +206,17 @@ def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
     """The estimator with its weights where they belong, inside what `safety` asks for."""
     varies = callable(getattr(method.local, "step_size", None))
 
-    def apart(estimator: Any) -> Any:
+    def remote(estimator: Any) -> Any:
+        if hasattr(estimator, "inner"):
+            return replace(estimator, inner=remote(estimator.inner))
         if isinstance(estimator, ControlVariates):
             own = {name: getattr(estimator, name) for name in _names(estimator)}
-            return ControlVariatesApart(**{**own, "on": on, "varies": varies})
-        if "on" in _names(estimator):
+            estimator = ControlVariatesApart(**{**own, "on": on, "varies": varies})
+        elif "on" in _names(estimator):
             estimator = replace(estimator, on=on)
         return estimator if safety.privacy is None else Private(estimator, safety.privacy)
 
-    def inside(estimator: Any) -> Any:
-        if not hasattr(estimator, "inner"):
-            return apart(estimator)
-        return replace(estimator, inner=inside(estimator.inner))
-
-    found = inside(method.estimator)
-    if safety.absences is Absences.ADJUSTED and not isinstance(found, InverseResponse):
-        found = InverseResponse(found, safety.largest_adjustment)
-    return found
+    estimator = remote(method.estimator)
+    if safety.absences is Absences.ADJUSTED and not isinstance(estimator, InverseResponse):
+        estimator = InverseResponse(estimator, safety.largest_adjustment)
+    return estimator

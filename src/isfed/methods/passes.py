@@ -13,15 +13,16 @@ noise at all where all p_k are 1/K and L divides K.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from isfed.base.argument_checks import check_active
 from isfed.base.random_streams import Purpose, Stream
-from isfed.base.value_checks import check_active, check_whole
 from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts, Updates
-from isfed.methods.federated import Evidence
+from isfed.federation.messages import Cohort, Facts
+from isfed.methods.federated import Drawn, Sampler
+from isfed.methods.method_protocol import CheckedPolicy, Count, check_record
 from isfed.sampling.designs import Deville
 from isfed.sampling.policies import Policy, Table, Uniform
 
@@ -39,7 +40,7 @@ class PassState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Passes:
+class Passes(Sampler):
     """Agents heard in passes: all of them once, or as often as their scores ask.
 
     Args:
@@ -49,23 +50,19 @@ class Passes:
             than they gain.
     """
 
-    num_active: int
-    policy: Policy = field(default_factory=Uniform)
+    num_active: Count
+    policy: CheckedPolicy = field(default_factory=Uniform)
     gives: ClassVar[set[str]] = {"inclusion probabilities"}
     capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_whole(self.num_active, name="num_active", least=1)
-        if not isinstance(self.policy, Policy):
-            raise TypeError(f"policy={self.policy!r} must be a policy, e.g. Memory()")
+        check_record(self)
 
     @property
     def reports(self) -> Policy:
-        """What agents report: what the policy makes scores of."""
         return self.policy
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> PassState:
-        """No pass has begun."""
         count = facts.num_agents
         check_active(self.num_active, count)
         rounds = -(-count // self.num_active)
@@ -78,12 +75,9 @@ class Passes:
         )
 
     def probabilities(self, state: PassState, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the pass that is under way."""
         return state.prob
 
-    def draw(
-        self, state: PassState, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, PassState]:
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The next cohort of the pass; an agent with two places works once and counts twice."""
         if not state.left[0]:
             self._plan(state, facts, agents.stream(Purpose.AGENTS, round_index))
@@ -117,11 +111,7 @@ class Passes:
         costs = [pass_variance(scores, prob * places) for prob in tried]
         return tried[int(np.argmin(costs))]
 
-    def learn(
-        self, state: PassState, cohort: Cohort, updates: Updates, evidence: Evidence, facts: Facts,
-        round_index: int,
-    ) -> PassState:  # fmt: skip
-        """Keep the scores of those that answered; the others get their places again."""
+    def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         who = cohort.agents[updates.place]
         if self.policy.learns:
             table = Table.over(state.nodes, facts.num_agents, self.policy, Deville())

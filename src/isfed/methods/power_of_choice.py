@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isfed.base.argument_checks import check_whole
 from isfed.base.portable_arithmetic import log1p
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_whole
 from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts
+from isfed.federation.messages import Cohort
 from isfed.methods.estimators import Mean
-from isfed.methods.federated import Composed, Federated
-from isfed.methods.shared_fields import Sampled, check_choice
+from isfed.methods.federated import Drawn, Federated
+from isfed.methods.method_protocol import Composed
+from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored
 
 By = Literal["size", "uniform"]
@@ -40,9 +41,7 @@ class LargestLosses(Unscored):
     candidates: int
     by: By
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The candidates with the largest losses; ties go to the lower number."""
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(facts.num_agents)
         weights = facts.sizes if self.by == "size" else np.ones(facts.num_agents)
@@ -60,9 +59,11 @@ class LargestLosses(Unscored):
 class PowerOfChoice(Composed, Sampled):
     """Power-of-Choice: selects, among d candidates, the L agents with the largest losses.
 
-    candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless given.
-    candidates_by: candidates are drawn by "size", as in the paper, or "uniform".
-    client_weights: "size" weighs the mean only if the draw of candidates does not count sizes yet.
+    Args:
+        candidates: d, from L (plain sampling) to K (the L agents that are worst off); 2 L unless
+            given.
+        candidates_by: candidates are drawn by "size", as in the paper, or "uniform".
+        client_weights: "size" weighs the mean only if the draw of candidates does not count sizes.
     """
 
     candidates: int | None = None
@@ -70,18 +71,15 @@ class PowerOfChoice(Composed, Sampled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self.candidates_by, By, name="candidates_by")
         if self.candidates is not None:
             check_whole(self.candidates, name="candidates", least=self.num_active)
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
         if self.candidates is not None and self.candidates > agents.num_agents:
             raise ValueError(f"candidates={self.candidates} exceeds num_agents={agents.num_agents}")
         return super().start(agents, params)
 
     def parts(self) -> Federated:
-        """Ask candidates for their losses, let the worst off work, average."""
         candidates = 2 * self.num_active if self.candidates is None else self.candidates
         # By size, the draw has counted the sizes, and the mean is plain as in the paper.
         weights = "uniform" if self.candidates_by == "size" else self.client_weights

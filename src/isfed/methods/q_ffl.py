@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from isfed.base.jit import compiled
-from isfed.federation.messages import Cohort, Facts, Local, Updates, Work
+from isfed.federation.messages import Cohort, Facts, LocalOptions, Updates, Work
 from isfed.methods.estimators import Mean
-from isfed.methods.federated import Composed, Federated, Opened
+from isfed.methods.federated import Federated, Opened
 from isfed.methods.local_steps import LocalSteps, equal_turns
-from isfed.methods.shared_fields import Sampled, check_number
-from isfed.methods.uniform_samplers import UniformCohort
+from isfed.methods.method_protocol import Composed, NotNegative
+from isfed.methods.shared_fields import Sampled
 
-SILENT = Local(silent=True)
+SILENT = LocalOptions(silent=True)
 TINY = 1e-10  # keeps a power of a vanishing risk finite, as in the public code
 
 
@@ -73,11 +73,9 @@ class FairMean(Mean):
     asked: frozenset[str]
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Risks, and perhaps gradients."""
         return work._replace(also=self.asked)
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """The step down, as a change."""
         if not len(rows):
             return np.zeros(facts.num_trained)
         step_size = opened.work.step_size
@@ -95,7 +93,6 @@ class NoSteps(LocalSteps):
     """Agents only answer what they are asked: they take no step and send no change."""
 
     def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
-        """No steps; the model crosses with the question."""
         return Work(self.at(round_index), local=equal_turns(SILENT, cohort.agents.size, 0, False))
 
 
@@ -103,19 +100,14 @@ class NoSteps(LocalSteps):
 class QFedAvg(Composed, Sampled):
     """q-FedAvg: agents with larger losses count more, so that the losses become more equal.
 
-    power: q >= 0; 0 is the plain mean of the models.
+    Args:
+        power: q >= 0; 0 is the plain mean of the models.
     """
 
-    power: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.power, name="power")
+    power: NotNegative = 1.0
 
     def parts(self) -> Federated:
-        """Draw, ask for risks and changes, step."""
-        estimator = FairMean(self.power, frozenset({"loss"}))
-        return self.made_of(UniformCohort(self.num_active), self.local(), estimator)
+        return self.made_of(FairMean(self.power, frozenset({"loss"})))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +115,5 @@ class QFedSGD(QFedAvg):
     """q-FedSGD: as q-FedAvg, with one full gradient per selected agent instead of local steps."""
 
     def parts(self) -> Federated:
-        """Draw, ask for risks and gradients, step."""
         estimator = FairMean(self.power, frozenset({"loss", "gradient"}))
-        return self.made_of(UniformCohort(self.num_active), NoSteps(self.step_size), estimator)
+        return self.made_of(estimator, local=NoSteps(self.step_size))

@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
+from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
 from isfed.methods.federated import Federated
 from isfed.methods.local_sgd import LocalSGD
-from isfed.methods.shared_fields import Everybody, check_choice
+from isfed.methods.shared_fields import Everybody
 
 When = Literal["post", "pre"]
 
@@ -31,41 +32,33 @@ class SeparateState(NamedTuple):
     counts: np.ndarray  # (K,) c_k in any unit
 
 
-def steps_by_rate(rates: np.ndarray, *, most: int) -> tuple[int, ...]:
-    """I_k in proportion to the agents' speeds; the fastest takes `most` steps, nobody fewer than 1.
-
-    >>> steps_by_rate(np.array([1.0, 2.0, 4.0]), most=8)
-    (2, 4, 8)
-    """
-    return tuple(int(n) for n in np.maximum(1, np.rint(most * rates / np.max(rates))))
-
-
 @dataclass(frozen=True, kw_only=True)
-class RestartedSGD(Everybody):
+class RestartedSGD(LocalSGD):
     """Parallel restarted SGD: local SGD in which agents may take different numbers of steps.
 
-    steps: I for all agents, or one I_k for each.
-    average: "post" takes the mean after the last step of a period, "pre" before it.
+    Args:
+        steps: I for all agents, or one I_k for each.
+        average: "post" takes the mean after the last step of a period, "pre" before it.
     """
 
     average: When = "post"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self.average, When, name="average")
         if self.average == "pre" and np.ndim(self.steps):
             raise ValueError("average='pre' needs one number of steps for all agents")
 
     @cached_property
-    def federated(self) -> Federated | None:
+    def federated(self) -> Federated | None:  # type: ignore[override]
         """Local SGD; None for "pre", which has a round of its own."""
-        return LocalSGD.parts(self) if self.average == "post" else None  # type: ignore[arg-type]
+        return self.parts() if self.average == "post" else None
+
+    def rules(self, num_agents: int) -> AgentConfig:
+        return Everybody.rules(self, num_agents)  # also without parts
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """One model, or for "pre" one of every agent."""
-        super().start(agents, params)
         if self.federated is not None:
-            return self.federated.start(agents, params)
+            return super().start(agents, params)
         uniform = self.client_weights == "uniform"
         return SeparateState(
             np.repeat(params[None], agents.num_agents, axis=0),
@@ -73,9 +66,8 @@ class RestartedSGD(Everybody):
         )
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """A period of steps with one average."""
         if self.federated is not None:
-            return self.federated.step(state, agents, round_index)[0]
+            return super().round(state, agents, round_index)
         models, weights = state.models, self.weights(agents, round_index)
         if not weights.any():
             return state  # nobody answered
@@ -91,7 +83,6 @@ class RestartedSGD(Everybody):
         return state._replace(models=weighted_sum(weights, models) + last)
 
     def model(self, state: Any) -> np.ndarray:
-        """The mean of the agents' models, weighted as in every average."""
         if self.federated is not None:
-            return state.params
+            return super().model(state)
         return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()

@@ -15,16 +15,16 @@ case and sends one vector up instead of two; this file is the method as publishe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.estimators import Mean
-from isfed.methods.federated import Composed, Evidence, Federated, Opened
+from isfed.methods.federated import Combined, Federated, Opened
+from isfed.methods.method_protocol import Composed
 from isfed.methods.shared_fields import Sampled
-from isfed.methods.uniform_samplers import UniformCohort
 
 
 class Controls(NamedTuple):
@@ -41,7 +41,6 @@ class SteeredMean(Mean):
     reads_steps: ClassVar[bool] = True  # a control variate is a change over mu E_k
 
     def init(self, facts: Facts, params: np.ndarray) -> Controls:
-        """All control variates are zero."""
         return Controls(np.zeros(params.size), np.zeros((facts.num_agents, params.size)))
 
     def ask(self, state: Controls, cohort: Cohort, facts: Facts, work: Work) -> Work:
@@ -49,12 +48,9 @@ class SteeredMean(Mean):
         steered = work.local.but(correction=state.control - state.controls[cohort.agents])
         return work._replace(local=steered, extra={"models_down": 1, "models_up": 1})
 
-    def combine(
-        self, state: Controls, opened: Opened, updates: Updates, facts: Facts
-    ) -> tuple[np.ndarray, Controls, Evidence]:
-        """The mean change; the v_k of those that answered move in place."""
-        (agents, *_), work, place = opened.cohort, opened.work, updates.place
-        reach = work.reach(agents, facts)  # mu E_k
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
+        agents, place = opened.cohort.agents, updates.place
+        reach = opened.work.reach(agents, facts)  # mu E_k
         if isinstance(reach, np.ndarray):
             reach = reach[place, None]
         step, _, evidence = super().combine(state, opened, updates, facts)
@@ -80,12 +76,11 @@ def _move(state, control, who, share, mean_change):
 class SCAFFOLD(Composed, Sampled):
     """SCAFFOLD: local steps are corrected by control variates; two vectors travel each way.
 
-    divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
+    Args:
+        divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        """Draw, step with the correction, average models and control variates."""
-        local = self.local(divide_by_steps=self.divide_by_steps)
-        return self.made_of(UniformCohort(self.num_active), local, SteeredMean())
+        return self.made_of(SteeredMean(), local=self.local(divide_by_steps=self.divide_by_steps))

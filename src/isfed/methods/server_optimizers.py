@@ -9,13 +9,13 @@ Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution" (2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from isfed.base.value_checks import is_number
+from isfed.base.argument_checks import check_positive
 from isfed.methods.federated import Add
-from isfed.methods.server_wrappers import check_range
+from isfed.methods.method_protocol import BelowOne, NotNegative, check_record
 
 
 class MomentumState(NamedTuple):
@@ -28,30 +28,26 @@ class MomentumState(NamedTuple):
 class ServerMomentum(Add):
     """FedAvgM, momentum at the cloud: v <- momentum v + step, w <- w + step_size v.
 
-    step_size: the step size of the cloud; 1 takes the round's step as it is.
-    momentum: at least 0 and below 1.
+    Args:
+        step_size: the step size of the cloud; 1 takes the round's step as it is.
+        momentum: at least 0 and below 1.
     """
 
-    step_size: float = 1.0
-    momentum: float = 0.9
+    step_size: NotNegative = 1.0
+    momentum: BelowOne = 0.9
 
     def __post_init__(self) -> None:
-        check_range(self.step_size, name="step_size")
-        check_range(self.momentum, name="momentum", below=1.0)
+        check_record(self)
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentumState:
-        """No velocity."""
         return MomentumState(np.zeros(params.size))
 
-    def move(
-        self, state: MomentumState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, MomentumState]:
-        """The heavy ball on the steps of the rounds."""
+    def move(self, state, params, step) -> tuple[np.ndarray, MomentumState]:
         velocity = self.momentum * state.velocity + step
         return params + self.step_size * velocity, MomentumState(velocity)
 
 
-class AdaptiveState(NamedTuple):
+class MomentsState(NamedTuple):
     """The averages of the steps and of their squares."""
 
     first: np.ndarray
@@ -62,43 +58,37 @@ class AdaptiveState(NamedTuple):
 class _Adaptive(Add):
     """m <- beta_1 m + (1 - beta_1) step, w <- w + step_size m / (sqrt(v) + tau).
 
-    step_size: eta of the paper.
-    beta_1: the decay rate of the average of the steps.
-    tau: how adaptive it is; v starts at tau^2.
+    Args:
+        step_size: eta of the paper.
+        beta_1: the decay rate of the average of the steps.
+        tau: how adaptive it is; v starts at tau^2.
     """
 
-    step_size: float = 0.1
-    beta_1: float = 0.9
-    tau: float = 1e-3
+    step_size: NotNegative = 0.1
+    beta_1: BelowOne = 0.9
+    tau: Annotated[float, check_positive] = 1e-3
 
     def __post_init__(self) -> None:
-        check_range(self.step_size, name="step_size")
-        check_range(self.beta_1, name="beta_1", below=1.0)
-        if not (is_number(self.tau) and self.tau > 0.0):
-            raise ValueError(f"tau={self.tau!r} must be a positive number")
+        check_record(self)
 
-    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> AdaptiveState:
-        """No average yet, and the smallest second moment allowed."""
-        return AdaptiveState(np.zeros(params.size), np.full(params.size, self.tau**2))
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentsState:
+        return MomentsState(np.zeros(params.size), np.full(params.size, self.tau**2))
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def move(
-        self, state: AdaptiveState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, AdaptiveState]:
-        """Algorithm 2 of the paper."""
+    def move(self, state, params, step) -> tuple[np.ndarray, MomentsState]:
         first = self.beta_1 * state.first + (1.0 - self.beta_1) * step
         second = self._second(state.second, step * step)
         move = self.step_size * first / (np.sqrt(second) + self.tau)
-        return params + move, AdaptiveState(first, second)
+        return params + move, MomentsState(first, second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdagrad(_Adaptive):
     """FedAdagrad, the cloud's Adagrad: v <- v + step^2; the paper uses beta_1 = 0."""
 
-    beta_1: float = 0.0
+    beta_1: BelowOne = 0.0
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         return second + square
@@ -108,14 +98,11 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) step^2.
 
-    beta_2: the decay rate of the average of the squared steps.
+    Args:
+        beta_2: the decay rate of the average of the squared steps.
     """
 
-    beta_2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self.beta_2, name="beta_2", below=1.0)
+    beta_2: BelowOne = 0.99
 
     def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
         return self.beta_2 * second + (1.0 - self.beta_2) * square

@@ -18,19 +18,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from isfed.base.argument_types import check_argument
-from isfed.base.value_checks import is_number
-from isfed.methods.federated import Add
+from isfed.methods.federated import PARTS, Add, Server
+from isfed.methods.method_protocol import BelowOne, check_record
 
-NEEDED = ("init", "send", "move", "show")  # what a server can do
+NEEDED = PARTS["server"]  # what a server can do
 BLOCKS = 8  # how many sums of models the average of the last half is made of
-
-
-def check_range(value: Any, *, name: str, below: float | None = None, least: float = 0.0) -> None:
-    """Raise a ValueError for what is no number of a range."""
-    if not (is_number(value) and value >= least and (below is None or value < below)):
-        limit = f"at least {least:g}" + ("" if below is None else f" and below {below:g}")
-        raise ValueError(f"{name}={value!r} must be a number, {limit}")
 
 
 class LookAheadState(NamedTuple):
@@ -41,27 +33,43 @@ class LookAheadState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LookAhead:
+class ServerAround(Server):
+    """A server around another, whose state is in `server` of its own state: it sends and shows
+    the same unless it says otherwise."""
+
+    server: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "server", as_server(self.server))
+        check_record(self)
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        return self.server.send(state.server, params)
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        return self.server.show(state.server, params)
+
+
+@dataclass(frozen=True)
+class LookAhead(ServerAround):
     """A server whose agents start ahead of its model: at w + reach x (its last move).
 
     That is about where its momentum will carry the model anyway, as Nesterov's gradients are taken.
     Nothing more is sent. Around `ServerMomentum` it is FedACG without its proximal term.
 
-    server: any server with momentum, e.g. FedAdam().
-    reach: above 0 and below 1; the server's own `momentum` or `beta_1` unless given.
+    Args:
+        server: any server with momentum, e.g. FedAdam().
+        reach: above 0 and below 1; the server's own `momentum` or `beta_1` unless given.
 
     >>> from isfed import FedAdam
     >>> LookAhead(FedAdam()).ahead
     0.9
     """
 
-    server: Any
-    reach: float | None = None
+    reach: BelowOne | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "server", as_server(self.server))
-        if self.reach is not None:
-            check_range(self.reach, name="reach", below=1.0)
+        super().__post_init__()
         if not self.ahead:
             raise ValueError(
                 f"LookAhead around {name_of(self.server)} has no momentum to look ahead by; give "
@@ -77,29 +85,19 @@ class LookAhead:
 
     @property
     def name(self) -> str:
-        """The name in tables and figures."""
         return f"look-ahead {name_of(self.server)}".rstrip()
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> LookAheadState:
-        """The model has not moved yet."""
         return LookAheadState(self.server.init(params, rounds_per_pass), np.zeros(params.size))
 
     def send(self, state: LookAheadState, params: np.ndarray) -> np.ndarray:
-        """The model ahead; its buffers are those of the model."""
         sent = np.array(self.server.send(state.server, params))
         sent[: state.last.size] += self.ahead * state.last
         return sent
 
-    def move(
-        self, state: LookAheadState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, LookAheadState]:
-        """As the server inside, by the step that was found ahead."""
+    def move(self, state, params, step) -> tuple[np.ndarray, LookAheadState]:
         moved, server = self.server.move(state.server, params, step)
         return moved, LookAheadState(server, moved - params)
-
-    def show(self, state: LookAheadState, params: np.ndarray) -> np.ndarray:
-        """As the server inside."""
-        return self.server.show(state.server, params)
 
 
 class AverageState(NamedTuple):
@@ -112,18 +110,17 @@ class AverageState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Average:
+class Average(ServerAround):
     """A server that shows an average of its models; agents still start from the current one.
 
     Only the trained part is averaged: buffers, such as running means, are those of the current
-    model.
+    model. The last half is kept as 8 sums over blocks of rounds and begins where a block does: it
+    is between a half and two thirds of all rounds. A pass is kept as one mean.
 
-    server: any server; one that adds the step unless given.
-    window: over which rounds: "half", the last half of those done so far, or "pass", an
-        exponential mean over about K / L rounds, and over 1 + t / 4 rounds as long as that is less.
-
-    The last half is kept as 8 sums over blocks of rounds and begins where a block does: it is
-    between a half and two thirds of all rounds. A pass is kept as one mean.
+    Args:
+        server: any server; one that adds the step unless given.
+        window: over which rounds: "half", the last half of those done so far, or "pass", an
+            exponential mean over about K / L rounds, or over 1 + t / 4 rounds while that is less.
 
     >>> from isfed import FedAdam
     >>> Average(LookAhead(FedAdam()), window="pass").name
@@ -133,17 +130,11 @@ class Average:
     server: Any = field(default_factory=Add)
     window: Literal["half", "pass"] = "half"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "server", as_server(self.server))
-        check_argument("window", self.window, Literal["half", "pass"])
-
     @property
     def name(self) -> str:
-        """The name in tables and figures."""
         return f"{name_of(self.server)}, averaged".removeprefix(", ")
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> AverageState:
-        """No model was seen yet: the start does not count."""
         rows = BLOCKS if self.window == "half" else 1
         return AverageState(
             self.server.init(params, rounds_per_pass),
@@ -152,14 +143,7 @@ class Average:
             np.array([max(rounds_per_pass, 1.0)]),
         )
 
-    def send(self, state: AverageState, params: np.ndarray) -> np.ndarray:
-        """As the server inside."""
-        return self.server.send(state.server, params)
-
-    def move(
-        self, state: AverageState, params: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, AverageState]:
-        """As the server inside; the model then counts in the average, in place."""
+    def move(self, state, params, step) -> tuple[np.ndarray, AverageState]:
         moved, server = self.server.move(state.server, params, step)
         sums, done = state.sums, int(state.rounds[0])
         if self.window == "pass":
@@ -174,7 +158,6 @@ class Average:
         return moved, AverageState(server, sums, state.rounds + 1, state.longest)
 
     def show(self, state: AverageState, params: np.ndarray) -> np.ndarray:
-        """The average, as an array of its own; before the first round, the model."""
         done = int(state.rounds[0])
         if done == 0:
             return params.copy()
@@ -225,27 +208,21 @@ def _memory_type(names: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class AdaptedServer(Add):
-    """An optimiser of version 0.1, with `start` and `step`, as a server.
-
-    server: the optimiser.
-    """
+    """An optimiser of version 0.1, with `start` and `step`, as a server."""
 
     server: ServerOptimizer
 
     @property
     def name(self) -> str:
-        """That of the optimiser."""
         return getattr(self.server, "name", type(self.server).__name__)
 
     def _state(self, memory: dict[str, np.ndarray]) -> Any:
         return _memory_type(tuple(memory))(**memory)
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
-        """What the optimiser remembers before the first round."""
         return self._state(self.server.start(params.size))
 
     def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        """As the optimiser steps."""
         moved, memory = self.server.step(state._asdict(), params, step)
         return moved, self._state(memory)
 

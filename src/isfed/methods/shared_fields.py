@@ -1,37 +1,22 @@
-"""What several methods share: their fields and checks, and the turns of all agents."""
+"""What several methods share: their fields, and the turns of all agents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import check_whole, is_number
-from isfed.federation.agents import Agents, Local, Turns
+from isfed.base.argument_checks import check_whole
+from isfed.federation.agents import Agents, LocalOptions, TrainRequest
 from isfed.federation.messages import EVERY
+from isfed.methods.estimators import TINY
 from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.method_protocol import ClientWeights, Method
-
-TINY = 1e-300
-
-
-def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = False) -> None:
-    """A finite number that is not too small; with `above` it must be larger than `least`."""
-    if not (is_number(value) and (value > least or (value == least and not above))):
-        raise ValueError(f"{name}={value!r} must be a number {'>' if above else '>='} {least:g}")
-
-
-def check_choice(value: Any, choices: Any, *, name: str) -> None:
-    """One of the words of a Literal."""
-    if not isinstance(value, str) or value not in get_args(choices):  # an array has no truth
-        raise ValueError(
-            f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(choices)))}"
-        )
+from isfed.methods.method_protocol import ClientWeights, Count, Method, Positive
+from isfed.methods.uniform_samplers import UniformCohort
 
 
 def answering(agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray | slice:
@@ -40,9 +25,9 @@ def answering(agents: Agents, which: np.ndarray, round_index: int) -> np.ndarray
 
 
 @lru_cache(maxsize=8)  # to make them anew would take as long as the mixing of a ring
-def whole_turns(count: int, steps: int | tuple[int, ...], **local: Any) -> Local:
+def whole_turns(count: int, steps: int | tuple[int, ...], **local: Any) -> LocalOptions:
     """How all agents step in plain turns; nobody writes to it."""
-    return Local(steps=np.full(count, steps, np.int64), **local)
+    return LocalOptions(steps=np.full(count, steps, np.int64), **local)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,32 +36,34 @@ class Everybody(Method):
 
     An agent that does not answer takes no step in that round, and the average is over the others.
 
-    step_size: the size of a local step.
-    steps: local steps between two averages; one number for all agents, or one for each.
-    client_weights: how the average weights the agents, "uniform" or by their "size".
-    full_batch: whether every local step uses all examples instead of B_k drawn ones.
+    Args:
+        step_size: the size of a local step.
+        steps: local steps between two averages; one number for all agents, or one for each.
+        client_weights: how the average weights the agents, "uniform" or by their "size".
+        full_batch: whether every local step uses all examples instead of B_k drawn ones.
     """
 
-    step_size: float
+    step_size: Positive
     steps: int | Sequence[int] = 1
     client_weights: ClientWeights = "uniform"
     full_batch: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self.step_size, name="step_size", above=True)
         if np.size(self.steps) == 0:
             raise ValueError("steps=[] must be one number, or one for each agent")
         for steps in np.atleast_1d(np.asarray(self.steps, object)):
             check_whole(steps, name="steps", least=1)
-        check_choice(self.client_weights, ClientWeights, name="client_weights")
 
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The model alone."""
-        if np.ndim(self.steps) and len(self.steps) != agents.num_agents:  # type: ignore[arg-type]
+    def check_steps(self, agents: Agents) -> None:
+        """Raise a ValueError unless there is a number of steps for each agent, or one for all."""
+        if not isinstance(self.steps, int) and len(self.steps) != agents.num_agents:
             raise ValueError(
-                f"steps has {len(self.steps)} numbers for num_agents={agents.num_agents}; "  # type: ignore[arg-type]
+                f"steps has {len(self.steps)} numbers for num_agents={agents.num_agents}; "
                 "give one for each agent, or one for all"
             )
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        self.check_steps(agents)
         return super().start(agents, params)
 
     def changes_of_all(
@@ -105,10 +92,10 @@ class Everybody(Method):
         everybody = np.arange(count)
         here = answering(agents, everybody, round_index)
         if isinstance(here, slice):
-            return agents.work(Turns(everybody, params, step), time, how).changes
+            return agents.work(TrainRequest(everybody, params, step), time, how).changes
         models = params if params.ndim == 1 else params[here]
         changes = np.zeros((count, agents.num_params))
-        turns = Turns(everybody[here], models, step[here])
+        turns = TrainRequest(everybody[here], models, step[here])
         changes[here] = agents.work(turns, time, how.rows(here)).changes
         return changes
 
@@ -126,30 +113,29 @@ class Everybody(Method):
 class Sampled(Method):
     """The fields of a method that hears L of K agents in a round.
 
-    step_size: the size of a local step.
-    num_active: L, the number of agents per round.
-    local_steps: the number of local steps per turn; the problem's E_k unless given.
-    client_weights: how the average weights the agents, "uniform" or by their "size".
-    full_batch: whether every local step uses all examples instead of B_k drawn ones.
+    Args:
+        step_size: the size of a local step.
+        num_active: L, the number of agents per round.
+        local_steps: the number of local steps per turn; the problem's E_k unless given.
+        client_weights: how the average weights the agents, "uniform" or by their "size".
+        full_batch: whether every local step uses all examples instead of B_k drawn ones.
     """
 
-    step_size: float
-    num_active: int
-    local_steps: int | None = None
+    step_size: Positive
+    num_active: Count
+    local_steps: Count | None = None
     client_weights: ClientWeights = "uniform"
     full_batch: bool = False
-
-    def __post_init__(self) -> None:
-        check_number(self.step_size, name="step_size", above=True)
-        check_whole(self.num_active, name="num_active", least=1)
-        if self.local_steps is not None:
-            check_whole(self.local_steps, name="local_steps", least=1)
-        check_choice(self.client_weights, ClientWeights, name="client_weights")
 
     def local(self, **more: Any) -> LocalSteps:
         """How agents step by these fields; `more` are further fields of `LocalSteps`."""
         return LocalSteps(self.step_size, self.local_steps, full_batch=self.full_batch, **more)
 
-    def made_of(self, sampler: Any, local: Any, estimator: Any) -> Federated:
-        """A composition for the objective of `client_weights`."""
-        return Federated(sampler, local, estimator, client_weights=self.client_weights)
+    def made_of(self, estimator: Any, *, sampler: Any = None, local: Any = None) -> Federated:
+        """A composition for these fields; a uniform cohort in plain steps unless given."""
+        return Federated(
+            sampler or UniformCohort(self.num_active),
+            local or self.local(),
+            estimator,
+            client_weights=self.client_weights,
+        )

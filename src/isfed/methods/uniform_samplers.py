@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from isfed.base.argument_checks import check_active
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Purpose
-from isfed.base.value_checks import check_active
 from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts, Updates
-from isfed.methods.federated import Evidence
+from isfed.federation.messages import Cohort, Facts
+from isfed.methods.federated import Drawn, Sampler
 from isfed.sampling.designs import HartleyRao
 from isfed.sampling.policies import Policy, Table, Uniform
 
@@ -44,20 +44,20 @@ def count_draws(mass, points):
         last = unit if mass[unit] > 0.0 else last
     places = np.sort(points) * total
     units, times = np.empty(points.size, np.int64), np.zeros(points.size, np.int64)
-    found, unit, end = 0, 0, mass[0]
+    count, unit, end = 0, 0, mass[0]
     for place in places:
         # A point beyond the last end, by rounding, belongs to the last unit that can be drawn.
         while unit < last and place >= end:
             unit += 1
             end += mass[unit]
-        if found == 0 or units[found - 1] != unit:
-            units[found] = unit
-            found += 1
-        times[found - 1] += 1
-    return units[:found], times[:found]
+        if count == 0 or units[count - 1] != unit:
+            units[count] = unit
+            count += 1
+        times[count - 1] += 1
+    return units[:count], times[:count]
 
 
-class Unscored:
+class Unscored(Sampler):
     """What samplers share that learn nothing: agents report no score, and no state is kept."""
 
     num_active: Any
@@ -65,14 +65,10 @@ class Unscored:
     capped: ClassVar[bool] = True
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
-        """Nothing is kept."""
         check_active(self.num_active, facts.num_agents)
         return ()
 
-    def learn(
-        self, state: Any, cohort: Cohort, updates: Updates, evidence: Evidence, facts: Facts,
-        round_index: int,
-    ) -> Any:  # fmt: skip
+    def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         """Nothing is learned."""
         return state
 
@@ -88,10 +84,7 @@ class UniformCohort(Unscored):
     num_active: int
     gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
-        """The draw of `FedAvg`."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         drawn = draw_uniformly(agents, self.num_active, round_index)
         ones, prob = _uniform_columns(drawn.size, facts.num_agents)
         return Cohort(drawn, self.num_active, ones, prob), state
@@ -112,13 +105,9 @@ class AllAgents(Unscored):
     }  # fmt: skip
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
-        """Nothing is kept."""
         return ()
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
-        """Nothing is left to chance."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         return _everybody(facts.num_agents), state
 
 
@@ -142,10 +131,7 @@ class ByWeight(Unscored):
     capped: ClassVar[bool] = False
     gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
 
-    def draw(
-        self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
-    ) -> tuple[Cohort, Any]:
-        """Independent draws, listed by agent."""
+    def draw(self, state, facts, agents, params, round_index) -> Drawn:
         prob = facts.share()
         drawn, times = draw_with_replacement(agents, prob, self.num_active, round_index)
         return Cohort(drawn, self.num_active, times.astype(np.float64), prob[drawn]), state

@@ -9,21 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from isfed.federation.agent import Rules
 from isfed.federation.agents import Agents, num_trained
 from isfed.methods.federated import Add, Federated
 from isfed.methods.local_steps import step_at
+from isfed.methods.method_protocol import Composed, Forwarding
 from isfed.methods.server_wrappers import as_server, name_of
-
-# What a method around another has of the one inside, if that has it.
-FORWARDED = (
-    "num_active", "agents", "examples", "agent_design", "example_design", "full_batch", "drift",
-    "client_weights", "check_rounds",
-)  # fmt: skip
 
 
 def layers(outer: Any, inside: str = "algorithm") -> Iterator[Any]:
@@ -34,38 +28,15 @@ def layers(outer: Any, inside: str = "algorithm") -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """The rounds of a method with rounds of its own; those derived from it change something."""
-
-    algorithm: Any
-
-    def rules(self, num_agents: int) -> Rules:
-        """What every agent is told."""
-        return self.algorithm.rules(num_agents)
-
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        return self.algorithm.start(agents, params)
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """One round."""
-        return self.algorithm.round(state, agents, round_index)
-
-    def model(self, state: Any) -> np.ndarray:
-        """The model that a state stands for."""
-        return self.algorithm.model(state)
-
-    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round; empty for a method without."""
-        inner = getattr(self.algorithm, "agent_prob", None)
-        return np.empty(0) if inner is None else inner(state, num_agents)
-
-
-@dataclass(frozen=True)
-class Around:
+class Around(Forwarding, Composed):
     """What all methods around another share: they are like it unless they say otherwise."""
 
     algorithm: Any
+    inside: ClassVar[str] = "algorithm"
+    forwarded: ClassVar[tuple[str, ...]] = (
+        "num_active", "agents", "examples", "agent_design", "example_design", "full_batch", "drift",
+        "client_weights", "check_rounds",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         # An array can be rounded too, but it cannot start.
@@ -76,7 +47,7 @@ class Around:
         """The parts of the method inside with one of them changed; None if they cannot be."""
         raise NotImplementedError
 
-    def wrapped(self) -> Rounds:
+    def wrapped(self) -> Composed:
         """Rounds around those of a method whose parts cannot be changed."""
         raise NotImplementedError
 
@@ -91,7 +62,6 @@ class Around:
 
     @cached_property
     def _runs(self) -> Any:
-        """What makes the rounds."""
         return getattr(self, "federated", None) or self.wrapped()
 
     @property
@@ -104,39 +74,14 @@ class Around:
         """That of the method inside; nan if it has none."""
         return getattr(self.algorithm, "step_size", np.nan)
 
-    def __getattr__(self, name: str) -> Any:
-        """Forward what a method may have and may not."""
-        if name in FORWARDED:
-            return getattr(self.algorithm, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def rules(self, num_agents: int) -> Rules:
-        """What every agent is told."""
-        return self._runs.rules(num_agents)
-
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        return self._runs.start(agents, params)
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """One round."""
-        return self._runs.round(state, agents, round_index)
-
-    def model(self, state: Any) -> np.ndarray:
-        """The model that a state stands for."""
-        return self._runs.model(state)
-
-    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round; empty for a method without."""
-        return self._runs.agent_prob(state, num_agents)
-
 
 @dataclass(frozen=True)
 class Scheduled(Around):
     """A method whose step size changes from round to round.
 
-    algorithm: the method; its own step size is not used.
-    schedule: from the number of a round, beginning with 0, to its step size.
+    Args:
+        algorithm: the method; its own step size is not used.
+        schedule: from the number of a round, beginning with 0, to its step size.
 
     >>> from isfed import FedAvg
     >>> halved = Scheduled(FedAvg(step_size=0.1, num_active=6), lambda i: 0.1 * 0.5 ** (i // 100))
@@ -174,7 +119,6 @@ class Scheduled(Around):
             step_at(self.schedule, i)
 
     def changed(self, inside: Federated) -> Federated:
-        """Local steps by the schedule."""
         step = self._decayed if callable(inside.local.step_size) else self.schedule
         return replace(inside, local=replace(inside.local, step_size=step))
 
@@ -182,27 +126,21 @@ class Scheduled(Around):
         """The step size of a round of a method that has a schedule of its own as well."""
         return self.at(round_index).federated.local.at(round_index)
 
-    def wrapped(self) -> Rounds:
-        """Every round by the method with its own step size."""
-        return ScheduledRounds(self.algorithm, self.at)
+    def wrapped(self) -> Composed:
+        return ScheduledRounds(self.at)
 
 
 @dataclass(frozen=True)
-class ScheduledRounds(Rounds):
+class ScheduledRounds(Composed):
     """Rounds of a method with another step size in each; `at` gives the method of a round."""
 
     at: Callable[[int], Any]
 
-    def rules(self, num_agents: int) -> Rules:
-        """With the step size of the first round; every turn is told its own."""
-        return self.at(0).rules(num_agents)
-
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        """The state before the first round."""
-        return self.at(0).start(agents, params)
+    @cached_property
+    def _runs(self) -> Any:
+        return self.at(0)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        """One round at its own step size."""
         return self.at(round_index).round(state, agents, round_index)
 
 
@@ -210,11 +148,12 @@ class ScheduledRounds(Rounds):
 class Served(Around):
     """A method whose step goes through a server before it changes the model.
 
-    algorithm: the method; its model must be a field `params` of its state.
-    server: an optimiser of the cloud, e.g. FedAdam() or Average(LookAhead(FedAdam())).
-
     Entries of the model that are not trained, such as the running means of batch norm, are averaged
     as before.
+
+    Args:
+        algorithm: the method; its model must be a field `params` of its state.
+        server: an optimiser of the cloud, e.g. FedAdam() or Average(LookAhead(FedAdam())).
 
     >>> from isfed import FedAdam, FedAvg
     >>> Served(FedAvg(step_size=0.1, num_active=6), FedAdam(step_size=0.01)).name
@@ -233,11 +172,10 @@ class Served(Around):
         return f"{self.algorithm.name}, {name_of(self.server)}".removesuffix(", ")
 
     def changed(self, inside: Federated) -> Federated | None:
-        """Another server; a method with a server of its own keeps that, inside its rounds."""
+        # A method with a server of its own keeps that, inside its rounds.
         return replace(inside, server=self.server) if type(inside.server) is Add else None
 
-    def wrapped(self) -> Rounds:
-        """The server after every round."""
+    def wrapped(self) -> Composed:
         return ServedRounds(self.algorithm, self.server)
 
 
@@ -249,13 +187,17 @@ class ServedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ServedRounds(Rounds):
+class ServedRounds(Composed):
     """Rounds of a method whose change of the model is a step for a server."""
 
+    algorithm: Any
     server: Any
 
+    @property
+    def _runs(self) -> Any:
+        return self.algorithm
+
     def start(self, agents: Agents, params: np.ndarray) -> ServedState:
-        """The states of both."""
         inside = self.algorithm.start(agents, params)
         if getattr(inside, "params", None) is not self.algorithm.model(inside):
             raise TypeError(
@@ -267,7 +209,6 @@ class ServedRounds(Rounds):
         return ServedState(inside, self.server.init(trained, agents.num_agents / num_active))
 
     def round(self, state: ServedState, agents: Agents, round_index: int) -> ServedState:
-        """The round of the method from what the server sends, then the server's move."""
         trained, before = num_trained(agents), state.inside.params
         sent = np.array(self.server.send(state.server, before))
         # The round is given a copy, because it may write into its state.
@@ -280,9 +221,7 @@ class ServedRounds(Rounds):
         return ServedState(inside._replace(params=params), server)
 
     def model(self, state: ServedState) -> np.ndarray:
-        """The model that the server shows."""
         return self.server.show(state.server, state.inside.params)
 
     def agent_prob(self, state: ServedState, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round; empty for a method without."""
         return super().agent_prob(state.inside, num_agents)

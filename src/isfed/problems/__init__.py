@@ -4,8 +4,7 @@ from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import Huber, LeastSquares, Logistic, Loss, Softmax
 from isfed.problems.problem import Problem
 from isfed.problems.scaled_risk import NoOptimumError
-from isfed.problems.synthetic_devices import Synthetic
-from isfed.problems.synthetic_regression import EQUAL, OUTLIERS, PAPER, PRESETS, Regression
+from isfed.problems.synthetic_problems import EQUAL, OUTLIERS, PAPER, PRESETS, Regression, Synthetic
 
 __all__ = [
     "EQUAL",

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import as_numbers, check_whole
+from isfed.base.argument_checks import as_numbers, check_whole, shown
 
 
 def frozen(array: np.ndarray, dtype: Any) -> np.ndarray:
@@ -54,10 +53,12 @@ class FederatedData:
     A row may have any shape and type: a vector of floats, an image, the numbers of words. A loss
     says what it takes when a `Problem` is made of both.
 
-    features: (sum of N_k, ...), one row per example; linear losses need (sum of N_k, M).
-    targets: (sum of N_k, ...), most often one number per example.
-    offsets: (K + 1,), from 0 to the number of rows.
-    weights: (K,), how much every agent counts in the risk, in any unit; all the same unless given.
+    Args:
+        features: (sum of N_k, ...), one row per example; linear losses need (sum of N_k, M).
+        targets: (sum of N_k, ...), most often one number per example.
+        offsets: (K + 1,), from 0 to the number of rows.
+        weights: (K,), how much every agent counts in the risk, in any unit; all the same unless
+            given.
 
     >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
     >>> data.num_agents, data.num_examples.tolist()

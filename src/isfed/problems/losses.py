@@ -1,7 +1,7 @@
 """Losses: value, gradient and per-example gradient norm, with the ridge inside every example.
 
 A loss is one function, `gradient(params, x, y, weight) -> (weighted mean gradient, norms)`; the
-generalised linear ones below share the compiled function of `isfed.problems.compiled_gradients`.
+generalised linear ones below share the compiled function of `isfed.problems.compiled_losses`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
-from isfed.base.argument_types import shown
+from isfed.base.argument_checks import check_whole, is_number, shown
 from isfed.base.portable_arithmetic import row_squares
-from isfed.base.value_checks import check_whole, is_number
-from isfed.problems.compiled_gradients import (
+from isfed.problems.compiled_losses import (
     HUBER,
     LEAST_SQUARES,
     LOGISTIC,
@@ -43,9 +42,11 @@ class Loss(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The weighted mean gradient of a batch, and the norm of every example's gradient.
 
-        params: (M,) the model.
-        x, y: the rows of the batch, (n, ...) and (n,).
-        weight: (n,) the factor of every example; the mean is over n, whatever the weights sum to.
+        Args:
+            params: (M,) the model.
+            x, y: the rows of the batch, (n, ...) and (n,).
+            weight: (n,) the factor of every example; the mean is over n, whatever the weights sum
+                to.
         """
         ...
 
@@ -60,7 +61,8 @@ def num_params_of(loss: Any, num_features: int) -> int:
 class LinearLoss:
     """What the generalised linear losses share: a ridge and the compiled gradient.
 
-    ridge: rho, the weight of the squared length of the model in every example's loss.
+    Args:
+        ridge: rho, the weight of the squared length of the model in every example's loss.
     """
 
     ridge: float = 0.0
@@ -76,10 +78,10 @@ class LinearLoss:
     @property
     def compiled(self) -> CompiledLoss:
         """The loss as compiled code takes it."""
-        return CompiledLoss(self.kind, float(self.ridge), math.inf, 1)
+        knee, rows = getattr(self, "knee", math.inf), getattr(self, "num_classes", 1)
+        return CompiledLoss(self.kind, float(self.ridge), float(knee), int(rows))
 
     def gradient(self, params, x, y, weight):
-        """The weighted mean gradient of a batch, and the norm of every example's gradient."""
         return gradient_of(self.compiled, params, x, y, weight)
 
     def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -127,7 +129,6 @@ class LinearLoss:
         return FederatedData(features, targets, data.offsets, data.weights)
 
     def num_params(self, num_features: int) -> int:
-        """One parameter per feature (for softmax, per class and feature)."""
         return self.compiled.num_rows * num_features
 
     def check_targets(self, targets: np.ndarray) -> None:
@@ -147,15 +148,12 @@ class LeastSquares(LinearLoss):
     bend: ClassVar[float] = 2.0
 
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(y - margin)^2."""
         return (y - margins[:, 0]) ** 2
 
     def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """-2 (y - margin)."""
         return -2.0 * (y[:, None] - margins)
 
     def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """2."""
         return 2.0 * change
 
 
@@ -165,7 +163,8 @@ class Huber(LinearLoss):
 
     With r = y - x . params: r^2 if |r| <= knee, else knee (2 |r| - knee); plus ridge |params|^2.
 
-    knee: where the loss becomes linear, in units of the target.
+    Args:
+        knee: where the loss becomes linear, in units of the target.
 
     >>> Huber(knee=1.0).values(np.zeros(1), np.ones((2, 1)), np.array([0.5, 10.0]))
     array([ 0.25, 19.  ])
@@ -182,23 +181,15 @@ class Huber(LinearLoss):
                 f"knee={shown(self.knee)} must be a finite number > 0, at most {LARGEST:g}"
             )
 
-    @property
-    def compiled(self) -> CompiledLoss:
-        """The loss as compiled code takes it."""
-        return CompiledLoss(self.kind, float(self.ridge), float(self.knee), 1)
-
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """r^2 or knee (2 |r| - knee)."""
         residual = np.abs(y - margins[:, 0])
         linear = self.knee * (2.0 * residual - self.knee)
         return np.where(residual <= self.knee, residual**2, linear)
 
     def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """-2 (y - margin), within twice the knee."""
         return -2.0 * np.clip(y[:, None] - margins, -self.knee, self.knee)
 
     def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """2 up to the knee, 0 beyond."""
         return np.where(np.abs(y[:, None] - margins) <= self.knee, 2.0 * change, 0.0)
 
 
@@ -210,19 +201,15 @@ class Logistic(LinearLoss):
     bend: ClassVar[float] = 0.25
 
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """log(1 + exp(-y margin))."""
         return np.logaddexp(0.0, -y * margins[:, 0])
 
     def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """-y / (1 + exp(y margin))."""
         return -y[:, None] * expit(-y[:, None] * margins)
 
     def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """p (1 - p)."""
         return expit(margins) * expit(-margins) * change
 
     def check_targets(self, targets: np.ndarray) -> None:
-        """Targets are -1 or +1."""
         _check_each(targets, np.abs(targets) != 1.0, "logistic loss needs -1 or +1")
 
 
@@ -233,7 +220,8 @@ class Softmax(LinearLoss):
     The targets y are 0 to num_classes - 1. `params` is the matrix of all w_c, (classes x features),
     flattened row after row.
 
-    num_classes: how many classes there are.
+    Args:
+        num_classes: how many classes there are.
 
     >>> loss = Softmax(num_classes=2)
     >>> gradient, norms = loss.gradient(np.zeros(2), np.ones((1, 1)), np.ones(1), np.ones(1))
@@ -249,23 +237,15 @@ class Softmax(LinearLoss):
         super().__post_init__()
         check_whole(self.num_classes, name="num_classes", least=2)
 
-    @property
-    def compiled(self) -> CompiledLoss:
-        """The loss as compiled code takes it."""
-        return CompiledLoss(self.kind, float(self.ridge), math.inf, int(self.num_classes))
-
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """log(sum of exp) less the margin of the example's class."""
         return logsumexp(margins, axis=1) - margins[np.arange(len(y)), y.astype(np.int64)]
 
     def slopes(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """p - e_y."""
         slopes = softmax(margins, axis=1)
         slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
         return slopes
 
     def bends(self, margins: np.ndarray, y: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """diag(p) - p p^T."""
         share = softmax(margins, axis=1)
         moved = share * change
         return moved - share * moved.sum(axis=1, keepdims=True)

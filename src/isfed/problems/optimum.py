@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import linalg
+from scipy import optimize as scipy_optimize
 from threadpoolctl import threadpool_limits
 
-from isfed.problems.losses import LeastSquares, LinearLoss
-from isfed.problems.newton_solver import newton
-from isfed.problems.scaled_risk import NoOptimumError, Risk, moments, scales, triangle
-
-__all__ = ["NoOptimumError", "drift_response", "minimise"]
+from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
+from isfed.problems.scaled_risk import (
+    SAMPLE,
+    Exhausted,
+    NoOptimumError,
+    Risk,
+    moments,
+    scales,
+    triangle,
+)
 
 RELATIVE = 1e-12  # of the risk: what a minimiser may be above the least one
 WELL_CONDITIONED = 1e8  # below it the closed form has the risk to RELATIVE
+GRADIENT_TOLERANCE = 1e-13
+RISK_TOLERANCE = 1e-11  # of the risk: what may be left to gain
+NEWTON_STEPS = 50
+CG_STEPS = 200
+CG_TOLERANCE = 1e-4
+LBFGS_STEPS = 1000
+
+Product = Callable[[np.ndarray], np.ndarray]
 
 
 def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -29,7 +44,7 @@ def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.
         # Many products that the memory limits: a second core brings little, and threads that wait
         # for each other made it 20 times slower on a machine that was busy.
         with threadpool_limits(limits=1, user_api="blas"):
-            return newton(Risk(loss, x, y, weight))
+            return _newton(Risk(loss, x, y, weight))
     raise NoOptimumError(
         f"no minimiser is known for {type(loss).__name__}: give it as Problem(..., optimum=...), "
         "or None to do without"
@@ -72,3 +87,137 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     second = moments(x, weight)
     response = _solve(second + loss.ridge * np.eye(len(second)), second)
     return np.ascontiguousarray(response)  # in the order that the kernel is compiled for
+
+
+def _newton(risk: Risk) -> np.ndarray:
+    """SciPy's trust region to the neighbourhood, then Newton steps to the last digits.
+
+    Where that fails, L-BFGS, which needs gradients alone, goes first.
+    """
+    place = risk.zero()
+    slack = 1e-9 * np.linalg.norm(risk.raw_gradient(place)) + GRADIENT_TOLERANCE
+    if len(risk.x) > 2 * SAMPLE:
+        some = risk.sample()
+        start = _approach(some, some.zero(), 1e-2)
+        place = (some.params(start) @ risk.forth).ravel()
+    residual, left = np.inf, np.inf
+    for closer in (1e-2, 1e-6, None):  # a neighbourhood that is too wide shows in what is left
+        place = _descend(risk, place) if closer is None else _approach(risk, place, closer)
+        place, residual, left = _polish(risk, place)
+        small = residual <= slack and left <= RISK_TOLERANCE * abs(risk.value(place))
+        if small or risk.separates(place):
+            break
+    if risk.separates(place) or not residual <= slack:
+        why = " (are the classes separable?)" if isinstance(risk.loss, Logistic | Softmax) else ""
+        raise NoOptimumError(
+            f"no minimiser of the {type(risk.loss).__name__} risk was found: with "
+            f"ridge={risk.loss.ridge} the gradient is still {residual:.1e}{why}; set a larger ridge"
+        )
+    return risk.params(place).ravel()
+
+
+def _approach(risk: Risk, start: np.ndarray, closeness: float) -> np.ndarray:
+    """Go down until the gradient is that much of what it is at zero."""
+    first = float(np.linalg.norm(risk.gradient(np.zeros(start.size))))
+    best = [start]
+
+    def keep(intermediate: np.ndarray) -> None:
+        best[0] = intermediate.copy()
+
+    try:
+        return scipy_optimize.minimize(
+            risk.value, start, jac=risk.gradient, hessp=risk.product, method="trust-ncg",
+            options={"gtol": closeness * first + GRADIENT_TOLERANCE, "maxiter": 1000},
+            callback=keep,
+        ).x  # fmt: skip
+    except Exhausted:
+        return best[0]
+
+
+def _descend(risk: Risk, start: np.ndarray) -> np.ndarray:
+    """L-BFGS from the best place known."""
+    starts = (start, risk.zero(), risk.least_squares())
+    return scipy_optimize.minimize(
+        lambda place: (risk.value(place), risk.gradient(place)),
+        min(starts, key=lambda place: _finite(risk.value(place))), jac=True, method="L-BFGS-B",
+        options={"maxiter": LBFGS_STEPS, "maxfun": 2 * LBFGS_STEPS, "ftol": 0.0, "gtol": 1e-14,
+                 "maxcor": 30},
+    ).x  # fmt: skip
+
+
+def _finite(value: float) -> float:
+    return value if np.isfinite(value) else np.inf
+
+
+def _polish(risk: Risk, place: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Newton steps as long as the gradient gets smaller.
+
+    Returns the place, the gradient's length, and what the last step promised to gain.
+    """
+    residual = float(np.linalg.norm(risk.raw_gradient(place)))
+    left = np.inf if residual > GRADIENT_TOLERANCE else 0.0
+    nearly_inverse = _preconditioner(risk, place)
+    for _ in range(NEWTON_STEPS):
+        if residual <= GRADIENT_TOLERANCE or risk.separates(place):
+            break
+        try:
+            step = _newton_step(risk, place, nearly_inverse)
+        except Exhausted:
+            break
+        left = 0.5 * float(risk.gradient(place) @ step)
+        smaller = float(np.linalg.norm(risk.raw_gradient(place - step)))
+        if not smaller < residual:  # rounding is all that is left
+            break
+        place, residual = place - step, smaller
+    return place, residual, left
+
+
+def _preconditioner(risk: Risk, place: np.ndarray) -> Product | None:
+    """The inverse of the Hessian's diagonal blocks."""
+    try:
+        factors = [linalg.cho_factor(block) for block in risk.blocks(place)]
+    except (linalg.LinAlgError, ValueError):  # nothing bends in some direction, or it overflows
+        return None
+
+    def product(right: np.ndarray) -> np.ndarray:
+        # The Hessian keeps to the space without changes that all classes share, and so must we.
+        parts = risk.inside(right).reshape(risk.shape)
+        solved = np.stack(
+            [linalg.cho_solve(f, part) for f, part in zip(factors, parts, strict=True)]
+        )
+        return risk.inside(solved.ravel())
+
+    return product
+
+
+def _newton_step(risk: Risk, place: np.ndarray, nearly_inverse: Product | None) -> np.ndarray:
+    right = risk.gradient(place)
+    beside = np.zeros(place.size)
+    inside = risk.inside(right)
+    if np.linalg.norm(right - inside) >= CG_TOLERANCE * np.linalg.norm(right):
+        # Rounding has led out of the space of the minimiser, and the steps below cannot lead back.
+        right, beside = inside, place - risk.inside(place)
+    return beside + _conjugate_gradients(lambda v: risk.product(place, v), right, nearly_inverse)
+
+
+def _conjugate_gradients(
+    matrix: Product, right: np.ndarray, nearly_inverse: Product | None
+) -> np.ndarray:
+    """x with matrix(x) = right, nearly; as SciPy's, but it ends where that one divides by zero."""
+    solution, residual = np.zeros(right.size), right.copy()
+    tolerance = CG_TOLERANCE * np.linalg.norm(right)
+    direction, before = residual, 0.0
+    for step in range(min(10 * right.size, CG_STEPS)):
+        if np.linalg.norm(residual) < tolerance:
+            break
+        turned = residual if nearly_inverse is None else nearly_inverse(residual)
+        now = np.dot(residual, turned)
+        direction = turned.copy() if step == 0 else turned + now / before * direction
+        image = matrix(direction)
+        bend = np.dot(direction, image)
+        if not (now > 0.0 and bend > 0.0):
+            break
+        solution += now / bend * direction
+        residual -= now / bend * image
+        before = now
+    return solution

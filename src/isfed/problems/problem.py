@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import as_numbers, check_vector
+from isfed.base.argument_checks import as_numbers, check_vector, shown
 from isfed.problems import optimum
 from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import num_params_of
@@ -38,14 +37,15 @@ class Problem:
 
     The objective is 1/K sum_k 1/N_k sum_n loss(params; example n of agent k).
 
-    data: the examples of all agents.
-    loss: a `Loss`; `gradient` alone will do.
-    local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
-    batch_size: B_k, the examples of a step; likewise. More than N_k can be drawn only with
-        replacement, as FedAvg does.
-    name: the name in tables and figures.
-    optimum: w^o if you know it, (M,); None if it is not known, and then runs have no msd. Unless
-        given, it is computed when something needs it.
+    Args:
+        data: the examples of all agents.
+        loss: a `Loss`; `gradient` alone will do.
+        local_steps: E_k, the steps of a chosen agent; one number for all or one per agent.
+        batch_size: B_k, the examples of a step; likewise. More than N_k can be drawn only with
+            replacement, as FedAvg does.
+        name: the name in tables and figures.
+        optimum: w^o if you know it, (M,); None if it is not known, and then runs have no msd.
+            Unless given, it is computed when something needs it.
     """
 
     data: FederatedData
@@ -53,6 +53,7 @@ class Problem:
     local_steps: Any = 1
     batch_size: Any = 1
     name: str = "problem"
+    _known_optimum: ClassVar[Any]  # set by `__init__`, but no field
 
     def __init__(
         self,
@@ -64,45 +65,29 @@ class Problem:
         *,
         optimum: np.ndarray | Literal["auto"] | None = "auto",
     ) -> None:
-        for field, value in (
-            ("data", data),
-            ("loss", loss),
-            ("local_steps", local_steps),
-            ("batch_size", batch_size),
-            ("name", name),
-        ):
-            object.__setattr__(self, field, value)
-        self._check()
-        if isinstance(optimum, str) and optimum != "auto":
-            raise ValueError(f"optimum={optimum!r} must be a model, None or 'auto'")
-        if not isinstance(optimum, str):
-            given = None if optimum is None else self._check_model(optimum)
-            object.__setattr__(self, "_known_optimum", given)
-
-    def _check(self) -> None:
-        if not isinstance(self.data, FederatedData):
-            raise TypeError(f"data={shown(self.data)} must be FederatedData")
-        if not isinstance(self.name, str):
-            raise TypeError(f"name={shown(self.name)} must be a text")
-        if isinstance(self.loss, type) or not callable(getattr(self.loss, "gradient", None)):
+        if not isinstance(data, FederatedData):
+            raise TypeError(f"data={shown(data)} must be FederatedData")
+        if not isinstance(name, str):
+            raise TypeError(f"name={shown(name)} must be a text")
+        if isinstance(loss, type) or not callable(getattr(loss, "gradient", None)):
             raise TypeError(
-                f"loss={shown(self.loss)} needs gradient(params, x, y, weight); see docs/extend.md"
+                f"loss={shown(loss)} needs gradient(params, x, y, weight); see docs/extend.md"
             )
         # Optional: a loss may refuse rows it cannot take, or ask for them in another type.
-        prepare = getattr(self.loss, "prepare", None)
-        if prepare is not None:
-            object.__setattr__(self, "data", prepare(self.data))
-        check_targets = getattr(self.loss, "check_targets", None)
-        if check_targets is not None:
-            check_targets(self.data.targets)
-        num_agents = self.data.num_agents
-        local_steps = _per_agent(self.local_steps, num_agents, name="local_steps")
-        batch_size = _per_agent(self.batch_size, num_agents, name="batch_size")
-        object.__setattr__(self, "local_steps", local_steps)
-        object.__setattr__(self, "batch_size", batch_size)
-
-    def _check_model(self, given: Any) -> np.ndarray:
-        return check_vector(given, name="optimum", size=self.num_params)
+        if hasattr(loss, "prepare"):
+            data = loss.prepare(data)
+        if hasattr(loss, "check_targets"):
+            loss.check_targets(data.targets)
+        local_steps = _per_agent(local_steps, data.num_agents, name="local_steps")
+        batch_size = _per_agent(batch_size, data.num_agents, name="batch_size")
+        vars(self).update(
+            data=data, loss=loss, local_steps=local_steps, batch_size=batch_size, name=name
+        )
+        if isinstance(optimum, str) and optimum != "auto":
+            raise ValueError(f"optimum={optimum!r} must be a model, None or 'auto'")
+        if optimum is not None and not isinstance(optimum, str):
+            optimum = check_vector(optimum, name="optimum", size=self.num_params)
+        vars(self)["_known_optimum"] = optimum
 
     def batched_for(self, algorithm: Any) -> Self:
         """This problem with the batches of an algorithm: B_k = N_k if it has `full_batch`."""
@@ -111,7 +96,7 @@ class Problem:
             return self
         _ = self.no_optimum  # so that w^o is found once, for both
         other = copy.copy(self)
-        object.__setattr__(other, "batch_size", _per_agent(sizes, sizes.size, name="batch_size"))
+        vars(other)["batch_size"] = _per_agent(sizes, sizes.size, name="batch_size")
         return other
 
     @property
@@ -127,7 +112,7 @@ class Problem:
     @cached_property
     def optimum(self) -> np.ndarray:
         """w^o of eq. (1), computed when first asked for; a `NoOptimumError` where it is unknown."""
-        known = self.__dict__.get("_known_optimum", "auto")
+        known = self._known_optimum
         if known is None:
             raise NoOptimumError(
                 "this problem was made with optimum=None: nothing that needs w^o, such as the msd "
@@ -146,13 +131,13 @@ class Problem:
         Its w^o is what methods with client_weights="size" aim at. An optimum that was given is that
         of the weights of the data, so here it is computed.
         """
-        data, known = self.data, self.__dict__.get("_known_optimum", "auto")
+        data = self.data
         if data.weights is None and (data.num_examples == data.num_examples[0]).all():
             return self
         weighted = FederatedData(data.features, data.targets, data.offsets, data.num_examples)
         return Problem(
             weighted, self.loss, self.local_steps, self.batch_size, self.name,
-            optimum=None if known is None else "auto",
+            optimum=None if self._known_optimum is None else "auto",
         )  # fmt: skip
 
     def with_optimum(self, optimum: np.ndarray) -> Problem:
@@ -164,7 +149,7 @@ class Problem:
     @property
     def without_optimum(self) -> bool:
         """Whether it was made with optimum=None, to do without; some losses never have one."""
-        known = self.__dict__.get("_known_optimum", "auto")
+        known = self._known_optimum
         never = isinstance(known, str) and getattr(self.loss, "without_optimum", False)
         return known is None or never
 

@@ -27,12 +27,12 @@ class Exhausted(Exception):  # noqa: N818 (it is caught at once, and is no error
 def moments(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """R = sum_n weight_n x_n x_n^T."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found = weighted_gram(x, weight)
-    if not np.isfinite(found).all():
+        second = weighted_gram(x, weight)
+    if not np.isfinite(second).all():
         raise NoOptimumError(
             "no minimiser was found: the features are too large to be squared; standardise them"
         )
-    return found
+    return second
 
 
 def scales(second: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ def triangle(
 
     `beside` is one more column, which is not scaled; `below` are further rows, of weight 1.
     """
-    found = below
+    root = below
     with one_thread(x):
         for first in range(0, len(x), CHUNK):
             rows = slice(first, first + CHUNK)
@@ -56,8 +56,8 @@ def triangle(
             if beside is not None:
                 part = np.column_stack([part, beside[rows]])
             part = np.sqrt(weight[rows])[:, None] * part
-            found = np.asarray(np.linalg.qr(np.concatenate([found, part]), mode="r"))
-    return found
+            root = np.asarray(np.linalg.qr(np.concatenate([root, part]), mode="r"))
+    return root
 
 
 def _whitening(x, weight, bend: float, ridge: float) -> tuple[np.ndarray, np.ndarray]:
@@ -110,9 +110,9 @@ class Risk:
             return self.zero()
         seen = self.x @ self.back
         root = np.sqrt(self.weight)
-        found = linalg.lstsq(root * seen, root[:, 0] * self.y)
-        assert found is not None
-        return found[0]
+        solution = linalg.lstsq(root * seen, root[:, 0] * self.y)
+        assert solution is not None
+        return solution[0]
 
     def params(self, place: np.ndarray) -> np.ndarray:
         """(rows, M)."""
@@ -176,13 +176,13 @@ class Risk:
         seen = self.x[rows] @ self.back
         share = self.weight[rows] / self.weight[rows].sum()
         ridge = 2.0 * self.loss.ridge * self.back.T @ self.back
-        found = []
+        blocks = []
         for unit in np.eye(self.shape[0]):
             say("finding the optimum w^o")
             change = np.broadcast_to(unit, (len(seen), self.shape[0]))
             bends = self.loss.bends(self.margins(place)[rows], self.y[rows], change) @ unit
-            found.append((seen * (share[:, 0] * bends)[:, None]).T @ seen + ridge)
-        return found
+            blocks.append((seen * (share[:, 0] * bends)[:, None]).T @ seen + ridge)
+        return blocks
 
     def separates(self, place: np.ndarray) -> bool:
         """Whether every example is on its side: then larger parameters are always better."""

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from rich.table import Table
 
 from isfed.base.text_format import plain_number
-from isfed.report.figures import save_figure
+from isfed.report.figures import label_axes, plot_band, save_figure
 from isfed.report.page_tables import HELD_OUT
 from isfed.report.terminal_tables import MOVING, side_by_side
 from isfed.studies.results_reader import Results
@@ -23,6 +23,9 @@ def comparison_table(results: Results) -> Table:
     def spent(key: str) -> list[str]:
         return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in rows]
 
+    shares = [row["final_relative"] for row in rows]
+    shares = ["" if share is None else f"{100 * share:.3g}%" for share in shares]
+    gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
     finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in rows]
     return side_by_side(
         "What each needs to reach FedAvg's final loss",
@@ -30,8 +33,8 @@ def comparison_table(results: Results) -> Table:
         (
             ("best step size", [f"{algorithm.step_size:.3g}" for algorithm in algorithms]),
             ("final loss over the optimum", [f + m for f, m in zip(finals, marks, strict=True)]),
-            ("  as a share of the optimum", [_percent(row["final_relative"]) for row in rows]),
-            ("  below FedAvg's", ["", _below(results)]),
+            ("  as a share of the optimum", shares),
+            ("  below FedAvg's", ["", "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"]),
             ("rounds", spent("rounds")),
             ("uploads", spent("uploads")),
             ("gradients", spent("gradients")),
@@ -43,25 +46,16 @@ def _with_error(value: float, error: float, digits: int) -> str:
     return f"{plain_number(value, digits)} ± {plain_number(error, 1)}"
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.3g}%"
-
-
-def _below(results: Results) -> str:
-    gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
-    return "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"
-
-
 def held_out_table(results: Results) -> Table | None:
     """Loss and error on rows that were trained on, held out, and of agents held out."""
-    found = results.summary["held_out"]
-    if not found:
+    held_out = results.summary["held_out"]
+    if not held_out:
         return None
     measured = results.summary.get("account", {}).get("span") is not None
     rows = []
     for kind, words in HELD_OUT.items():
-        parts = [of_kind[kind] for of_kind in found.values() if kind in of_kind]
-        if len(parts) < len(found):
+        parts = [of_kind[kind] for of_kind in held_out.values() if kind in of_kind]
+        if len(parts) < len(held_out):
             continue
         losses = [_with_error(part["loss"], part["loss_stderr"], 4) for part in parts]
         rows.append((f"loss, {words} ({parts[0]['examples']:,})", losses))
@@ -69,13 +63,13 @@ def held_out_table(results: Results) -> Table | None:
             rows.append(("  RMSE", [plain_number(part["error"], 3) for part in parts]))
         else:
             rows.append(("  wrong", [f"{100.0 * part['error']:.3g}%" for part in parts]))
-    return side_by_side("Trained again without some rows and agents", list(found), rows)
+    return side_by_side("Trained again without some rows and agents", list(held_out), rows)
 
 
 def agreement_line(results: Results) -> str | None:
     """What `isfed diagnose` predicts, and why this is not that."""
-    found, gain = results.summary.get("predicted"), results.summary.get("gain_in_loss_db")
-    if not found or gain is None:
+    predicted, gain = results.summary.get("predicted"), results.summary.get("gain_in_loss_db")
+    if not predicted or gain is None:
         return None
     steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)
     error = results.summary["gain_in_loss_stderr_db"]
@@ -86,16 +80,15 @@ def agreement_line(results: Results) -> str | None:
             " Each method has its own best step size here, larger where there is less noise, so "
             "part of the gain is used for speed."
         )
-    there = found.get("diagnosed_db", math.nan)  # folders of older versions have none
-    small = f"{found['distance_db']:.1f} dB in the distance to the optimum"
+    there = predicted.get("diagnosed_db", math.nan)  # folders of older versions have none
+    small = f"{predicted['distance_db']:.1f} dB in the distance to the optimum"
     return (
         f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
         "sampling that never takes an example twice, at one small step size, for a run that has "
         "settled. Compared with FedAvg, which may take an example twice, and for steps that move "
-        f"the model as far, that is {small} and {found['loss_db']:.1f} dB in the loss. At the best "
-        f"step sizes ({steps}) after {results.summary['rounds']} rounds it is "
-        f"{found['these_steps_db']:.1f} dB. Measured: "
-        f"{gain:.1f}{spread} dB.{why}"
+        f"the model as far, that is {small} and {predicted['loss_db']:.1f} dB in the loss. At the "
+        f"best step sizes ({steps}) after {results.summary['rounds']} rounds it is "
+        f"{predicted['these_steps_db']:.1f} dB. Measured: {gain:.1f}{spread} dB.{why}"
     )
 
 
@@ -106,11 +99,8 @@ def comparison_figure(results: Results) -> list[Path]:
     for algorithm, (colour, dashes) in zip(results.algorithms, looks, strict=True):
         curve = algorithm.measures["excess"]
         label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
-        axes.plot(curve.rounds, curve.mean, color=colour, linestyle=dashes, label=label)
-        axes.fill_between(
-            curve.rounds, curve.mean - 2 * curve.stderr, curve.mean + 2 * curve.stderr,
-            color=colour, alpha=0.15, linewidth=0,
-        )  # fmt: skip
+        look = {"linestyle": dashes, "label": label}
+        plot_band(axes, curve.rounds, curve.mean, curve.stderr, colour, **look)
     level = results.summary["level"]
     axes.axhline(level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
     axes.annotate(
@@ -118,8 +108,5 @@ def comparison_figure(results: Results) -> list[Path]:
         xytext=(0, 2), textcoords="offset points", fontsize=8,
     )  # fmt: skip
     axes.set_yscale("log")
-    axes.set_xlabel("round (bands: 2 standard errors)")
-    axes.set_ylabel("risk minus the lowest possible risk")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    label_axes(axes, "round (bands: 2 standard errors)", "risk minus the lowest possible risk")
     return save_figure(figure, results.path, "comparison")

@@ -11,19 +11,27 @@ import matplotlib.pyplot as plt
 from rich.table import Table
 
 from isfed.base.text_format import counted, plain_number
-from isfed.report.figures import save_figure
+from isfed.report.figures import label_axes, save_figure
 from isfed.report.terminal_tables import side_by_side
 from isfed.studies.results_reader import Results
 
+WAYS = {
+    "uniform": "uniform",
+    "importance": "importance by norm, Memory()",
+    "spread": "uniform, Spread()",
+    "difference": "correction='difference'",
+    "drift": "correction='drift'",
+    "drift, spread": "correction='drift', Spread()",
+}
 COLUMNS = {"uniform": "none", "agents": "agents", "examples": "examples", "both": "both"}
 
 
 def diagnosis_table(results: Results) -> Table:
     """The four ways to sample, side by side."""
-    found = results.summary
-    options, num_active = found["options"], found["setting"]["num_active"]
+    summary = results.summary
+    options, num_active = summary["options"], summary["setting"]["num_active"]
     batch = options[0]["examples_size"]  # equal chances: the batch itself
-    error = "distance to w^o" if found["weighted_by_curvature"] else "variance"
+    error = "distance to w^o" if summary["weighted_by_curvature"] else "variance"
     shown: dict[str, Callable[[dict[str, Any]], str]] = {
         "variance of a round's gradient": lambda o: f"{_finite(o['variance']):.3g}",
         "times smaller": lambda o: f"{_finite(o['variance_ratio']):.3g}",
@@ -36,7 +44,7 @@ def diagnosis_table(results: Results) -> Table:
         "effective examples (4)": lambda o: f"{o['examples_size'] / batch:.0%}",
     }
     table = side_by_side(
-        f"{found['problem']}, importance sampling of: predicted at {found['at']}",
+        f"{summary['problem']}, importance sampling of: predicted at {summary['at']}",
         [COLUMNS[option["sampling"]] for option in options],
         [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
     )
@@ -67,8 +75,7 @@ def setting_line(results: Results) -> str:
     ]
     return (
         f"{counted(said['num_agents'], 'agent')}, {said['num_active']} per round (L); "
-        f"{counted(said['rows'], 'row')}, "
-        f"{spans[0]} per step (B), "
+        f"{counted(said['rows'], 'row')}, {spans[0]} per step (B), "
         f"{spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn (E); "
         f"{counted(said['num_params'], 'parameter')}, {said['loss']}; probabilities of "
         f"the policy {said['policy']}, floor {said['floor']:g}"
@@ -77,22 +84,21 @@ def setting_line(results: Results) -> str:
 
 def answer_lines(results: Results) -> list[str]:
     """The answer in plain words: what to do, what it gains, how sure that is, who is drawn most."""
-    found = results.summary
-    answer = [found["recommendation"], *found["remarks"]]
-    if found.get("degenerate"):
+    summary = results.summary
+    answer = [summary["recommendation"], *summary["remarks"]]
+    if summary.get("degenerate"):
         return answer  # there is no gain to be sure of, and nobody worth drawing more often
-    return [*answer, sure_line(results), *step_lines(results), *dominant_lines(results)]
+    return [*answer, sure_line(results), *first_step_lines(results), *dominant_lines(results)]
 
 
 def sure_line(results: Results) -> str:
     """How sure the gain is, and when it counts."""
-    found = results.summary
-    rounds = found["settling_rounds"]
+    rounds = results.summary["settling_rounds"]
     when = "once the model has settled"
     if rounds is not None:
         about = plain_number(max(1.0, rounds), 2)
         when += f", after about {about} rounds at a quarter of the largest step"
-    waits = [row["feature_name"] for row in found["waits_for"][:2]]
+    waits = [row["feature_name"] for row in results.summary["waits_for"][:2]]
     slow = f" (the slowest to settle: {' and '.join(waits)})" if waits and rounds else ""
     return (
         "How certain: the gain is computed from all rows for small step sizes, where runs on nine "
@@ -102,10 +108,10 @@ def sure_line(results: Results) -> str:
     )
 
 
-def step_lines(results: Results) -> list[str]:
+def first_step_lines(results: Results) -> list[str]:
     """The step size to begin with."""
-    found = results.summary
-    best = next(o for o in found["options"] if o["sampling"] == found["best"])
+    summary = results.summary
+    best = next(o for o in summary["options"] if o["sampling"] == summary["best"])
     largest, careful = best["step_limit"], best["careful_limit"]
     if largest is None:
         return []
@@ -121,22 +127,19 @@ def step_lines(results: Results) -> list[str]:
 
 def dominant_lines(results: Results) -> list[str]:
     """Which agents and examples would be drawn most, in words."""
-    found = results.summary
-
-    def times(row: dict[str, Any]) -> str:
-        return f"({row['times_uniform']:.3g} times as often)"
-
-    lines = []
-    if found["top_agents"]:
-        agents = ", ".join(f"{row['agent_name']} {times(row)}" for row in found["top_agents"])
-        lines.append(f"Agents drawn most, compared with uniform sampling: {agents}")
-    examples = ", ".join(
-        f"{row['row_name']} of agent {row['agent_name']} {times(row)}"
-        for row in found["top_examples"]
-    )
-    if examples:
-        lines.append(f"Examples drawn most, compared with uniform sampling: {examples}")
-    return lines
+    named = {
+        "Agents": [(row["agent_name"], row) for row in results.summary["top_agents"]],
+        "Examples": [
+            (f"{row['row_name']} of agent {row['agent_name']}", row)
+            for row in results.summary["top_examples"]
+        ],
+    }
+    return [
+        f"{what} drawn most, compared with uniform sampling: "
+        + ", ".join(f"{name} ({row['times_uniform']:.3g} times as often)" for name, row in rows)
+        for what, rows in named.items()
+        if rows
+    ]
 
 
 def constant_lines(results: Results) -> list[str]:
@@ -156,18 +159,41 @@ def inclusion_figure(results: Results) -> list[Path]:
     left.plot(table["rank"][of_agents], agents, color="black", label="importance sampling")
     level = agents.sum() / agents.size
     left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
-    left.set_xlabel("agent, by rank")
-    left.set_ylabel("inclusion probability, L p_k")
     right.plot(table["share"][of_examples], times, color="black", label="importance sampling")
     right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
     right.set_xscale("log")
-    right.set_xlabel("example, by rank, share of all")
-    right.set_ylabel("inclusion probability over the uniform one")
     for axes, values in ((left, agents), (right, times)):
         axes.set_yscale("log")
         smallest = values[values > 0.0].min()
         axes.set_ylim(bottom=min(smallest / 1.5, 0.5 * values.max()))
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=9)
+    label_axes(left, "agent, by rank", "inclusion probability, L p_k")
+    over = "inclusion probability over the uniform one"
+    label_axes(right, "example, by rank, share of all", over)
     figure.tight_layout()
     return save_figure(figure, results.path, "inclusion")
+
+
+def ways_table(results: Results) -> Table:
+    """The ways to sample agents, side by side; mini-batches are uniform in all of them."""
+    ways = results.summary["ways"]
+    table = Table(title=f"Ways to sample agents, at step_size={ways['step_size']:.3g}")
+    table.title_justify = "left"
+    table.add_column("", no_wrap=True)
+    for heading in ("variance", "times smaller", "risk by drift (1)", "excess risk (2)"):
+        table.add_column(heading, justify="right")
+    for way in ways["ways"]:
+        values = (way[key] for key in ("variance", "times_smaller", "drift", "excess"))
+        numbers = (f"{math.inf if value is None else value:.3g}" for value in values)
+        table.add_row(WAYS[way["name"]], *numbers)
+    table.caption = (
+        "(1) Caused by local steps that run towards the agents' own minimisers. (2) All that "
+        "remains, to first order in the step size."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def ways_line(results: Results) -> str:
+    """What to do about the agents beside drawing them by importance, and why."""
+    ways = results.summary["ways"]
+    return f"For the agents alone, with options of ISFedAvg: {ways['recommendation']}"

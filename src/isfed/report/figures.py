@@ -49,6 +49,21 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
+def plot_band(axes: Any, x: Any, mean: Any, error: Any, colour: str, **look: Any) -> None:
+    """A curve with a band of two standard errors."""
+    axes.plot(x, mean, color=colour, **look)
+    low, high = mean - 2 * error, mean + 2 * error
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def label_axes(axes: Any, x_label: str, y_label: str, **legend: Any) -> None:
+    """The labels, the grid and the legend that all figures share."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9, **legend)
+
+
 def _smooth(values: np.ndarray, width: int) -> np.ndarray:
     """A centred mean over `width` rounds, narrower at the two ends."""
     # Window by window: differences of running sums would lose small values after large ones.
@@ -60,43 +75,26 @@ def _smooth(values: np.ndarray, width: int) -> np.ndarray:
 
 def msd_figure(results: Results) -> list[Path]:
     """msd in decibels against rounds, one curve per algorithm; measures where there is no msd."""
-    if results.summary["no_msd"] is not None:
-        return _curves_figure(results)
-    figure, axes = plt.subplots(figsize=(7.0, 4.4))
-    others = cycle(OTHERS)
-    for algorithm in results.algorithms:
-        colour, dashes = STYLES.get(algorithm.name) or next(others)
-        width = max(1, algorithm.rounds.size // 150)
-        level = 10 * np.log10(_smooth(algorithm.msd, width))
-        axes.plot(algorithm.rounds, level, color=colour, linestyle=dashes, label=algorithm.name)
-    axes.set_xlabel("round")
-    axes.set_ylabel("mean-square deviation (dB)")
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
-    return save_figure(figure, results.path, "msd")
-
-
-def _curves_figure(results: Results) -> list[Path]:
-    """Everything that was measured, one panel for each."""
-    names = list(results.algorithms[0].measures)
+    known = results.summary["no_msd"] is None
+    names = ["msd"] if known else list(results.algorithms[0].measures)
     if not names:
         return []
-    size = (7.0 * len(names), 4.4)
+    size = (7.0 * len(names), 4.4)  # a panel for each
     figure, panels = plt.subplots(1, len(names), figsize=size, squeeze=False)
     for axes, measure in zip(panels[0], names, strict=True):
         others = cycle(OTHERS)
         for algorithm in results.algorithms:
             colour, dashes = STYLES.get(algorithm.name) or next(others)
-            found = algorithm.measures[measure]
-            axes.plot(
-                found.rounds, found.mean, color=colour, linestyle=dashes, label=algorithm.name
-            )
-        axes.set_xlabel("round")
-        axes.set_ylabel(measure)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=9)
-    return save_figure(figure, results.path, "measures")
+            if known:
+                width = max(1, algorithm.rounds.size // 150)
+                x, y = algorithm.rounds, 10 * np.log10(_smooth(algorithm.msd, width))
+            else:
+                x, y = algorithm.measures[measure].rounds, algorithm.measures[measure].mean
+            axes.plot(x, y, color=colour, linestyle=dashes, label=algorithm.name)
+        if known:
+            axes.set_xlim(left=0)
+        label_axes(axes, "round", "mean-square deviation (dB)" if known else measure)
+    return save_figure(figure, results.path, "msd" if known else "measures")
 
 
 BEST_STEP = ", best step "
@@ -124,11 +122,10 @@ def measures_figure(results: Results) -> list[Path]:
         for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
             for name in names:
                 colour, dashes = LOOKS[name.partition(BEST_STEP)[0]]
-                x, y, error = _curve(results[name], measure)
-                axes.plot(x, y, color=colour, linestyle=dashes, label=_label(name))
-                axes.fill_between(
-                    x, y - 2 * error, y + 2 * error, color=colour, alpha=0.15, linewidth=0
-                )
+                label = name if name.startswith("FedAvg") else f"ISFedAvg, {name}"
+                label = label.replace(BEST_STEP, ", step ")
+                curve = _curve(results[name], measure)
+                plot_band(axes, *curve, colour, linestyle=dashes, label=label)
             axes.set_ylabel(MEASURE_LABELS[measure])
             axes.tick_params(labelbottom=True, labelleft=True)
             axes.grid(alpha=0.3)
@@ -148,11 +145,6 @@ def measures_figure(results: Results) -> list[Path]:
     return save_figure(figure, results.path, "measures")
 
 
-def _label(name: str) -> str:
-    name = name if name.startswith("FedAvg") else f"ISFedAvg, {name}"
-    return name.replace(BEST_STEP, ", step ")
-
-
 def _curve(algorithm: AlgorithmResult, measure: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rounds, values and standard errors, in the units of the axis."""
     if measure == "msd":
@@ -160,14 +152,14 @@ def _curve(algorithm: AlgorithmResult, measure: str) -> tuple[np.ndarray, np.nda
         smooth = _smooth(msd, max(1, msd.size // 150))
         error = 10.0 / np.log(10.0) * algorithm.msd_stderr / msd
         return algorithm.rounds, 10 * np.log10(smooth), error
-    found = algorithm.measures[measure]
-    return found.rounds, 100 * found.mean, 100 * found.stderr
+    measured = algorithm.measures[measure]
+    return measured.rounds, 100 * measured.mean, 100 * measured.stderr
 
 
 def _limits(results: Results, measure: str, levels: Any) -> tuple[float, float]:
     """Around all errors once the first rounds are run, and the levels that are not above."""
     seen = [algorithm.measures[measure] for algorithm in results.algorithms]
-    errors = 100 * np.concatenate([found.mean[found.rounds > 0] for found in seen])
+    errors = 100 * np.concatenate([curve.mean[curve.rounds > 0] for curve in seen])
     errors = np.append(errors, [level for level in levels if level <= errors.max()])
     room = 0.12 * max(float(np.ptp(errors)), 1e-3)
     return max(0.0, float(errors.min()) - room), float(errors.max()) + room
@@ -208,9 +200,10 @@ def heterogeneity_figure(results: Results) -> list[Path]:
     crossings = []
     for colour, share, marker in zip(greys, shares, "osD^vP*", strict=False):
         points = [p for p in study if p["noisy_share"] == share]
-        ratios = np.array([p["noise_ratio"] for p in points])
-        gains = np.array([p["gain_db"] for p in points])
-        errors = np.array([p["gain_stderr_db"] for p in points])
+        ratios, gains, errors = (
+            np.array([p[key] for p in points])
+            for key in ("noise_ratio", "gain_db", "gain_stderr_db")
+        )
         axes.errorbar(
             ratios, gains, 2 * errors, color=colour, marker=marker, markersize=5, capsize=2,
             label=f"{100 * share:g}% of the agents",
@@ -224,22 +217,20 @@ def heterogeneity_figure(results: Results) -> list[Path]:
     for ratio in crossings:
         axes.plot(ratio, PAPER_GAIN_DB, marker="x", markersize=11, color="black", mew=2.2)
     axes.set_xscale("log")
-    axes.set_xlabel("noise of the noisy agents relative to the others (standard deviations)")
-    axes.set_ylabel("gain of ISFedAvg (oracle) over FedAvg (dB)")
-    axes.grid(alpha=0.3)
-    axes.legend(
-        frameon=False, fontsize=9, title="noisy (bars: 2 standard\nerrors over the data seeds)",
-        title_fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+    label_axes(
+        axes, "noise of the noisy agents relative to the others (standard deviations)",
+        "gain of ISFedAvg (oracle) over FedAvg (dB)", title_fontsize=9, loc="upper left",
+        title="noisy (bars: 2 standard\nerrors over the data seeds)", bbox_to_anchor=(1.01, 1.0),
     )  # fmt: skip
     return save_figure(figure, results.path, "heterogeneity")
 
 
 def _crossings(ratios: np.ndarray, gains: np.ndarray, level: float) -> list[float]:
     """Where the curve crosses a level, linear in the logarithm of the ratio."""
-    found = []
+    crossings = []
     for i in range(len(ratios) - 1):
         low, high = gains[i] - level, gains[i + 1] - level
         if low * high < 0:
             share = low / (low - high)
-            found.append(float(ratios[i] ** (1 - share) * ratios[i + 1] ** share))
-    return found
+            crossings.append(float(ratios[i] ** (1 - share) * ratios[i + 1] ** share))
+    return crossings

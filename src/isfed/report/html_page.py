@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
 from importlib.resources import files
+from typing import Any
 
-from isfed.report.downsample import MOST_POINTS
-from isfed.report.html_markup import Markup, many, tag
-from isfed.report.page_data import Cell, Figure, PageData, PageTable
+from isfed.report.html_markup import Markup, tag
+from isfed.report.page_data import Figure, PageData, PageTable, TableCell
 from isfed.report.svg_chart import (
     MOST_BANDS,
-    Curve,
+    MOST_POINTS,
+    ChartCurve,
     can_be_logarithmic,
     chart,
     curves_of,
@@ -39,28 +39,47 @@ def page(data: PageData) -> str:
 
 
 def _page(data: PageData, most: int) -> str:
-    style, script = (_package_text(name) for name in ("page.css", "page.js"))
+    package = files("isfed.report")
+    style, script = (
+        package.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    )
+    figures = (_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1))
+    made_with = ", ".join(f"{name} {value}" for name, value in data.versions.items()) or "isfed"
+    parts = [
+        *(tag("p", text) for text in data.advice),
+        *(tag("p", text, class_="warning") for text in data.warnings),
+        # The heading of such a table says what its caption says.
+        *(_section(t.caption, _table(t, caption="unseen")) for t in data.differences),
+        *figures,
+        *(_section(t.caption, _table(t, caption="unseen")) for t in data.tables),
+    ]
+    if any(key for key, _ in data.data):
+        pairs = ((tag("dt", key), tag("dd", value)) for key, value in data.data)
+        parts.append(_section("The data", tag("dl", *(part for pair in pairs for part in pair))))
+    elif data.data:
+        parts.append(_section("The data", tag("ul", *(tag("li", line) for _, line in data.data))))
+    if data.commands:
+        parts.append(_section("Run it again", *(_code(c, "Command") for c in data.commands)))
+    if data.configurations:
+        texts = (
+            tag("details", tag("summary", name), _code(text, f"Configuration of {name}"), open=True)
+            for name, text in data.configurations.items()
+        )
+        parts.append(_section("Configuration", *texts))
     body = (
         tag("header", tag("h1", data.title), tag("p", data.summary)),
-        tag(
-            "main",
-            tag("p", data.verdict, class_="verdict"),
-            many(tag("p", text) for text in data.advice),
-            many(tag("p", text, class_="warning") for text in data.warnings),
-            many(map(_titled, data.differences)),
-            many(_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1)),
-            many(map(_titled, data.tables)),
-            _data(data.data),
-            _again(data.commands),
-            _configurations(data),
-        ),
-        tag("footer", _versions(data)),
+        tag("main", tag("p", data.verdict, class_="verdict"), *parts),
+        tag("footer", tag("p", f"Made with {made_with}.", class_="soft")),
         tag("script", Markup(script)),
     )
     # The hashes allow this style and this script and nothing else: no request, no other code.
+    hashes = [
+        "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src '{hashes[0]}'; "
+        f"script-src '{hashes[1]}'; base-uri 'none'; form-action 'none'"
     )
     head = (
         tag("meta", charset="utf-8"),
@@ -73,14 +92,6 @@ def _page(data: PageData, most: int) -> str:
     )
     whole = tag("html", tag("head", *head), tag("body", *body), lang="en")
     return f"<!DOCTYPE html>\n{whole}\n"
-
-
-def _package_text(name: str) -> str:
-    return files("isfed.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _section(title: str, *parts: str) -> Markup:
@@ -114,9 +125,8 @@ def _figure(figure: Figure, name: str, most_points: int) -> Markup:
 
 
 def _caption(figure: Figure, most_points: int) -> str:
-    few = (
-        f", while at most {MOST_BANDS} curves are shown" if len(figure.series) > MOST_BANDS else ""
-    )
+    few = f", while at most {MOST_BANDS} curves are shown"
+    few = few if len(figure.series) > MOST_BANDS else ""
     said = [f"Bands: {figure.band}{few}."] if figure.band else []
     points = max(series.finite().x.size for series in figure.series)
     if points > most_points:
@@ -127,7 +137,7 @@ def _caption(figure: Figure, most_points: int) -> str:
     return " ".join([*said, *figure.notes])
 
 
-def _controls(figure: Figure, curves: list[Curve], name: str, *, logarithmic: bool) -> Markup:
+def _controls(figure: Figure, curves: list[ChartCurve], name: str, *, logarithmic: bool) -> Markup:
     """Which axis, which scale; shown by the script."""
     fields = []
     if len(figure.axes) > 1:
@@ -157,7 +167,7 @@ def _radios(legend: str, name: str, kind: str, choices: list[tuple[str, str, boo
     return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
 
 
-def _methods(curves: list[Curve], legend: str) -> Markup:
+def _methods(curves: list[ChartCurve], legend: str) -> Markup:
     """The key to the curves, which are also switched on and off here."""
     choices = []
     for curve in curves:
@@ -171,35 +181,29 @@ def _methods(curves: list[Curve], legend: str) -> Markup:
         line = tag("line", x1="0", x2="100%", y1="50%", y2="50%")
         sample = tag("svg", line, class_=f"sample {curve.style}", aria_hidden="true")
         choices.append(tag("label", box, sample, curve.name))
-    return tag(
-        "fieldset",
-        tag("legend", legend),
-        tag("div", *choices, class_="choices"),
-        class_="methods",
-    )
-
-
-def _titled(table: PageTable) -> Markup:
-    """A table under a heading, which says what its caption says."""
-    return _section(table.caption, _table(table, caption="unseen"))
+    listed = tag("div", *choices, class_="choices")
+    return tag("fieldset", tag("legend", legend), listed, class_="methods")
 
 
 def _table(table: PageTable, caption: str | None = None) -> Markup:
-    numeric = [
-        any(row[i].value is not None for row in table.rows) for i in range(len(table.columns))
+    words = [
+        None if any(row[i].value is not None for row in table.rows) else "words"
+        for i in range(len(table.columns))
     ]
+
+    def cell(kind: str, cell: TableCell, **attributes: Any) -> Markup:
+        value = None if cell.value is None else repr(float(cell.value))
+        return tag(kind, cell.text, data_value=value, **attributes)
+
     headings = (
-        tag("th", text, scope="col", class_=None if numeric[i] else "words")
-        for i, text in enumerate(table.columns)
+        tag("th", text, scope="col", class_=kind)
+        for text, kind in zip(table.columns, words, strict=True)
     )
     rows = (
         tag(
             "tr",
-            _cell(row[0], "th", scope="row"),
-            *(
-                _cell(cell, "td", class_=None if numeric[i] else "words")
-                for i, cell in enumerate(row[1:], start=1)
-            ),
+            cell("th", row[0], scope="row"),
+            *(cell("td", c, class_=kind) for c, kind in zip(row[1:], words[1:], strict=True)),
         )
         for row in table.rows
     )
@@ -213,45 +217,6 @@ def _table(table: PageTable, caption: str | None = None) -> Markup:
     return tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=table.caption)
 
 
-def _cell(cell: Cell, name: str, **attributes: str | None) -> Markup:
-    value = None if cell.value is None else repr(float(cell.value))
-    return tag(name, cell.text, data_value=value, **attributes)
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> Markup:
-    parts = ((tag("dt", key), tag("dd", value)) for key, value in pairs)
-    return tag("dl", *(part for pair in parts for part in pair))
-
-
-def _data(pairs: tuple[tuple[str, str], ...]) -> Markup:
-    if not pairs:
-        return Markup("")
-    named = any(key for key, _ in pairs)
-    listed = _pairs(pairs) if named else tag("ul", *(tag("li", line) for _, line in pairs))
-    return _section("The data", listed)
-
-
-def _again(commands: tuple[str, ...]) -> Markup:
-    if not commands:
-        return Markup("")
-    return _section("Run it again", *(_code(command, "Command") for command in commands))
-
-
-def _configurations(data: PageData) -> Markup:
-    if not data.configurations:
-        return Markup("")
-    parts = (
-        tag("details", tag("summary", name), _code(text, f"Configuration of {name}"), open=True)
-        for name, text in data.configurations.items()
-    )
-    return _section("Configuration", *parts)
-
-
 def _code(text: str, label: str) -> Markup:
     # Focusable, because a long line is scrolled by keyboard too.
     return tag("pre", tag("code", text), tabindex="0", role="region", aria_label=label)
-
-
-def _versions(data: PageData) -> Markup:
-    said = ", ".join(f"{name} {value}" for name, value in data.versions.items())
-    return tag("p", f"Made with {said}." if said else "Made with isfed.", class_="soft")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from isfed.methods.catalogue import CATALOGUE, Entry
+from isfed.methods.over_network import network_support
+from isfed.studies.config_schema import REQUIRED
 from isfed.studies.name_registry import METHODS
 
 HEADINGS = {
@@ -22,6 +25,7 @@ HEADINGS = {
     "minimises": "what it really minimises",
     "told": "what it needs to know",
     "unbiased": "unbiased",
+    "network": "over a network",
 }
 NON, PARTIAL, ASYNC = "**non-IID**", "**partial**", "**asynchronous**"
 # The paper's Table 1; bold is what it marks as a challenge of federated learning.
@@ -58,15 +62,25 @@ def entries() -> list[Entry]:
         for name, factory in METHODS.items()
         if name not in known
     ]  # fmt: skip
-    return [*CATALOGUE, *others]
+    return [replace(entry, network=_network(entry.name)) for entry in (*CATALOGUE, *others)]
+
+
+def _network(name: str) -> str:
+    """Whether a method runs on Flower, with its default options; unknown if it needs others."""
+    options = {"step_size": 0.1, "num_active": 1, "steps": 1, "strong": 1.0, "shift": 2.0}
+    known = METHODS.options(METHODS[name])
+    required = {key for key, argument in known.items() if argument.default is REQUIRED}
+    if not required <= set(options):
+        return "-"
+    return network_support(METHODS[name](**{key: options[key] for key in required}))
 
 
 def as_json() -> str:
     """A list of records, one for each method."""
-    return json.dumps([entry.as_dict() for entry in entries()], indent=1)
+    return json.dumps([asdict(entry) for entry in entries()], indent=1)
 
 
-WIDE = 160  # columns of a terminal; in fewer, the words of a table would be cut
+WIDE = 180  # columns of a terminal; in fewer, the words of a table would be cut
 
 
 def for_terminal(width: int) -> RenderableType:
@@ -103,11 +117,12 @@ def as_table() -> Table:
 
 def as_markdown() -> str:
     """The generated part of docs/methods.md."""
+    listed = entries()[: len(CATALOGUE)]
     parts = [
         "## Selection, local steps and combination",
-        _rows([HEADINGS[k] for k in FIRST], [[getattr(e, k) for k in FIRST] for e in CATALOGUE]),
+        _rows([HEADINGS[k] for k in FIRST], [[getattr(e, k) for k in FIRST] for e in listed]),
         "## What it really minimises",
-        _rows([HEADINGS[k] for k in SECOND], [[getattr(e, k) for k in SECOND] for e in CATALOGUE]),
+        _rows([HEADINGS[k] for k in SECOND], [[getattr(e, k) for k in SECOND] for e in listed]),
         "## The paper's Table 1",
         "What the papers assume, as the paper lists it; bold are what it calls the challenges of "
         "federated learning.",
@@ -120,7 +135,7 @@ def as_markdown() -> str:
 
 
 FIRST = ("name", "paper", "selects", "steps", "combines")
-SECOND = ("name", "minimises", "told", "unbiased")
+SECOND = ("name", "minimises", "told", "unbiased", "network")
 
 
 def _confirmation(entry: Entry) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from rich.table import Table
 
 from isfed.base.text_format import plain_number
-from isfed.report.figures import save_figure
+from isfed.report.figures import label_axes, save_figure
 from isfed.report.terminal_tables import percent
 from isfed.studies.networks_study import first_round
 from isfed.studies.results_reader import Measurements, Results
@@ -35,8 +35,7 @@ LOOKS: dict[str, tuple[str, Any, str]] = {
 
 def accuracy_curves(results: Results) -> dict[str, Measurements]:
     """The accuracy along the run of every method that has one."""
-    found = {a.name: a.measures.get("accuracy") for a in results.algorithms}
-    return {name: curve for name, curve in found.items() if curve is not None}
+    return {a.name: a.measures["accuracy"] for a in results.algorithms if "accuracy" in a.measures}
 
 
 def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterable[str]) -> None:
@@ -60,10 +59,9 @@ def networks_figure(results: Results) -> list[Path]:
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
     curves = accuracy_curves(results)
     draw_accuracy(axes, curves, curves)
-    axes.set_xlabel("round")
-    axes.set_ylabel("accuracy on test rows (%)")
     axes.set_title(results.summary["title"], fontsize=10)
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+    label_axes(axes, "round", "accuracy on test rows (%)", **place)
     return save_figure(figure, results.path, "accuracy")
 
 
@@ -124,12 +122,11 @@ def rounds_to_fedavg(
     level = next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
     if level is None:
         return {}
-    found = {
-        name: first_round(curve.rounds, curve.mean, level)
+    reached = {
+        name: rounds
         for name, curve in curves.items()
-        if name != "FedAvg"
+        if name != "FedAvg" and (rounds := first_round(curve.rounds, curve.mean, level)) is not None
     }
-    reached = {name: rounds for name, rounds in found.items() if rounds is not None}
     return dict(sorted(reached.items(), key=lambda pair: pair[1]))
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Controls for what is already drawn. The rules for ticks, limits and labels are those of axes.py.
+// Controls for what is already drawn. The rules for ticks, limits and labels are those of axis_ticks.py.
 const SUPERS = { "-": "⁻" };
 "⁰¹²³⁴⁵⁶⁷⁸⁹".split("").forEach((mark, digit) => { SUPERS[digit] = mark; });
 const raised = (power) => String(power).replace(/[-0-9]/g, (c) => SUPERS[c]);

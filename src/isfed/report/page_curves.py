@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isfed.base.text_format import plain_number
-from isfed.report.page_data import Cell, Series
-from isfed.studies.results_reader import AlgorithmResult, Results
+from isfed.report.page_data import Series, TableCell
+from isfed.studies.results_reader import AlgorithmResult, Measurements, Results
 
 BAND = 2.0  # standard errors
 DECIMALS = {"dB": 2, "%": 1, "percentage points": 1}  # by unit; other levels by their digits
@@ -24,27 +24,19 @@ LABELS = {  # title and label of what the commands measure
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A mean along a run, with its standard error."""
-
-    x: np.ndarray
-    mean: np.ndarray
-    stderr: np.ndarray
-
-
-@dataclass(frozen=True)
 class Quantity:
     """Something measured along the runs.
 
-    key: its name in the folder.
-    title: of its figure.
-    label: of its axis.
-    unit: of its level, for instance dB.
-    level_name: what its level is.
-    curve: of an algorithm; None if it was not measured.
-    level: of an algorithm, with its standard error; nan where there is none.
-    rising: whether more of it is better.
-    bounds: of what it can be; bands end there.
+    Args:
+        key: its name in the folder.
+        title: of its figure.
+        label: of its axis.
+        unit: of its level, for instance dB.
+        level_name: what its level is.
+        curve: of an algorithm; None if it was not measured.
+        level: of an algorithm, with its standard error; nan where there is none.
+        rising: whether more of it is better.
+        bounds: of what it can be; bands end there.
     """
 
     key: str
@@ -52,7 +44,7 @@ class Quantity:
     label: str
     unit: str
     level_name: str
-    curve: Callable[[AlgorithmResult], Curve | None]
+    curve: Callable[[AlgorithmResult], Measurements | None]
     level: Callable[[AlgorithmResult], tuple[float, float]]
     rising: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
@@ -70,74 +62,60 @@ class Quantity:
 
 def quantities(results: Results) -> list[Quantity]:
     """The msd if it is known, then the measures in the order in which they first appear."""
-    found = []
+    known = []
     if any(np.isfinite(a.msd).any() for a in results.algorithms):
         rounds = results.summary.get("steady_rounds")
-        found.append(
+        known.append(
             Quantity(
                 "msd", "Distance to the optimum", "mean-square deviation |w − wᵒ|²", "dB",
                 f"msd, mean of the last {rounds:,} rounds" if rounds else "msd at the end",
-                _msd, lambda a: (a.number("msd_db"), a.number("msd_stderr_db")),
+                lambda a: Measurements(a.rounds, a.msd, a.msd_stderr) if a.rounds.size else None,
+                lambda a: (a.number("msd_db"), a.number("msd_stderr_db")),
             )
         )  # fmt: skip
     for key in dict.fromkeys(name for a in results.algorithms for name in a.measures):
         if key != "msd":
-            found.append(_measured(key))
-    if any("final_excess" in a.summary for a in results.algorithms):
-        found = [_as_the_verdict_says(q) if q.key == "excess" else q for q in found]
-    if results.summary.get("networks"):
-        found = [_as_the_table_says(q, results) if q.key == "accuracy" else q for q in found]
-    return found
+            known.append(_measured(key, results))
+    return known
 
 
-def _as_the_verdict_says(excess: Quantity) -> Quantity:
-    """The final loss of a comparison, a mean of its last records."""
-    return replace(
-        excess, level_name="mean of the last tenth",
-        level=lambda a: (a.number("final_excess"), a.number("final_stderr")),
-    )  # fmt: skip
+def _measured(key: str, results: Results) -> Quantity:
+    """A measure; its level is what the verdict or the table of a study says, if one does."""
+    words = key.replace("_", " ")
+    title, label = LABELS.get(key, (words[:1].upper() + words[1:], words))
+    share = key == "accuracy"  # shown in percent
+    scale = 100.0 if share else 1.0
+    rows = {row["name"]: row for row in results.summary.get("networks") or ()}
 
+    def curve(algorithm: AlgorithmResult) -> Measurements | None:
+        measured = algorithm.measures.get(key)
+        if measured is None:
+            return None
+        return Measurements(measured.rounds, scale * measured.mean, scale * measured.stderr)
 
-def _as_the_table_says(accuracy: Quantity, results: Results) -> Quantity:
-    """The final accuracy of a study of networks, a mean of its last evaluations."""
-    rows = {row["name"]: row for row in results.summary["networks"]}
+    def last(algorithm: AlgorithmResult) -> tuple[float, float]:
+        measured = algorithm.measures.get(key)
+        if measured is None or not measured.mean.size or algorithm.diverged_round is not None:
+            return math.nan, math.nan
+        return scale * float(measured.mean[-1]), scale * float(measured.stderr[-1])
 
-    def level(algorithm: AlgorithmResult) -> tuple[float, float]:
+    def mean_of_last(algorithm: AlgorithmResult) -> tuple[float, float]:
         row = rows.get(algorithm.name)
         if row is None or row["diverged"]:
             return math.nan, math.nan
         error = row["accuracy_stderr"]
         return 100.0 * row["accuracy"], math.nan if error is None else 100.0 * error
 
-    return replace(accuracy, level_name="accuracy, mean of the last eighth", level=level)
-
-
-def _msd(algorithm: AlgorithmResult) -> Curve | None:
-    if not algorithm.rounds.size:
-        return None
-    return Curve(algorithm.rounds, algorithm.msd, algorithm.msd_stderr)
-
-
-def _measured(key: str) -> Quantity:
-    words = key.replace("_", " ")
-    title, label = LABELS.get(key, (words[:1].upper() + words[1:], words))
-    share = key == "accuracy"  # shown in percent
-    scale = 100.0 if share else 1.0
-
-    def curve(algorithm: AlgorithmResult) -> Curve | None:
-        found = algorithm.measures.get(key)
-        if found is None:
-            return None
-        return Curve(found.rounds, scale * found.mean, scale * found.stderr)
-
-    def level(algorithm: AlgorithmResult) -> tuple[float, float]:
-        found = algorithm.measures.get(key)
-        if found is None or not found.mean.size or algorithm.diverged_round is not None:
-            return math.nan, math.nan
-        return scale * float(found.mean[-1]), scale * float(found.stderr[-1])
-
-    quantity = Quantity(key, title, label, "", f"{words} at the end", curve, level)
-    return replace(quantity, unit="%", rising=True, bounds=(0.0, 100.0)) if share else quantity
+    quantity = Quantity(key, title, label, "", f"{words} at the end", curve, last)
+    if share:
+        quantity = replace(quantity, unit="%", rising=True, bounds=(0.0, 100.0))
+        if rows:
+            name = "accuracy, mean of the last eighth"
+            quantity = replace(quantity, level_name=name, level=mean_of_last)
+    if key == "excess" and any("final_excess" in a.summary for a in results.algorithms):
+        level = lambda a: (a.number("final_excess"), a.number("final_stderr"))  # noqa: E731
+        quantity = replace(quantity, level_name="mean of the last tenth", level=level)
+    return quantity
 
 
 def units_of(algorithms: Iterable[AlgorithmResult]) -> dict[str, str]:
@@ -168,10 +146,10 @@ def series_of(
     reach = BAND * curve.stderr
     units = {key: _unit(algorithm, key) for key in axes}
     low, high = (np.clip(curve.mean + way * reach, *quantity.bounds) for way in (-1.0, 1.0))
-    return Series(name, curve.x, curve.mean, low, high, units=units, colour=colour)
+    return Series(name, curve.rounds, curve.mean, low, high, units=units, colour=colour)
 
 
-def level_cell(value: float, error: float, unit: str) -> Cell:
+def level_cell(value: float, error: float, unit: str) -> TableCell:
     """A level with its standard error.
 
     >>> level_cell(-41.234, 0.126, "dB").text
@@ -182,23 +160,23 @@ def level_cell(value: float, error: float, unit: str) -> Cell:
     ('91.2 ± 0.7%', '5.8 ± 0.9 percentage points')
     """
     if math.isnan(value):
-        return Cell("none")
+        return TableCell("none")
     if unit in DECIMALS:
         said, spread = (f"{number:.{DECIMALS[unit]}f}" for number in (value, error))
     else:
         said, spread = plain_number(value, 3), plain_number(error, 1)
     said += "" if math.isnan(error) else f" ± {spread}"
     gap = "" if unit in ("", "%") else " "
-    return Cell(f"{said}{gap}{unit}".replace("-", "−"), value)
+    return TableCell(f"{said}{gap}{unit}".replace("-", "−"), value)
 
 
-def number_cell(value: float | None, form: str | None = None) -> Cell:
+def number_cell(value: float | None, form: str | None = None) -> TableCell:
     """A number that may be unknown.
 
     >>> number_cell(30682.4).text, number_cell(77.968).text, number_cell(None).text
     ('30,682', '77.97', 'unknown')
     """
     if value is None or math.isnan(value):
-        return Cell("unknown")
+        return TableCell("unknown")
     form = form or (",.0f" if 1e3 <= abs(value) < 1e12 else ".4g")
-    return Cell(f"{value:{form}}".replace("-", "−"), float(value))
+    return TableCell(f"{value:{form}}".replace("-", "−"), float(value))

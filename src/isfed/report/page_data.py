@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell of a table: what it says, and the number it is sorted by if it has one."""
 
     text: str
@@ -21,14 +21,15 @@ class Cell:
 class PageTable:
     """A table; its first column names the rows.
 
-    caption: what the table shows.
-    columns: the headings.
-    rows: as many cells in each as there are headings.
+    Args:
+        caption: what the table shows.
+        columns: the headings.
+        rows: as many cells in each as there are headings.
     """
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -42,11 +43,15 @@ class PageTable:
 class Series:
     """One curve.
 
-    name: of the method.
-    x: (T,) where it was measured, for instance the rounds, increasing.
-    mean, low, high: (T,) the curve and its band; points that are not finite are left out.
-    units: by axis of the figure, what one unit of x costs there, for instance uploads per round.
-    colour: curves of one colour belong together; None: a colour of its own.
+    Args:
+        name: of the method.
+        x: (T,) where it was measured, for instance the rounds, increasing.
+        mean: (T,) the curve; points that are not finite are left out.
+        low: (T,) the lower edge of its band.
+        high: (T,) the upper edge.
+        units: by axis of the figure, what one unit of x costs there, for instance uploads per
+            round.
+        colour: curves of one colour belong together; None: a colour of its own.
     """
 
     name: str
@@ -64,29 +69,28 @@ class Series:
 
     def finite(self) -> Series:
         """The same without points that cannot be drawn; a band that is not finite is no band."""
-        x, mean = (np.asarray(v, dtype=np.float64) for v in (self.x, self.mean))
-        low, high = (
-            np.where(np.isfinite(v), v, mean)
-            for v in (np.asarray(u, dtype=np.float64) for u in (self.low, self.high))
+        x, mean, low, high = (
+            np.asarray(v, dtype=np.float64) for v in (self.x, self.mean, self.low, self.high)
         )
+        low, high = (np.where(np.isfinite(v), v, mean) for v in (low, high))
         seen = np.isfinite(x) & np.isfinite(mean)
-        parts = (values[seen] for values in (x, mean, low, high))
-        return Series(self.name, *parts, units=self.units, colour=self.colour)
+        return replace(self, x=x[seen], mean=mean[seen], low=low[seen], high=high[seen])
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
     """Curves over one or several horizontal axes, and the table that goes with them.
 
-    title: what the figure shows.
-    y_label: the quantity, with its unit.
-    axes: label by key, for instance {"rounds": "rounds"}; the first is shown first.
-    series: the curves.
-    table: the numbers.
-    band: what the bands around the curves are.
-    logarithmic: how the vertical axis is shown first; None: as the numbers suggest.
-    linear_only: whether the reader is not offered a logarithmic axis.
-    notes: sentences below the figure.
+    Args:
+        title: what the figure shows.
+        y_label: the quantity, with its unit.
+        axes: label by key, for instance {"rounds": "rounds"}; the first is shown first.
+        series: the curves.
+        table: the numbers.
+        band: what the bands around the curves are.
+        logarithmic: how the vertical axis is shown first; None: as the numbers suggest.
+        linear_only: whether the reader is not offered a logarithmic axis.
+        notes: sentences below the figure.
     """
 
     title: str
@@ -114,18 +118,19 @@ class Figure:
 class PageData:
     """All that a page shows.
 
-    title: its heading.
-    summary: what was run, in a sentence or two.
-    verdict: the answer, in one sentence.
-    advice: what follows from it, a paragraph each.
-    differences: tables to read before the figures.
-    figures: each with its table.
-    tables: further tables.
-    warnings: what the reader must know before trusting the numbers.
-    data: what became of the data, as (what, how much); sentences have no name, "".
-    configurations: TOML by name of the folder.
-    versions: by name of the software.
-    commands: what to type to run it again.
+    Args:
+        title: its heading.
+        summary: what was run, in a sentence or two.
+        verdict: the answer, in one sentence.
+        advice: what follows from it, a paragraph each.
+        differences: tables to read before the figures.
+        figures: each with its table.
+        tables: further tables.
+        warnings: what the reader must know before trusting the numbers.
+        data: what became of the data, as (what, how much); sentences have no name, "".
+        configurations: TOML by name of the folder.
+        versions: by name of the software.
+        commands: what to type to run it again.
     """
 
     title: str

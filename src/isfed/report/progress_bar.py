@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from isfed.base.compile_progress import working_clock
+from isfed.base.progress import working_clock
 
 LINE_SECONDS = 10.0  # between plain lines
 
@@ -52,12 +51,7 @@ class RunProgress:
     def __enter__(self) -> RunProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.shown:
             self.bar.stop()
 
@@ -113,12 +107,9 @@ class RunProgress:
         new, spent = self.done - self.first, working_clock() - self.began
         if new <= 0 or spent <= 0.0:
             return ""
-        overall, left = self._left(), (self.work - self.done) * spent / new
-        said = (
-            f"{left:.0f} s left in this stage"
-            if overall is None
-            else f"{_time(overall)} left in all"
-        )
+        overall = self._left()
+        said = f"{(self.work - self.done) * spent / new:.0f} s left in this stage"
+        said = said if overall is None else f"{_time(overall)} left in all"
         return f", {new / spent:,.0f} rounds/s, {said}"
 
 

@@ -10,15 +10,15 @@ picks another axis, another scale or other methods.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from isfed.report.axis_ticks import limits, linear_ticks, log_ticks, spread
-from isfed.report.downsample import MOST_POINTS, thin
 from isfed.report.html_markup import Markup, many, tag
 from isfed.report.page_data import Figure, Series
 
+MOST_POINTS = 300  # of a curve
 BOX = 4_000  # of a curve
 PLOT = 1_000  # of the stretched drawing
 STYLES = 8  # colours, and patterns of dashes; see page.css
@@ -26,12 +26,40 @@ LABEL_GAP = 4.8  # per cent of the height between the baselines of two labels
 MOST_LABELS = 12  # with more curves than this a label does not say which one it names
 MOST_BANDS = 8  # more than these hide the curves
 LONGEST_LABEL = 26
+DOWN = "0.35em"  # from a baseline to the middle of the text
 LOG_FROM = 20.0  # the ratio of largest to smallest from which a logarithmic axis is shown first
 BAND_BELOW = 0.1  # how far below its lowest mean a band is followed on a logarithmic axis
 
 
+def downsample(series: Series, most: int = MOST_POINTS) -> Series:
+    """At most `most` points: neighbours become one, with their mean and a band around all of them.
+
+    The first and the last point stay as they are. The band of a group reaches from the lowest of
+    its bands to the highest, so that a spike in a single round is still seen.
+
+    >>> x = np.arange(1000.0)
+    >>> spike = np.where(x == 500, 9.0, 1.0)
+    >>> few = downsample(Series("a", x, spike, spike, spike), 100)
+    >>> few.x.size, float(few.x[0]), float(few.high.max())
+    (100, 0.0, 9.0)
+    """
+    points = series.x.size
+    if points <= most:
+        return series
+    inner = np.linspace(1, points - 1, most - 1).astype(int)  # the last of them is the last point
+    starts = np.concatenate([[0], inner])
+    counts = np.diff(np.append(starts, points))
+
+    def means(values: np.ndarray) -> np.ndarray:
+        # Scaled first: the sum of values on their way to divergence may overflow.
+        return np.add.reduceat(values / np.repeat(counts, counts), starts)
+
+    low, high = np.minimum.reduceat(series.low, starts), np.maximum.reduceat(series.high, starts)
+    return replace(series, x=means(series.x), mean=means(series.mean), low=low, high=high)
+
+
 @dataclass(frozen=True, eq=False)
-class Curve:
+class ChartCurve:
     """One curve, thinned, with its ranges; `log` is None where no logarithmic axis is possible."""
 
     name: str
@@ -50,16 +78,16 @@ class Curve:
 
     def span(self, *, logarithmic: bool) -> tuple[float, float, float]:
         """Lowest, highest, last; only for a curve that can be drawn so."""
-        found = self.log if logarithmic else self.linear
-        assert found is not None
-        return found
+        span = self.log if logarithmic else self.linear
+        assert span is not None
+        return span
 
 
-def curves_of(figure: Figure, most_points: int = MOST_POINTS) -> list[Curve]:
+def curves_of(figure: Figure, most_points: int = MOST_POINTS) -> list[ChartCurve]:
     """The curves of a figure, ready to draw, each with at most so many points."""
     curves = []
     for index, whole in enumerate(figure.series):
-        series = thin(points := whole.finite(), most_points)
+        series = downsample(points := whole.finite(), most_points)
         x = linear = log = None
         if series.x.size:
             x = _widened(float(points.x[0]), float(points.x[-1]), 0.0)[:2]
@@ -76,7 +104,7 @@ def curves_of(figure: Figure, most_points: int = MOST_POINTS) -> list[Curve]:
                 math.log10(float(positive[-1])),
             )
         colour = index if series.colour is None else series.colour
-        curves.append(Curve(series.name, index, colour, series, x, linear, log))
+        curves.append(ChartCurve(series.name, index, colour, series, x, linear, log))
     return curves
 
 
@@ -86,7 +114,7 @@ def _widened(low: float, high: float, last: float) -> tuple[float, float, float]
     return (low, high, last) if high - low > 1e-9 * room else (low - room, high + room, last)
 
 
-def starts_logarithmic(figure: Figure, curves: list[Curve]) -> bool:
+def starts_logarithmic(figure: Figure, curves: list[ChartCurve]) -> bool:
     """Whether the vertical axis is logarithmic until the reader changes it."""
     if not can_be_logarithmic(curves):
         return False
@@ -96,12 +124,12 @@ def starts_logarithmic(figure: Figure, curves: list[Curve]) -> bool:
     return bool(means.min() > 0.0 and means.max() > LOG_FROM * means.min())
 
 
-def can_be_logarithmic(curves: list[Curve]) -> bool:
+def can_be_logarithmic(curves: list[ChartCurve]) -> bool:
     """Whether every curve that can be drawn has positive values."""
     return any(c.linear for c in curves) and all(c.log for c in curves if c.linear)
 
 
-def chart(figure: Figure, curves: list[Curve], *, name: str, logarithmic: bool) -> Markup:
+def chart(figure: Figure, curves: list[ChartCurve], *, name: str, logarithmic: bool) -> Markup:
     """The drawing of a figure; `name` begins its ids."""
     drawn = [c for c in curves if (c.log if logarithmic else c.linear)]
     axis, label = next(iter(figure.axes.items()))
@@ -123,7 +151,7 @@ def chart(figure: Figure, curves: list[Curve], *, name: str, logarithmic: bool) 
             tag("g", view.x_ticks(), class_="x-ticks"),
             tag(
                 "svg",
-                many(_paths(c, view.matrices(c, axis)) for c in curves if c.linear),
+                many(_paths(c, view, axis) for c in curves if c.linear),
                 class_="curves", width="100%", height="100%", viewBox=f"0 0 {PLOT} {PLOT}",
                 preserveAspectRatio="none",
             ),
@@ -139,11 +167,8 @@ def chart(figure: Figure, curves: list[Curve], *, name: str, logarithmic: bool) 
 
 def describe(figure: Figure) -> str:
     """The figure in words, for those who cannot see it."""
-    ends = [
-        f"{series.name}: {series.mean[-1]:.3g}"
-        for series in (whole.finite() for whole in figure.series)
-        if series.x.size
-    ]
+    whole = (series.finite() for series in figure.series)
+    ends = [f"{series.name}: {series.mean[-1]:.3g}" for series in whole if series.x.size]
     shown = "; ".join(ends) if ends else "no curve can be drawn"
     return f"Line chart of {figure.y_label}. Last values: {shown}. The table below has the numbers."
 
@@ -157,7 +182,7 @@ class _View:
     right: float
     logarithmic: bool
 
-    def matrices(self, curve: Curve, axis: str) -> dict[str, str]:
+    def matrix(self, curve: ChartCurve, axis: str) -> str:
         """The transformation of a curve's box into the plot, for the scale that is shown."""
         assert curve.x is not None
         low, high, _ = curve.span(logarithmic=self.logarithmic)
@@ -168,7 +193,7 @@ class _View:
             across * (last - first) / BOX, 0, 0, up * (high - low) / BOX,
             across * first, up * (self.top - high),
         )  # fmt: skip
-        return {"log" if self.logarithmic else "linear": matrix(numbers)}
+        return f"matrix({' '.join(f'{n:.6g}' for n in numbers)})"
 
     def height(self, value: float) -> float:
         """Where a value is, in per cent from the top."""
@@ -176,67 +201,53 @@ class _View:
 
     def y_ticks(self) -> Markup:
         ticks = (log_ticks if self.logarithmic else linear_ticks)(self.bottom, self.top)
-        return many(
-            part
-            for y, text in ((f"{self.height(at):.2f}%", text) for at, text in ticks)
-            for part in (
+        lines = [
+            (
                 tag("line", x1="0", x2="100%", y1=y, y2=y),
-                tag("text", text, x="0", y=y, dx="-8", dy="0.35em"),
+                tag("text", t, x="0", y=y, dx="-8", dy=DOWN),
             )
-        )
+            for y, t in ((f"{self.height(at):.2f}%", text) for at, text in ticks)
+        ]
+        return many(part for line in lines for part in line)
 
     def x_ticks(self) -> Markup:
-        places = [
-            (f"{100.0 * at / self.right:.2f}%", text) for at, text in linear_ticks(0.0, self.right)
+        ticks = linear_ticks(0.0, self.right)
+        lines = [
+            (tag("line", x1=x, x2=x, y1="0", y2="100%"), tag("text", t, x=x, y="100%", dy="1.3em"))
+            for x, t in ((f"{100.0 * at / self.right:.2f}%", text) for at, text in ticks)
         ]
-        return many(
-            part
-            for x, text in places
-            for part in (
-                tag("line", x1=x, x2=x, y1="0", y2="100%"),
-                tag("text", text, x=x, y="100%", dy="1.3em"),
-            )
-        )
+        return many(part for line in lines for part in line)
 
 
-def matrix(numbers: tuple[float, ...]) -> str:
-    """An SVG transformation."""
-    return f"matrix({' '.join(f'{n:.6g}' for n in numbers)})"
-
-
-def _paths(curve: Curve, matrices: dict[str, str]) -> Markup:
+def _paths(curve: ChartCurve, view: _View, axis: str) -> Markup:
     """The band and the line of one curve, for both scales."""
     s = curve.series
     assert curve.x is not None
     across = _boxed(s.x, *curve.x)
-    parts = []
-    for kind, span in (("linear", curve.linear), ("log", curve.log)):
+    shown = "log" if view.logarithmic else "linear"
+    spans = {"linear": curve.linear, "log": curve.log}
+    parts, ranges = [], {}
+    for kind, span in spans.items():
         if span is None:
             continue
         seen = s.mean > 0.0 if kind == "log" else np.ones(s.x.size, dtype=bool)
-        mean, low, high = (_on(kind, v[seen], span[0]) for v in (s.mean, s.low, s.high))
-        x = across[seen]
-        down = [BOX - _boxed(values, span[0], span[1]) for values in (mean, low, high)]
+        values = [v[seen] for v in (s.mean, s.low, s.high)]
+        if kind == "log":
+            values = [np.log10(np.maximum(v, 10.0 ** span[0])) for v in values]
+        x, (mean, low, high) = across[seen], [BOX - _boxed(v, span[0], span[1]) for v in values]
         band = ""
-        if np.any(down[1] != down[2]):
-            edge = np.concatenate([x, x[::-1]]), np.concatenate([down[2], down[1][::-1]])
+        if np.any(low != high):
+            edge = np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]])
             band = tag("path", class_="band", d=_path(*edge) + "z")
-        line = tag("path", class_="line" if x.size > 1 else "line dot", d=_path(x, down[0]))
-        parts.append(tag("g", band, line, class_=kind, transform=matrices.get(kind)))
-    ranges = {
-        f"data_{kind}": " ".join(repr(value) for value in span)
-        for kind, span in (("linear", curve.linear), ("log", curve.log))
-        if span is not None
-    }
+        line = tag("path", class_="line" if x.size > 1 else "line dot", d=_path(x, mean))
+        transform = view.matrix(curve, axis) if kind == shown else None
+        parts.append(tag("g", band, line, class_=kind, transform=transform))
+        ranges[f"data_{kind}"] = " ".join(map(repr, span))
     units = " ".join(f"{axis}={unit!r}" for axis, unit in s.units.items())
     return tag(
         "g", *parts, class_=f"series {curve.style}", data_index=curve.index,
         data_x=" ".join(map(repr, curve.x)), data_units=units, **ranges,
     )  # fmt: skip
-
-
-def _on(kind: str, values: np.ndarray, least: float) -> np.ndarray:
-    return np.log10(np.maximum(values, 10.0**least)) if kind == "log" else values
 
 
 def _boxed(values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -258,7 +269,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else f"{name[:15].rstrip()}…{name[-10:].lstrip()}"
 
 
-def _labels(drawn: list[Curve], view: _View) -> Markup:
+def _labels(drawn: list[ChartCurve], view: _View) -> Markup:
     """The names at the ends of the curves."""
     wanted = [view.height(c.span(logarithmic=view.logarithmic)[2]) for c in drawn]
     too_many = len(drawn) > MOST_LABELS
@@ -266,7 +277,7 @@ def _labels(drawn: list[Curve], view: _View) -> Markup:
     return many(
         tag(
             "text", _short(c.name), class_=f"c{c.colour % STYLES}", data_index=c.index,
-            x="100%", y=f"{y:.2f}%", dx="8", dy="0.35em", hidden=too_many,
+            x="100%", y=f"{y:.2f}%", dx="8", dy=DOWN, hidden=too_many,
         )
         for c, y in zip(drawn, places, strict=True)
     )  # fmt: skip

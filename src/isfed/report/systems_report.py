@@ -6,9 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from rich.table import Table
@@ -40,13 +37,11 @@ REFERENCE_LOOKS = {"FedAvg": ("0.6", "-"), "ISFedAvg, memory": ("black", "-")}
 
 def systems_figures(results: Results) -> list[Path]:
     """One figure for each problem: a row for each family, a column for each cost."""
-    paths = []
-    for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
-        mine = {
-            a.summary["method"]: a for a in results.algorithms if a.summary["problem"] == problem
-        }
-        paths += _figure(results, problem, mine)
-    return paths
+    by_problem: dict[str, dict[str, AlgorithmResult]] = {}
+    for a in results.algorithms:
+        by_problem.setdefault(a.summary["problem"], {})[a.summary["method"]] = a
+    figures = (_figure(results, problem, methods) for problem, methods in by_problem.items())
+    return [path for paths in figures for path in paths]
 
 
 def figure_name(problem: str) -> str:
@@ -54,35 +49,25 @@ def figure_name(problem: str) -> str:
     return f"systems-{problem.partition('(')[0]}"
 
 
-def _figure(results: Results, problem: str, found: dict[str, AlgorithmResult]) -> list[Path]:
-    figure, grid = plt.subplots(
-        len(FAMILIES),
-        len(AXES),
-        figsize=(14.0, 3.0 * len(FAMILIES)),
-        sharey=True,
-        sharex="col",
-        layout="constrained",
-    )
-    low, high = _limits(found)
+def _figure(results: Results, problem: str, methods: dict[str, AlgorithmResult]) -> list[Path]:
+    size = (14.0, 3.0 * len(FAMILIES))
+    shared: Any = {"sharey": True, "sharex": "col", "layout": "constrained"}
+    figure, grid = plt.subplots(len(FAMILIES), len(AXES), figsize=size, **shared)
+    low, high = _limits(methods)
     for (family, names), panels in zip(FAMILIES.items(), grid, strict=True):
-        looks = dict(zip((n for n in names if n in found), LOOKS, strict=False)) | REFERENCE_LOOKS
+        looks = dict(zip((n for n in names if n in methods), LOOKS, strict=False)) | REFERENCE_LOOKS
         for axes, cost in zip(panels, AXES, strict=True):
             axes.set_ylim(low, high)
             for name, (colour, dashes) in looks.items():
-                x, y = curve(found[name], cost)
+                x, y = curve(methods[name], cost)
                 width = 1.0 if name in REFERENCES else 1.7
                 axes.plot(x, y, color=colour, linestyle=dashes, label=name, linewidth=width)
-                _mark_rest(axes, found[name], colour, x)
+                _mark_rest(axes, methods[name], colour, x)
             axes.set_xscale("log")
             axes.grid(alpha=0.25)
         panels[0].set_ylabel(f"{family}\n" r"$|w_i - w^o|^2$ (dB)", fontsize=10)
-        panels[-1].legend(
-            frameon=False,
-            fontsize=9,
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1.03),
-            handlelength=3.2,
-        )
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.03)}
+        panels[-1].legend(frameon=False, fontsize=9, handlelength=3.2, **place)
     for axes, label in zip(grid[-1], AXES.values(), strict=True):
         axes.set_xlabel(label)
     figure.suptitle(
@@ -107,10 +92,10 @@ def curve(algorithm: AlgorithmResult, cost: str) -> tuple[np.ndarray, np.ndarray
     return x, 10 * np.log10(means)
 
 
-def _limits(found: dict[str, AlgorithmResult]) -> tuple[float, float]:
-    levels = np.concatenate([curve(a, "round")[1] for a in found.values()])
+def _limits(methods: dict[str, AlgorithmResult]) -> tuple[float, float]:
+    levels = np.concatenate([curve(a, "round")[1] for a in methods.values()])
     levels = levels[np.isfinite(levels)]
-    rests = [a.number("rests_at_db") for a in found.values()]
+    rests = [a.number("rests_at_db") for a in methods.values()]
     lows = [float(levels.min()), *(r for r in rests if not math.isnan(r))]
     return max(min(lows), float(levels.min()) - 10.0) - 3.0, float(np.quantile(levels, 0.999)) + 3.0
 
@@ -147,18 +132,13 @@ def systems_rows(results: Results, problem: str) -> list[tuple[str, ...]]:
         if algorithm.diverged_round is not None:
             rows.append((name, f"diverged in round {algorithm.diverged_round}"))
             continue
-        number, costs = algorithm.number, algorithm.summary["costs"]
+        number = algorithm.number
+        costs = {key: cost["mean"] for key, cost in algorithm.summary["costs"].items()}
         mark = MOVING if algorithm.settled is False else ""
-        rows.append(
-            (
-                name,
-                f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{mark}",
-                rest_text(algorithm),
-                f"{costs['bytes_up']['mean'] / 1e6:.3g}",
-                f"{costs['gradients']['mean'] / 1e3:,.0f}",
-                f"{costs['seconds']['mean']:,.0f}",
-            )
-        )
+        level = f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{mark}"
+        sent, seconds = f"{costs['bytes_up'] / 1e6:.3g}", f"{costs['seconds']:,.0f}"
+        gradients = f"{costs['gradients'] / 1e3:,.0f}"
+        rows.append((name, level, rest_text(algorithm), sent, gradients, seconds))
     return rows
 
 

@@ -113,25 +113,22 @@ def percent(accuracy: float, error: float | None) -> str:
 def settling_lines(results: Results) -> list[str]:
     """Which runs were too short to have settled, and of which nobody can tell."""
     lines = []
-    if moving := [a for a in results.algorithms if a.settled is False]:
+    moved = []
+    for a in (a for a in results.algorithms if a.settled is False):
+        change, error = a.number("change_db"), a.number("change_stderr_db")
+        way = "fell" if change < 0 else "rose"
+        moved.append(f"{a.name} {way} by {abs(change):.1f} ± {error:.1f} dB")
+    if moved:
         lines.append(
-            f"Not settled (*): from the third quarter of the run to the last, {_changes(moving)}. "
-            "A gain then says who is faster, not who ends lower: use more --rounds."
+            "Not settled (*): from the third quarter of the run to the last, "
+            f"{', '.join(moved)}. A gain then says who is faster, not who ends lower: use more "
+            "--rounds."
         )
     unsure = [a for a in results.algorithms if a.settled is None and a.diverged_round is None]
     if unsure and results.summary["no_msd"] is None:
         names = ", ".join(a.name for a in unsure)
         lines.append(f"It is unclear whether {names} settled: use more --repetitions or --rounds.")
     return lines
-
-
-def _changes(algorithms: Sequence[AlgorithmResult]) -> str:
-    told = []
-    for algorithm in algorithms:
-        change, error = algorithm.number("change_db"), algorithm.number("change_stderr_db")
-        way = "fell" if change < 0 else "rose"
-        told.append(f"{algorithm.name} {way} by {abs(change):.1f} ± {error:.1f} dB")
-    return ", ".join(told)
 
 
 def paper_verdict(results: Results) -> list[str]:
@@ -195,12 +192,12 @@ def measures_table(results: Results) -> Table:
             _shown(algorithm.number("gradients_per_round"), ".0f"),
         )
     table.add_section()
-    optimum = landmarks["optimum_test_error"], landmarks["optimum_balanced_error"]
-    table.add_row("the minimiser w^o itself", *(f"{100 * e:.2f}%" for e in optimum), "", "")
-    majority = f"{100 * landmarks['majority_test_error']:.2f}%"
-    table.add_row("always the majority class", majority, "", "", "")
-    for name, error in landmarks["paper_test_error"].items():
-        table.add_row(f"the paper's {name}", f"{100 * error:.2f}%", "", "", "")
+    errors_of = {
+        "the minimiser w^o itself": [landmarks[f"optimum_{e}_error"] for e in ("test", "balanced")],
+        "always the majority class": [landmarks["majority_test_error"]],
+    } | {f"the paper's {name}": [error] for name, error in landmarks["paper_test_error"].items()}
+    for name, errors in errors_of.items():
+        table.add_row(name, *(f"{100 * error:.2f}%" for error in errors))
     return table
 
 
@@ -209,7 +206,7 @@ def _percent(error: dict[str, Any]) -> str:
     return f"{100 * error['mean']:.2f}%{spread}"
 
 
-def step_lines(results: Results) -> list[str]:
+def best_step_lines(results: Results) -> list[str]:
     """The best step size of every method, and whether the grid was too narrow for it."""
     lines = []
     for name, search in results.searches.items():

@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from isfed.report.page_curves import Quantity, level_cell, series_of, units_of
-from isfed.report.page_data import Cell, Figure, PageData, PageTable
+from isfed.report.page_curves import Quantity, level_cell
+from isfed.report.page_data import PageData, PageTable, TableCell
 from isfed.report.page_from_results import (
-    bands,
     commands,
     configuration,
     flat,
     ordered,
-    summary_line,
-    warnings,
+    quantity_figure,
 )
+from isfed.report.page_sentences import summary_line, warnings
 from isfed.studies.results_reader import Results
 
 Pair = tuple[Results, Results]
@@ -26,29 +25,26 @@ SAME_PROBLEM = ("file", "data_dir", "local_steps", "batch_size", "passes", "ever
 
 def pair_data(one: Results, other: Results) -> PageData:
     """The page of two folders."""
-    pair, labels = (one, other), _labels(one, other)
+    pair, labels = (one, other), (one.path.resolve().name, other.path.resolve().name)
+    if labels[0] == labels[1]:
+        labels = str(one.path), str(other.path)
+    named = dict(zip(labels, pair, strict=True))
     changes = list(differences(one.config, other.config))
     known = [{q.key: q for q in ordered(results)} for results in pair]
     shared = [q for key, q in known[0].items() if key in known[1]]
     return PageData(
         title=f"{labels[0]} and {labels[1]}",
-        summary=" ".join(f"{n}: {summary_line(r)}" for n, r in zip(labels, pair, strict=True)),
+        summary=" ".join(f"{n}: {summary_line(r)}" for n, r in named.items()),
         verdict=_verdict(pair, labels, changes, shared),
         differences=(_changes(labels, changes),) if changes else (),
-        figures=tuple(_figure(pair, labels, quantity) for quantity in shared),
-        warnings=tuple(
-            f"{n}: {text}" for n, r in zip(labels, pair, strict=True) for text in warnings(r)
+        figures=tuple(
+            quantity_figure(quantity, named, _levels(pair, labels, quantity)) for quantity in shared
         ),
-        configurations={n: configuration(r) for n, r in zip(labels, pair, strict=True)},
+        warnings=tuple(f"{n}: {text}" for n, r in named.items() for text in warnings(r)),
+        configurations={n: configuration(r) for n, r in named.items()},
         versions=_versions(pair, labels),
         commands=commands(one) + commands(other),
     )
-
-
-def _labels(one: Results, other: Results) -> tuple[str, str]:
-    """The names of the folders; with their paths if they have the same name."""
-    names = one.path.resolve().name, other.path.resolve().name
-    return names if names[0] != names[1] else (str(one.path), str(other.path))
 
 
 def differences(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -65,7 +61,7 @@ def differences(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _changes(labels: tuple[str, str], changes: list[tuple[str, Any, Any]]) -> PageTable:
     rows = tuple(
-        (Cell(key), *(Cell("not set" if v is None else str(v)) for v in values))
+        (TableCell(key), *(TableCell("not set" if v is None else str(v)) for v in values))
         for key, *values in changes
     )
     return PageTable("What differs in the configuration", ("setting", *labels), rows)
@@ -78,10 +74,11 @@ def _verdict(
     if not changes:
         said = "Both folders hold the same configuration"
     else:
-        keys = ", ".join(key for key, _, _ in changes[:4]) + (", ..." if len(changes) > 4 else "")
+        names = ", ".join(key for key, _, _ in changes[:4]) + (", ..." if len(changes) > 4 else "")
         plural = "setting differs" if len(changes) == 1 else "settings differ"
-        said = f"{len(changes)} {plural} ({keys})"
-    if _other_problem(changes):
+        said = f"{len(changes)} {plural} ({names})"
+    keys = [key.partition(".") for key, _, _ in changes]
+    if any(first == "problem" and rest not in SAME_PROBLEM for first, _, rest in keys):
         return f"{said}; the two are about different problems, whose levels cannot be compared."
     moved = [
         (name, *_difference(pair, name, shared[0])) for name in (_common(pair) if shared else [])
@@ -101,12 +98,6 @@ def _verdict(
     )
 
 
-def _other_problem(changes: list[tuple[str, Any, Any]]) -> bool:
-    """Whether the settings that differ make another problem."""
-    keys = [key.partition(".") for key, _, _ in changes]
-    return any(first == "problem" and rest not in SAME_PROBLEM for first, _, rest in keys)
-
-
 def _common(pair: Pair) -> list[str]:
     there = {a.name for a in pair[1].algorithms}
     return [a.name for a in pair[0].algorithms if a.name in there]
@@ -118,32 +109,9 @@ def _difference(pair: Pair, name: str, quantity: Quantity) -> tuple[float, float
     return other - one, math.hypot(error, other_error)
 
 
-def _figure(pair: Pair, labels: tuple[str, str], quantity: Quantity) -> Figure:
-    """The curves of both folders: one colour for an algorithm, other dashes for every curve."""
-    everybody = [a for results in pair for a in results.algorithms]
-    axes = units_of(everybody)
-    colours = {name: i for i, name in enumerate(dict.fromkeys(a.name for a in everybody))}
-    found = [
-        series_of(quantity, a, axes, f"{a.name} · {label}", colours[a.name])
-        for label, results in zip(labels, pair, strict=True)
-        for a in results.algorithms
-    ]
-    band = " and ".join(
-        f"{text} ({label})"
-        for label, results in zip(labels, pair, strict=True)
-        if (text := bands(results))
-    )
-    return Figure(
-        quantity.title, quantity.label, axes, tuple(s for s in found if s is not None),
-        _levels(pair, labels, quantity, list(colours)), band=band,
-        logarithmic=True if quantity.key in ("msd", "excess") else None,
-        linear_only=quantity.linear_only,
-    )  # fmt: skip
-
-
-def _levels(pair: Pair, labels: tuple[str, str], quantity: Quantity, names: list[str]) -> PageTable:
+def _levels(pair: Pair, labels: tuple[str, str], quantity: Quantity) -> PageTable:
     rows = []
-    for name in names:
+    for name in dict.fromkeys(a.name for results in pair for a in results.algorithms):
         levels = []
         for results in pair:
             rows_of = {a.name: a for a in results.algorithms}
@@ -151,7 +119,7 @@ def _levels(pair: Pair, labels: tuple[str, str], quantity: Quantity, names: list
             levels.append(level_cell(*level, quantity.unit))
         both = name in _common(pair)
         change = _difference(pair, name, quantity) if both else (math.nan, math.nan)
-        rows.append((Cell(name), *levels, level_cell(*change, quantity.gap_unit)))
+        rows.append((TableCell(name), *levels, level_cell(*change, quantity.gap_unit)))
     columns = ("algorithm", *labels, f"{labels[1]} less {labels[0]}")
     caption = f"{quantity.level_name}; the errors of differences are those of independent runs"
     return PageTable(caption[:1].upper() + caption[1:], columns, tuple(rows))

@@ -1,50 +1,18 @@
-"""Whom to hear: designs, policies, the score table, and telemetry of the weights.
+"""Fixed-size unequal-probability sampling: designs, estimators, policies and score tables.
 
-The designs and estimators below are of use on their own: importing them loads NumPy, Numba, and no
-other part of isfed than `isfed.base`.
+The designs and estimators are of use on their own: importing them loads NumPy, Numba, and no other
+part of isfed than `isfed.base`; small draws compile nothing.
 """
 
-from isfed.sampling.designs import (
-    Brewer,
-    Clustered,
-    ConditionalPoisson,
-    Cube,
-    Design,
-    Deville,
-    HartleyRao,
-    LocalPivotal,
-    Poisson,
-    Sampford,
-    Stratified,
-    SumTree,
-    Systematic,
-    Tille,
-    WithReplacement,
-    inclusion_probabilities,
+from isfed.sampling import designs
+from isfed.sampling.designs import *  # noqa: F403
+from isfed.sampling.estimation import (
+    Estimate,
+    JointWarning,
+    VarianceError,
+    estimate_mean,
+    estimate_total,
 )
-from isfed.sampling.estimation import Estimate, JointWarning, estimate_mean, estimate_total
-from isfed.sampling.variance_estimators import VarianceError
 
-__all__ = [
-    "Brewer",
-    "Clustered",
-    "ConditionalPoisson",
-    "Cube",
-    "Design",
-    "Deville",
-    "Estimate",
-    "HartleyRao",
-    "JointWarning",
-    "LocalPivotal",
-    "Poisson",
-    "Sampford",
-    "Stratified",
-    "SumTree",
-    "Systematic",
-    "Tille",
-    "VarianceError",
-    "WithReplacement",
-    "estimate_mean",
-    "estimate_total",
-    "inclusion_probabilities",
-]
+__all__ = ["Estimate", "JointWarning", "VarianceError", "estimate_mean", "estimate_total"]
+__all__ += designs.__all__

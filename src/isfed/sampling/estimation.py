@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import as_numbers, is_number
+from isfed.base.argument_checks import as_numbers, is_number, shown
 from isfed.sampling.designs import Clustered, Cube, Stratified
 from isfed.sampling.designs.inclusion import (
     check_design,
@@ -19,21 +18,21 @@ from isfed.sampling.designs.inclusion import (
     check_scores,
     check_total,
 )
-from isfed.sampling.variance_estimators import (
-    BY_PAIRS,
-    BY_UNITS,
-    INSTEAD,
-    OTHERS,
-    VarianceError,
-    balanced,
-    by_pairs,
-    by_units,
-    check_pairs,
-    with_replacement,
-)
 
+BY_PAIRS = ("horvitz-thompson", "sen-yates-grundy")
+BY_UNITS = ("hajek", "deville", "brewer")
+KINDS = (*BY_PAIRS, *BY_UNITS, "hansen-hurwitz", "balanced")
+ROUNDING = 1e-12  # a joint probability so much smaller than independent units have is zero
+INSTEAD = (
+    "use variance='deville', 'hajek' or 'brewer', which need no pairs, or draw with "
+    "ConditionalPoisson() or Sampford(), under which all pairs are possible"
+)
 MOST_PAIRED = 1000  # units of whose pairs the variance is estimated unless told otherwise
 METHODS = ("horvitz-thompson", "hajek")
+
+
+class VarianceError(ValueError):
+    """No estimate of the variance can be had in this way; the message names another."""
 
 
 class JointWarning(UserWarning):
@@ -44,13 +43,15 @@ class JointWarning(UserWarning):
 class Estimate:
     """An estimate with its standard error and its interval.
 
-    value: the estimate.
-    stderr: its standard error; NaN where the variance was estimated as negative.
-    low, high: the interval, by Student's t.
-    confidence: how often such intervals should hold the truth.
-    degrees: of freedom of Student's t.
-    method: "horvitz-thompson" or "hajek".
-    variance: how the variance was estimated.
+    Attributes:
+        value: the estimate.
+        stderr: its standard error; NaN where the variance was estimated as negative.
+        low: where the interval begins, by Student's t.
+        high: where it ends.
+        confidence: how often such intervals should hold the truth.
+        degrees: of freedom of Student's t.
+        method: "horvitz-thompson" or "hajek".
+        variance: how the variance was estimated.
     """
 
     value: float
@@ -70,18 +71,19 @@ def estimate_total(
 ) -> Estimate:  # fmt: skip
     """Estimate the total of a population from the values of the units drawn.
 
-    values: (n,) the values seen, in the order of `units`.
-    units: (n,) the units drawn.
-    inclusion: (N,) the inclusion probabilities of the whole population.
-    design: the design that drew the units.
-    method: "horvitz-thompson", the sum of values over inclusion, is unbiased. "hajek" is N times
-        the weighted mean: better where values do not grow with inclusion.
-    variance: "sen-yates-grundy" or "horvitz-thompson" (unbiased, from joint probabilities),
-        "hajek", "deville" or "brewer" (approximations for designs of high entropy),
-        "hansen-hurwitz" (with replacement), "balanced" (for `Cube`). None takes what suits the
-        design; which one that was stands in the result.
-    joint: (N, N) `design.joint(inclusion)`, if it is at hand.
-    confidence: of the interval.
+    Args:
+        values: (n,) the values seen, in the order of `units`.
+        units: (n,) the units drawn.
+        inclusion: (N,) the inclusion probabilities of the whole population.
+        design: the design that drew the units.
+        method: "horvitz-thompson", the sum of values over inclusion, is unbiased. "hajek" is N
+            times the weighted mean: better where values do not grow with inclusion.
+        variance: "sen-yates-grundy" or "horvitz-thompson" (unbiased, from joint probabilities),
+            "hajek", "deville" or "brewer" (approximations for designs of high entropy),
+            "hansen-hurwitz" (with replacement), "balanced" (for `Cube`). None takes what suits the
+            design; which one that was stands in the result.
+        joint: (N, N) `design.joint(inclusion)`, if it is at hand.
+        confidence: of the interval.
 
     >>> from isfed.sampling import Sampford
     >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
@@ -99,14 +101,15 @@ def estimate_mean(
 ) -> Estimate:  # fmt: skip
     """Estimate the mean of a population from the values of the units drawn.
 
-    values: (n,) the values seen, in the order of `units`.
-    units: (n,) the units drawn.
-    inclusion: (N,) the inclusion probabilities of the whole population.
-    design: the design that drew the units.
-    method: "hajek", the weighted mean, or "horvitz-thompson", the estimated total over N.
-    variance: how the variance is estimated, see `estimate_total`.
-    joint: (N, N) `design.joint(inclusion)`, if it is at hand.
-    confidence: of the interval.
+    Args:
+        values: (n,) the values seen, in the order of `units`.
+        units: (n,) the units drawn.
+        inclusion: (N,) the inclusion probabilities of the whole population.
+        design: the design that drew the units.
+        method: "hajek", the weighted mean, or "horvitz-thompson", the estimated total over N.
+        variance: how the variance is estimated, see `estimate_total`.
+        joint: (N, N) `design.joint(inclusion)`, if it is at hand.
+        confidence: of the interval.
 
     >>> from isfed.sampling import Sampford
     >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
@@ -123,10 +126,6 @@ class _Sample(NamedTuple):
     inclusion: np.ndarray  # (N,)
     design: Any
     joint: np.ndarray | None
-
-    def of(self, values: np.ndarray) -> _Sample:
-        """The same units with other values."""
-        return self._replace(values=values)
 
 
 def _checked(
@@ -158,6 +157,8 @@ def _estimated(
     sample: _Sample, scale: float, method: str, kind: str | None, confidence: float
 ) -> Estimate:
     """`scale` times the mean."""
+    from scipy.special import ndtri, stdtrit  # takes a while to import
+
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method={shown(method)} must be one of {', '.join(METHODS)}")
     if not (is_number(confidence) and 0.0 < confidence < 1.0):
@@ -168,7 +169,7 @@ def _estimated(
     mean = (weights * sample.values).sum() / size
     # Hájek's mean is a ratio: to first order its error is that of the total of the residuals.
     errors = sample.values if method == "horvitz-thompson" else sample.values - mean
-    squared, degrees = _variance(sample.of(errors), kind)
+    squared, degrees = _variance(sample._replace(values=errors), kind)
     if squared < 0.0:
         warnings.warn(
             f"the variance estimated by {kind!r} is negative, {squared:.3g}, and says nothing; "
@@ -177,26 +178,18 @@ def _estimated(
             stacklevel=3,
         )
     stderr = math.sqrt(squared) / size * scale if squared >= 0.0 else math.nan
-    reach = _quantile(0.5 + confidence / 2.0, degrees) * stderr
+    chance = 0.5 + confidence / 2.0
+    quantile = ndtri(chance) if math.isinf(degrees) else stdtrit(degrees, chance)
+    reach = float(quantile) * stderr
     value = float(mean * scale)
     return Estimate(value, stderr, value - reach, value + reach, confidence, degrees, method, kind)
 
 
-def _quantile(chance: float, degrees: float) -> float:
-    """Of Student's t."""
-    from scipy.special import ndtri, stdtrit  # takes a while to import
-
-    return float(ndtri(chance) if math.isinf(degrees) else stdtrit(degrees, chance))
-
-
-def _inner(design: Any) -> Any:
-    """What draws within strata and clusters."""
-    return _inner(design.design) if isinstance(design, Clustered | Stratified) else design
-
-
 def _suited(sample: _Sample) -> str:
     """How the variance is estimated where nobody says how."""
-    design = _inner(sample.design)
+    design = sample.design
+    while isinstance(design, Clustered | Stratified):  # what draws within strata and clusters
+        design = design.design
     if getattr(design, "repeats", False):
         return "hansen-hurwitz"
     if isinstance(design, Cube):
@@ -228,13 +221,8 @@ def _variance(sample: _Sample, kind: str) -> tuple[float, float]:
     for label, members, chance in sample.design.parts(sample.inclusion):
         inside = np.isin(sample.units, members)
         pairs = None if sample.joint is None else sample.joint[np.ix_(members, members)]
-        part = _Sample(
-            sample.values[inside],
-            np.searchsorted(members, sample.units[inside]),
-            chance,
-            sample.design.design,
-            pairs,
-        )
+        units = np.searchsorted(members, sample.units[inside])
+        part = _Sample(sample.values[inside], units, chance, sample.design.design, pairs)
         try:
             more, free = _variance(part, kind)
         except VarianceError as error:
@@ -266,11 +254,23 @@ def _plain_variance(sample: _Sample, kind: str) -> tuple[float, float]:
     values, units, inclusion, design, joint = sample
     repeats = getattr(design, "repeats", False)
     fixed = getattr(design, "fixed_size", True)
-    _check_kind(kind, design, repeats=repeats, fixed=fixed)
+    name = type(design).__name__
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"variance={shown(kind)} must be one of {', '.join(KINDS)}, or None")
+    if repeats != (kind == "hansen-hurwitz"):
+        suited = "'hansen-hurwitz'" if repeats else "another one"
+        raise VarianceError(f"variance={kind!r} does not suit {name}; use {suited}")
+    if kind == "balanced" and not isinstance(design, Cube):
+        raise VarianceError(f"variance='balanced' is for Cube; {name} is not balanced on anything")
+    if not (fixed or repeats or kind == "horvitz-thompson"):
+        raise VarianceError(
+            f"variance={kind!r} needs a fixed number of units, but that of {name} is random; use "
+            "'horvitz-thompson'"
+        )
     num = check_total(inclusion) if repeats else check_inclusion(inclusion)[1]
     if (fixed or repeats) and units.size != num:
         raise ValueError(
-            f"{units.size} units were given, but {type(design).__name__} draws {num}, the sum of "
+            f"{units.size} units were given, but {name} draws {num}, the sum of "
             "inclusion; without the values of all of them the estimate is biased"
         )
     if not repeats:  # certain units add nothing to the variance
@@ -285,8 +285,9 @@ def _plain_variance(sample: _Sample, kind: str) -> tuple[float, float]:
             "at least two"
         )
     degrees = max(units.size - 1.0, 1.0)
-    if kind == "hansen-hurwitz":
-        return with_replacement(added), degrees
+    if kind == "hansen-hurwitz":  # (1943) draws are independent: their spread is all that matters
+        squares = ((added - added.mean()) ** 2).sum()
+        return float(squares * added.size / (added.size - 1.0)), degrees
     if kind == "balanced":
         variables = design.variables(inclusion)[units]
         free = units.size - variables.shape[1]
@@ -295,35 +296,71 @@ def _plain_variance(sample: _Sample, kind: str) -> tuple[float, float]:
                 f"{units.size} units do not tell how much {variables.shape[1]} balanced variables "
                 "leave unexplained; draw more units or balance on fewer variables"
             )
-        return balanced(added, chance, variables), float(free)
+        return _balanced(added, chance, variables), float(free)
     if kind in BY_UNITS:
-        return by_units(kind, added, chance), degrees
-    pairs = _joint(design, inclusion, kind) if joint is None else np.asarray(joint)
-    check_pairs(kind, design, inclusion, pairs)
+        return _by_units(kind, added, chance), degrees
+    if joint is None and not hasattr(design, "joint"):
+        raise VarianceError(f"{name} has no joint inclusion probabilities for {kind!r}; {INSTEAD}")
+    pairs = design.joint(inclusion) if joint is None else np.asarray(joint)
+    _check_pairs(kind, name, inclusion, pairs)
     return by_pairs(kind, added, chance, pairs[np.ix_(units, units)]), degrees
 
 
-def _joint(design: Any, inclusion: np.ndarray, kind: str) -> np.ndarray:
-    if not hasattr(design, "joint"):
-        raise VarianceError(
-            f"{type(design).__name__} has no joint inclusion probabilities for {kind!r}; {INSTEAD}"
-        )
-    return design.joint(inclusion)
+# Estimates of the variance of a total. `added` is what the units drawn add to it, y / inclusion, of
+# those that are not certain; `chance` are their inclusion probabilities.
 
 
-def _check_kind(kind: str, design: Any, *, repeats: bool, fixed: bool) -> None:
-    """Refuse an estimate of the variance that does not suit the design."""
-    known = (*BY_PAIRS, *BY_UNITS, *OTHERS)
-    if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"variance={shown(kind)} must be one of {', '.join(known)}, or None")
-    name = type(design).__name__
-    if repeats != (kind == "hansen-hurwitz"):
-        suited = "'hansen-hurwitz'" if repeats else "another one"
-        raise VarianceError(f"variance={kind!r} does not suit {name}; use {suited}")
-    if kind == "balanced" and not isinstance(design, Cube):
-        raise VarianceError(f"variance='balanced' is for Cube; {name} is not balanced on anything")
-    if not (fixed or repeats or kind == "horvitz-thompson"):
+def by_pairs(kind: str, added: np.ndarray, chance: np.ndarray, joint: np.ndarray) -> float:
+    """Unbiased where all pairs are possible.
+
+    Horvitz and Thompson (1952), or Sen (1953), Yates and Grundy (1953), which needs a fixed size;
+    `joint` is (n, n), of the units drawn, with `chance` on the diagonal.
+    """
+    excess = 1.0 - np.outer(chance, chance) / joint
+    if kind == "horvitz-thompson":
+        return float(added @ excess @ added)
+    return float(-0.5 * (excess * (added[:, None] - added) ** 2).sum())
+
+
+def _by_units(kind: str, added: np.ndarray, chance: np.ndarray) -> float:
+    """Approximations for designs of fixed size and high entropy.
+
+    With equal probabilities all are the estimate of simple random sampling, which is unbiased.
+    """
+    num = added.size
+    if kind == "brewer":  # Brewer (2002), with c = (n - 1) / (n - inclusion)
+        weights = (num - chance) / (num - 1.0) - chance
+        return float((weights * (added - added.mean()) ** 2).sum())
+    weights = 1.0 - chance
+    centre = (weights * added).sum() / weights.sum()
+    squares = (weights * (added - centre) ** 2).sum()
+    if kind == "hajek":  # Hájek (1964)
+        return float(squares * num / (num - 1.0))
+    shares = weights / weights.sum()  # Deville (1999)
+    return float(squares / (1.0 - (shares**2).sum()))
+
+
+def _balanced(added: np.ndarray, chance: np.ndarray, variables: np.ndarray) -> float:
+    """Deville and Tillé (2005): what the (n, p) balanced variables do not explain."""
+    num, count = variables.shape
+    weights = 1.0 - chance
+    rows = variables / chance[:, None]
+    scaled = np.sqrt(weights)
+    slopes = np.linalg.lstsq(rows * scaled[:, None], added * scaled, rcond=None)[0]
+    return float((weights * (added - rows @ slopes) ** 2).sum() * num / (num - count))
+
+
+def _check_pairs(kind: str, design: str, inclusion: np.ndarray, joint: np.ndarray) -> None:
+    """Refuse joint probabilities of zero: such pairs are never seen, which biases the estimate."""
+    if joint.min() > ROUNDING:  # as nearly always; the rest takes ten times as long
+        return
+    seen = np.flatnonzero(inclusion > 0.0)
+    least = ROUNDING * np.outer(inclusion[seen], inclusion[seen])
+    never = np.argwhere(np.triu(joint[np.ix_(seen, seen)] <= least, 1))
+    if len(never):
+        one, two = seen[never[0]]
         raise VarianceError(
-            f"variance={kind!r} needs a fixed number of units, but that of {name} is random; use "
-            "'horvitz-thompson'"
+            f"{len(never)} pairs of units are never drawn together by {design} (for "
+            f"instance {one} and {two}: joint inclusion probability 0), so that the estimate "
+            f"{kind!r} of the variance would be biased; {INSTEAD}"
         )

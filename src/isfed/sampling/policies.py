@@ -13,10 +13,9 @@ from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from isfed.base.argument_types import check_fields
-from isfed.base.jit import compiled, inlined
+from isfed.base.argument_checks import check_fields, check_share
+from isfed.base.jit import jit_inline
 from isfed.base.random_streams import Stream
-from isfed.base.value_checks import is_number
 from isfed.sampling import score_table as tables
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.inclusion import check_floor
@@ -52,50 +51,37 @@ class Score(IntEnum):
 class Policy(Protocol):
     """How scores begin, which of them change, and the uniform floor under the probabilities.
 
-    A policy of your own may have `update(known, found) -> scores` beside these: it is given what
+    A policy of your own may have `update(known, reported) -> scores` beside these: it is given what
     the table knew of the units just drawn (-1: nothing yet) and what they turned out to score, and
     returns what the table is to hold. docs/extend.md has an example.
+
+    Attributes:
+        name: the name in tables and figures.
+        initial: where the scores begin.
+        refresh: which scores change.
+        floor: the share of the probability that is spread equally, from 0 to 1.
+        score: what an agent reports; of an example it is the norm of the gradient.
+        rate: how fast the averages behind an agent's report move.
+        equal: whether all probabilities stay equal.
+        learns: whether what a draw touches changes the scores.
     """
 
     @property
-    def name(self) -> str:
-        """The name in tables and figures."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def initial(self) -> Initial:
-        """Where the scores begin."""
-        ...
-
+    def initial(self) -> Initial: ...
     @property
-    def refresh(self) -> Refresh:
-        """Which scores change."""
-        ...
-
+    def refresh(self) -> Refresh: ...
     @property
-    def floor(self) -> float:
-        """The share of the probability that is spread equally, from 0 to 1."""
-        ...
-
+    def floor(self) -> float: ...
     @property
-    def score(self) -> Score:
-        """What an agent reports; of an example it is the norm of the gradient."""
-        ...
-
+    def score(self) -> Score: ...
     @property
-    def rate(self) -> float:
-        """How fast the averages behind an agent's report move."""
-        ...
-
+    def rate(self) -> float: ...
     @property
-    def equal(self) -> bool:
-        """Whether all probabilities stay equal."""
-        ...
-
+    def equal(self) -> bool: ...
     @property
-    def learns(self) -> bool:
-        """Whether what a draw touches changes the scores."""
-        ...
+    def learns(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -111,21 +97,18 @@ class ScorePolicy:
 
     def __post_init__(self) -> None:
         floor = check_floor(self.floor, name=f"floor of policy {self.name}")
-        if not (is_number(self.rate) and 0.0 < self.rate <= 1.0):
-            raise ValueError(f"rate={self.rate!r} of policy {self.name} must be in (0, 1]")
+        rate = check_share(self.rate, name=f"rate of policy {self.name}")
         check_fields(self)
         # As floats, for another type would compile every draw anew.
         object.__setattr__(self, "floor", floor)
-        object.__setattr__(self, "rate", float(self.rate))
+        object.__setattr__(self, "rate", rate)
 
     @property
     def equal(self) -> bool:
-        """Whether all probabilities stay equal."""
         return self.initial == Initial.EQUAL and self.refresh == Refresh.NEVER
 
     @property
     def learns(self) -> bool:
-        """Whether what a draw touches changes the scores."""
         return self.refresh in (Refresh.TOUCHED, Refresh.TOUCHED_KEEP_MASS)
 
 
@@ -137,7 +120,8 @@ def Uniform() -> Policy:  # noqa: N802 (the five policies read as types)
 def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
     """The optimal probabilities of eq. (44) and (48) at w^o, which is not known in practice.
 
-    floor: the share of the probability that is spread equally, 0 to 1.
+    Args:
+        floor: the share of the probability that is spread equally, 0 to 1.
     """
     return ScorePolicy("oracle", Initial.OPTIMUM, Refresh.NEVER, floor)
 
@@ -145,7 +129,8 @@ def Oracle(*, floor: float = 0.0) -> Policy:  # noqa: N802
 def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
     """The optimal probabilities at the current model, eqs. (49), (50); every round reads all data.
 
-    floor: the share of the probability that is spread equally, 0 to 1.
+    Args:
+        floor: the share of the probability that is spread equally, 0 to 1.
     """
     return ScorePolicy("current", Initial.EQUAL, Refresh.ALL, floor)
 
@@ -153,7 +138,8 @@ def Current(*, floor: float = 0.01) -> Policy:  # noqa: N802
 def Running(*, floor: float = 0.3) -> Policy:  # noqa: N802
     """The paper's practical scheme, eqs. (52), (53): units just drawn share their total anew.
 
-    floor: the share of the probability that is spread equally; if small, rare steps are large.
+    Args:
+        floor: the share of the probability that is spread equally; if small, rare steps are large.
     """
     return ScorePolicy("running", Initial.EQUAL, Refresh.TOUCHED_KEEP_MASS, floor)
 
@@ -163,9 +149,10 @@ def Memory(  # noqa: N802
 ) -> Policy:
     """Remember the last score of every unit; units never drawn get the mean score of the others.
 
-    floor: the share of the probability that is spread equally; weights are at most 1 / floor.
-    score: what an agent reports, see `Score`; it does not matter for examples.
-    rate: how fast the averages in an agent's score move, above 0 and up to 1.
+    Args:
+        floor: the share of the probability that is spread equally; weights are at most 1 / floor.
+        score: what an agent reports, see `Score`; it does not matter for examples.
+        rate: how fast the averages in an agent's score move, above 0 and up to 1.
     """
     if not isinstance(score, Score) or score in (Score.BOUND, Score.SPREAD):
         raise ValueError(f"{score=!r}: a memory needs score=AVERAGED_BOUND or SECOND_MOMENT")
@@ -178,7 +165,7 @@ BOUND, AVERAGED_BOUND, SECOND_MOMENT, SPREAD = map(int, Score)
 LARGEST_SCORE = 1e290  # the sum of a table of such scores is still finite
 
 
-@inlined
+@jit_inline
 def _drop_repeats(units, scores, num):
     """Keep the last score of every unit; returns how many units are left."""
     kept = 0
@@ -193,7 +180,7 @@ def _drop_repeats(units, scores, num):
     return kept
 
 
-@inlined
+@jit_inline
 def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
     """Write the scores of the units just drawn, by the policy's rule; may reorder the two lists."""
     if design == tables.REPLACEMENT:
@@ -214,7 +201,7 @@ def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
     tables.set_scores(nodes, at, count, units, scores, num)
 
 
-@inlined
+@jit_inline
 def take_scores(nodes, at, count):
     """Make a table of the scores written to its leaves; of equal ones if some are no numbers."""
     tables.rebuild(nodes, at, count)
@@ -223,14 +210,14 @@ def take_scores(nodes, at, count):
         tables.fill_table(nodes, at, count, 1.0)
 
 
-@inlined
+@jit_inline
 def bound(steps, batch, spread, gradient_square):
     """sqrt(sigma^2 + alpha |gradient|^2) of eq. (48); sigma^2 = 6 spread / (E_k B_k), eq. (23)."""
     variation = 6.0 / (steps * batch)
     return math.sqrt(variation * spread + (3.0 + variation) * gradient_square)
 
 
-@inlined
+@jit_inline
 def spread_of_norms(norms, count, floor, equal):
     """1/N^2 sum_n |grad_n|^2 / p_n for the probabilities that the norms themselves would give."""
     total = 0.0
@@ -245,17 +232,16 @@ def spread_of_norms(norms, count, floor, equal):
     return spread / (count * float(count))
 
 
-@inlined
+@jit_inline
 def score_of_norms(norms, count, gradient_square, steps, batch, floor, equal):
-    """An agent's score from all its examples at one model, eq. (48), with sigma^2 of eq. (23).
+    """An agent's score from the gradient norms of all its examples, eq. (48); sigma^2: eq. (23).
 
-    `norms` are those of its examples' gradients, `gradient_square` |gradient of its risk|^2, and
-    `floor` and `equal` say how its examples are drawn.
+    `gradient_square` is |gradient of its risk|^2; `floor`, `equal`: how its examples are drawn.
     """
     return bound(steps, batch, spread_of_norms(norms, count, floor, equal), gradient_square)
 
 
-@inlined
+@jit_inline
 def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
     """What an agent reports after its turn; `memory[at:]` is what it remembers for it.
 
@@ -299,36 +285,6 @@ def initial_score(policy: Policy) -> float:
     return tables.UNSEEN if policy.initial == Initial.UNSEEN else 1.0
 
 
-@compiled
-def _draw(nodes, count, floor, num, design, equal, state, units, prob):
-    shuffled = design == tables.HARTLEY_RAO and not equal
-    scratch = (
-        np.empty(num),
-        np.empty(tables.MOST_BLOCKS),
-        np.arange(count),
-        np.empty(tables.table_size(count) if shuffled else 0),
-    )
-    if equal:
-        tables.draw_equal(count, num, design, state, scratch, units, prob)
-    else:
-        tables.draw_scored(nodes, 0, count, floor, num, design, state, scratch, units, prob)
-
-
-@compiled
-def _refresh(nodes, count, units, scores, refresh, design):
-    refresh_touched(nodes, 0, count, units, scores, units.size, refresh, design)
-
-
-def _check_scores(scores: np.ndarray, count: int) -> np.ndarray:
-    """What a policy of one's own returned, if a table can hold it."""
-    found = np.asarray(scores, np.float64)
-    if found.shape != (count,) or not (np.isfinite(found) & (found >= 0.0)).all():
-        raise ValueError(
-            f"update returned {found!r}: expected {count} finite scores >= 0, one for each unit"
-        )
-    return found
-
-
 def compiled_policy(policy: Policy) -> bool:
     """Whether compiled code knows a policy."""
     return not hasattr(policy, "update")
@@ -362,19 +318,26 @@ class Table:
             units = self.design.draw(inclusion, stream)
             return units, inclusion[units] / num
         equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
-        units, prob, floor = np.empty(num, np.int64), np.empty(num), self.policy.floor
-        _draw(self.nodes, self.count, floor, num, code, equal, stream.state, units, prob)
-        return units, prob
+        floor, state = self.policy.floor, stream.state
+        return tables.draw_from_table(self.nodes, self.count, floor, num, code, equal, state)
 
     def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
         """Tell the table what the drawn units turned out to score."""
-        if self.policy.learns:
-            update = getattr(self.policy, "update", None)
-            if update is not None:
-                scores = _check_scores(update(self.scores[units], scores), units.size)
-            code = getattr(self.design, "code", tables.SYSTEMATIC)
-            rule = int(self.policy.refresh)  # Numba looks at an enumeration for 70 microseconds
-            _refresh(self.nodes, self.count, units.copy(), scores.copy(), rule, code)
+        if not self.policy.learns:
+            return
+        update = getattr(self.policy, "update", None)
+        if update is not None:
+            scores = np.asarray(update(self.scores[units], scores), np.float64)
+            if scores.shape != units.shape or not (np.isfinite(scores) & (scores >= 0.0)).all():
+                raise ValueError(
+                    f"update returned {scores!r}: expected {units.size} finite scores >= 0, one "
+                    "for each unit"
+                )
+        code = getattr(self.design, "code", tables.SYSTEMATIC)
+        rule = int(self.policy.refresh)  # Numba looks at an enumeration for 70 microseconds
+        refresh_touched(
+            self.nodes, 0, self.count, units.copy(), scores.copy(), units.size, rule, code
+        )
 
     def mean_seen(self) -> float:
         """The mean of the known scores; 0 if there are none."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.base.jit import called, compiled, inlined
+from isfed.base.jit import compiled, jit_call, jit_inline
 from isfed.base.random_streams import below, fill_uniform, uniform
 
 UNSEEN = -1.0
@@ -37,7 +37,7 @@ TINY, LIFT = 1e-280, 2.0**600
 MOST_BLOCKS = 64  # up to 1024 leaves a draw scans all the blocks, beyond it descends from the root
 
 
-@inlined
+@jit_inline
 def num_nodes(count):
     """The number of inner nodes over `count` leaves, at least one."""
     nodes = 0
@@ -48,18 +48,18 @@ def num_nodes(count):
             return nodes
 
 
-@inlined
+@jit_inline
 def table_size(count):
     """How many numbers a table of `count` units takes."""
     return count + RECORD * num_nodes(count)
 
 
-@inlined
+@jit_inline
 def _known(score):
     return score if score > 0.0 else 0.0
 
 
-@inlined
+@jit_inline
 def _leaf_sum(nodes, first, size):
     """The sum of the known scores among `size` leaves, lane by lane so that it runs in SIMD."""
     at = np.uint64(first)
@@ -79,7 +79,7 @@ def _leaf_sum(nodes, first, size):
     return total
 
 
-@inlined
+@jit_inline
 def _refresh_sums(nodes, at, count, units, begin, end):
     """Recompute the sums on the way from `units` to the root; neighbours share their parents."""
     base = at + count
@@ -110,7 +110,7 @@ def _refresh_sums(nodes, at, count, units, begin, end):
         shift += SHIFT
 
 
-@inlined
+@jit_inline
 def _count_leaf(nodes, at, count, unit, seen, unseen):
     """Add to the two counts on the way from `unit` to the root; counts are whole, hence exact."""
     position = at + count
@@ -125,7 +125,7 @@ def _count_leaf(nodes, at, count, unit, seen, unseen):
         position += RECORD * size
 
 
-@called
+@jit_call
 def rebuild(nodes, at, count):
     """Compute every inner node from the leaves."""
     base = at + count
@@ -157,7 +157,7 @@ def rebuild(nodes, at, count):
         size = parents
 
 
-@inlined
+@jit_inline
 def fill_table(nodes, at, count, score):
     """Make a table in which every unit has the same score (or is UNSEEN)."""
     for leaf in range(at, at + count):
@@ -165,7 +165,7 @@ def fill_table(nodes, at, count, score):
     rebuild(nodes, at, count)
 
 
-@inlined
+@jit_inline
 def set_scores(nodes, at, count, units, scores, num_units):
     """Change the scores of `units[:num_units]`."""
     for i in range(num_units):
@@ -176,7 +176,7 @@ def set_scores(nodes, at, count, units, scores, num_units):
     _refresh_sums(nodes, at, count, units, 0, num_units)
 
 
-@inlined
+@jit_inline
 def scale(nodes, at, count, floor):
     """The weight of a unit is `a score + b` if seen and `c` if not: returns (a, b, c)."""
     root = at + count + RECORD * (num_nodes(count) - 1)
@@ -188,14 +188,14 @@ def scale(nodes, at, count, floor):
     return lift * (1.0 - floor), floor * mean, mean
 
 
-@inlined
+@jit_inline
 def _weight(score, a, b, c):
     if score >= 0.0:
         return a * score + b
     return c if score == UNSEEN else 0.0
 
 
-@inlined
+@jit_inline
 def _block_starts(nodes, at, count, abc, starts):
     """The cumulative weight at which every block of leaves begins, where the blocks are few."""
     a, b, c = abc
@@ -210,7 +210,7 @@ def _block_starts(nodes, at, count, abc, starts):
         record += U3
 
 
-@inlined
+@jit_inline
 def _block_at(nodes, at, count, abc, starts, target):
     """The block of leaves at cumulative weight `target`, and where it begins."""
     blocks = (count + FAN - 1) >> SHIFT
@@ -222,7 +222,7 @@ def _block_at(nodes, at, count, abc, starts, target):
     return passed, starts[passed]
 
 
-@called
+@jit_call
 def _descend(nodes, at, count, abc, target):
     """`_block_at` from the root down."""
     a, b, c = abc
@@ -250,7 +250,7 @@ def _descend(nodes, at, count, abc, target):
     return node, low
 
 
-@inlined
+@jit_inline
 def _find(nodes, at, count, abc, starts, plain, target):
     """The unit at cumulative weight `target`, and the cumulative weight where it begins.
 
@@ -279,7 +279,7 @@ def _find(nodes, at, count, abc, starts, plain, target):
     return first + passed, low
 
 
-@called
+@jit_call
 def _last_positive(nodes, at, count, abc, end):
     """The last unit of positive weight before `end`, where rounding led beyond it.
 
@@ -295,7 +295,7 @@ def _last_positive(nodes, at, count, abc, end):
     return unit, low
 
 
-@inlined
+@jit_inline
 def systematic_units(nodes, at, count, abc, total, num, offset, units, begin, starts, plain):
     """Ordered systematic draw: the units at (offset + l) total / num for l = 0..num-1.
 
@@ -320,7 +320,7 @@ def systematic_units(nodes, at, count, abc, total, num, offset, units, begin, st
     return -1 if certain == 0 and repeated else certain
 
 
-@inlined
+@jit_inline
 def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, starts, plain):
     """Deville's systematic draw: one uniform per stratum of length total / num.
 
@@ -364,7 +364,7 @@ def deville_units(nodes, at, count, abc, total, num, uniforms, units, begin, sta
     return certain
 
 
-@called
+@jit_call
 def draw_replacement(nodes, at, count, floor, num, state, uniforms, starts, units, prob):
     """`num` independent draws, each with probability proportional to weight."""
     a, b, c = scale(nodes, at, count, floor)
@@ -380,7 +380,7 @@ def draw_replacement(nodes, at, count, floor, num, state, uniforms, starts, unit
         prob[draw] = _weight(nodes[at + unit], a, b, c) / total
 
 
-@inlined
+@jit_inline
 def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, units, prob):
     """Draw `num` distinct units; prob[i] is the inclusion probability of units[i] over `num`.
 
@@ -431,7 +431,7 @@ def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, u
             prob[i] = 1.0 / num
 
 
-@called
+@jit_call
 def _take_present(nodes, at, count, units, kept, aside):
     """Every unit that is left is certain."""
     for unit in range(count):
@@ -442,7 +442,7 @@ def _take_present(nodes, at, count, units, kept, aside):
     return aside
 
 
-@called
+@jit_call
 def _set_aside(nodes, at, count, units, kept, begin, end):
     """Take units[begin:end] out of the tree; their scores wait in `kept`."""
     for i in range(begin, end):
@@ -453,7 +453,7 @@ def _set_aside(nodes, at, count, units, kept, begin, end):
     _refresh_sums(nodes, at, count, units, begin, end)
 
 
-@called
+@jit_call
 def _put_back(nodes, at, count, units, kept, end):
     """Undo every `_set_aside` of a draw."""
     for i in range(end):
@@ -464,7 +464,7 @@ def _put_back(nodes, at, count, units, kept, end):
     _refresh_sums(nodes, at, count, units, 0, end)
 
 
-@inlined
+@jit_inline
 def table_weights(nodes, at, count, floor, out):
     """The weight of every unit: its probability, but for a common factor."""
     a, b, c = scale(nodes, at, count, floor)
@@ -483,14 +483,14 @@ def table_probabilities(nodes, at, count, floor, out):
         out[unit] /= total
 
 
-@inlined
+@jit_inline
 def table_inclusion(nodes, at, count, floor, num, out):
     """The inclusion probability of every unit, by a scan: capped at 1, summing to `num`."""
     table_weights(nodes, at, count, floor, out)
     cap_inclusion(out, count, num)
 
 
-@inlined
+@jit_inline
 def cap_inclusion(weights, count, num):
     """Turn weights[:count] into inclusion probabilities in place: cap at 1, rescale, repeat."""
     certain = 0
@@ -526,18 +526,7 @@ def cap_inclusion(weights, count, num):
             weights[unit] = weights[unit] / step if certain < num else 0.0
 
 
-@inlined
-def draw_uniform(order, count, num, state, units):
-    """`num` distinct units, all sets equally likely; `order[:count]` must be 0..count-1."""
-    for i in range(num):  # Fisher and Yates, stopped after `num`
-        j = i + below(state, count - i)
-        units[i] = order[j]
-        order[j] = order[i]
-    for i in range(num):  # every place that was written holds a drawn unit: put the identity back
-        order[units[i]] = units[i]
-
-
-@inlined
+@jit_inline
 def shuffle(order, count, state):
     """Fill order[:count] with a random permutation."""
     for i in range(count):
@@ -546,7 +535,7 @@ def shuffle(order, count, state):
         order[j] = i
 
 
-@called
+@jit_call
 def draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob):
     """Systematic along a fresh random order: the same draw from a shuffled copy of the table."""
     uniforms, starts, order, copy = scratch
@@ -558,10 +547,10 @@ def draw_hartley_rao(nodes, at, count, floor, num, state, scratch, units, prob):
     for i in range(num):
         units[i] = order[units[i]]
     for i in range(count):
-        order[i] = i  # `draw_uniform` expects the identity
+        order[i] = i  # `draw_equal` expects the identity
 
 
-@inlined
+@jit_inline
 def draw_scored(nodes, at, count, floor, num, design, state, scratch, units, prob):
     """Draw from a table by the design of that code; prob[i] is what the weights divide by."""
     uniforms, starts, _, _ = scratch
@@ -574,26 +563,50 @@ def draw_scored(nodes, at, count, floor, num, design, state, scratch, units, pro
         draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, units, prob)
 
 
-@inlined
+@jit_inline
 def draw_equal(count, num, design, state, scratch, units, prob):
     """Draw with equal probabilities and no table: with replacement, or any set equally likely.
 
     The latter is what Hartley-Rao becomes when all probabilities are equal.
     """
-    if design == REPLACEMENT:
-        for i in range(num):
+    order = scratch[2]  # 0..count-1
+    for i in range(num):
+        if design == REPLACEMENT:
             units[i] = below(state, count)
-    else:
-        draw_uniform(scratch[2], count, num, state, units)
+        else:  # Fisher and Yates, stopped after `num`
+            j = i + below(state, count - i)
+            units[i] = order[j]
+            order[j] = order[i]
+    if design != REPLACEMENT:
+        for i in range(num):  # every place that was written holds a drawn unit: as it was
+            order[units[i]] = units[i]
     for i in range(num):
         prob[i] = 1.0 / count
 
 
-def make_scratch(most_units: int, most_drawn: int) -> tuple[np.ndarray, ...]:
-    """What a draw needs beside its table: (uniforms, block starts, an identity order, a copy)."""
-    return (
-        np.empty(most_drawn),
+@compiled
+def draw_from_table(nodes, count, floor, num, design, equal, state):
+    """Draw from one table; `equal`: by `draw_equal`, which needs none. Returns (units, prob)."""
+    shuffled = design == HARTLEY_RAO and not equal
+    scratch = (
+        np.empty(num),
         np.empty(MOST_BLOCKS),
-        np.arange(most_units),
-        np.empty(table_size(most_units)),
+        np.arange(count if shuffled or equal else 0),
+        np.empty(table_size(count) if shuffled else 0),
     )
+    units, prob = np.empty(num, np.int64), np.empty(num)
+    if equal:
+        draw_equal(count, num, design, state, scratch, units, prob)
+    else:
+        draw_scored(nodes, 0, count, floor, num, design, state, scratch, units, prob)
+    return units, prob
+
+
+@compiled
+def table_of(scores):
+    """A table of its own with these scores."""
+    nodes = np.empty(table_size(scores.size))
+    for unit in range(scores.size):
+        nodes[unit] = scores[unit]
+    rebuild(nodes, 0, scores.size)
+    return nodes

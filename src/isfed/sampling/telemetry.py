@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isfed.base.jit import compiled, inlined
+from isfed.base.jit import compiled, jit_inline
 
 # Where everything is drawn with equal chances there is nothing to watch: the caps are then 0.
 COLUMNS: tuple[str, ...] = (
@@ -29,19 +29,16 @@ NEARLY_ONE = 1.0 - 1e-12
 TURN = 4
 
 
-@inlined
+@jit_inline
 def start_turn(turn):
     """Nothing seen yet."""
     for i in range(TURN):
         turn[i] = 0.0
 
 
-@inlined
+@jit_inline
 def watch_batch(turn, weight, norms, count, num, floor, capped):
-    """Add one batch of a turn; weight is 1 / (N_k p_n), `norms` those of the gradients.
-
-    `capped` says whether the design has a cap at all.
-    """
+    """Add one batch of a turn; weight is 1 / (N_k p_n), `capped` whether the design has a cap."""
     largest = turn[0]
     at_cap = 0
     at_floor = 0
@@ -60,14 +57,14 @@ def watch_batch(turn, weight, norms, count, num, floor, capped):
     turn[3] += difference
 
 
-@inlined
+@jit_inline
 def start_round(row):
     """Nothing seen yet; row[EFFECTIVE] holds the sum of the weights until the round ends."""
     for i in range(row.size):
         row[i] = 0.0
 
 
-@inlined
+@jit_inline
 def watch_agent(row, turn, drawn, square, side, squares):
     """Add one agent: `drawn` its examples, `square` |estimate of its gradient|^2.
 
@@ -88,17 +85,15 @@ def watch_agent(row, turn, drawn, square, side, squares):
     return squares + times * weight * weight
 
 
-@inlined
+@jit_inline
 def end_round(row, num_active, distinct, squares, out):
     """From sums to the means and shares that are kept."""
     out[LARGEST] = row[LARGEST]
     out[EFFECTIVE] = row[EFFECTIVE] * row[EFFECTIVE] / squares
-    out[AGENTS_CAP] = row[AGENTS_CAP] / num_active
-    out[AGENTS_FLOOR] = row[AGENTS_FLOOR] / num_active
-    out[EXAMPLES_CAP] = row[EXAMPLES_CAP] / distinct
-    out[EXAMPLES_FLOOR] = row[EXAMPLES_FLOOR] / distinct
-    out[MOMENT] = row[MOMENT] / num_active
-    out[UNIFORM] = row[UNIFORM] / num_active
+    for column in (AGENTS_CAP, AGENTS_FLOOR, MOMENT, UNIFORM):
+        out[column] = row[column] / num_active
+    for column in (EXAMPLES_CAP, EXAMPLES_FLOOR):
+        out[column] = row[column] / distinct
 
 
 def uniform_rows(shape: tuple[int, ...], num_active: int) -> np.ndarray:
@@ -107,11 +102,6 @@ def uniform_rows(shape: tuple[int, ...], num_active: int) -> np.ndarray:
     rows[..., LARGEST] = rows[..., MOMENT] = rows[..., UNIFORM] = 1.0
     rows[..., EFFECTIVE] = num_active
     return rows
-
-
-@compiled
-def _watch_batch(turn, weight, norms, count, num, floor, capped):
-    watch_batch(turn, weight, norms, count, num, floor, capped)
 
 
 @compiled
@@ -138,18 +128,13 @@ class TurnWatch:
         self.turn = np.zeros(TURN)
 
     def batch(self, weight: np.ndarray, norms: np.ndarray) -> None:
-        """Add one batch."""
-        _watch_batch(self.turn, weight, norms, self.count, len(weight), self.floor, self.capped)
+        watch_batch(self.turn, weight, norms, self.count, len(weight), self.floor, self.capped)
 
 
 def watch_round(
-    watch: np.ndarray,
-    changes: np.ndarray,
-    drawn: np.ndarray,
-    reach: np.ndarray,
-    chances: tuple[np.ndarray, np.ndarray],
-    side: tuple[int, int, float, bool],
-) -> np.ndarray:
+    watch: np.ndarray, changes: np.ndarray, drawn: np.ndarray, reach: np.ndarray,
+    chances: tuple[np.ndarray, np.ndarray], side: tuple[int, int, float, bool],
+) -> np.ndarray:  # fmt: skip
     """The row of a round, from its turns.
 
     Args:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.jit import called, compiled, inlined
+from isfed.base.jit import compiled, jit_call, jit_inline
 from isfed.base.random_streams import NO_AGENT, fill_normal, start
 from isfed.federation.compiled_turn import (
     ALL,
-    Sampler,
+    SamplingRule,
     StepRule,
     draw,
-    make_scratch,
+    make_turn_scratch,
     score_of_agent,
     take_turn,
 )
@@ -45,8 +45,8 @@ class Plan(NamedTuple):
     num_active: int
     divide_by_steps: bool
     drift: float
-    agents: Sampler
-    examples: Sampler
+    agents: SamplingRule
+    examples: SamplingRule
     scored: bool  # whether anything needs the norms of the examples' gradients
     watched: bool  # whether the weights differ at all, so that there is something to watch
     on_change: bool  # whether 1 / (K p_k) multiplies the change instead of the step
@@ -60,14 +60,14 @@ class ControlPlan(NamedTuple):
     rule: CorrectionRule
 
 
-class Control(NamedTuple):
+class ControlState(NamedTuple):
     """The same for one repetition, with what its agents and cloud remember."""
 
     plan: ControlPlan
     reference: Reference
 
 
-class State(NamedTuple):
+class KernelState(NamedTuple):
     """What the next round needs, for every repetition."""
 
     params: np.ndarray  # (R, M)
@@ -79,7 +79,7 @@ class State(NamedTuple):
     counts: np.ndarray  # (R, 2), gradients computed and models sent up so far
 
 
-@called
+@jit_call
 def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
     num_agents = task.offsets.size - 1
@@ -88,7 +88,7 @@ def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     take_scores(nodes, 0, num_agents)
 
 
-@inlined
+@jit_inline
 def _drop_repeats(scratch, num):
     """An agent drawn twice works once and counts twice."""
     kept = 0
@@ -106,7 +106,7 @@ def _drop_repeats(scratch, num):
     return kept
 
 
-@inlined
+@jit_inline
 def distance(optimum, response, params, shift):
     """|w_i - w^o|^2, eq. (56), w^o moved along with the drift."""
     total = 0.0
@@ -124,20 +124,20 @@ def distance_from(optimum, response, params, shift):
     return distance(optimum, response, params, shift)
 
 
-@called
+@jit_call
 def _select(side, nodes, num_agents, num_active, scratch):
     """Draw L of K agents, eq. (4)."""
     draw(side, nodes, 0, num_agents, num_active, scratch, scratch.active, scratch.agent_prob)
 
 
-@called
+@jit_call
 def _refresh_agents(side, nodes, num_agents, distinct, scratch):
     refresh_touched(
         nodes, 0, num_agents, scratch.active, scratch.scores, distinct, side.refresh, side.design
     )
 
 
-@called
+@jit_call
 def _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch):
     """The local steps of a turn; steered by scratch.correction where the rule says so."""
     nodes, at = tables
@@ -148,7 +148,7 @@ def _control_steps(task, plan, params, shift, agent, step, tables, memory, scrat
     )  # fmt: skip
 
 
-@called
+@jit_call
 def _control_turn(task, control, params, shift, agent, prob, tables, memory, scratch):
     """A turn whose innovation is left in scratch.local; returns what the agent reports."""
     plan, turn = control.plan, control.plan.turn
@@ -164,7 +164,7 @@ def _control_turn(task, control, params, shift, agent, prob, tables, memory, scr
     return report
 
 
-@called
+@jit_call
 def _control_learn(task, plan, control, agent, weight, report, scratch):
     """What cloud and agent learn from the innovation in scratch.local; returns the score."""
     batch, count = task.batch_size[agent], task.offsets[agent + 1] - task.offsets[agent]
@@ -176,7 +176,7 @@ def _control_learn(task, plan, control, agent, weight, report, scratch):
     )  # fmt: skip
 
 
-@inlined
+@jit_inline
 def _turn(task, plan, control, params, shift, agent, prob, tables, memory, scratch):
     """One agent's turn; returns what it reports. Inlined, for the plain one is the hot loop."""
     if control is not None:
@@ -195,7 +195,7 @@ def _turn(task, plan, control, params, shift, agent, prob, tables, memory, scrat
     )
 
 
-@inlined
+@jit_inline
 def _add(task, plan, control, params, agent, prob, times, report, scratch):
     """Add a turn to the sum of the round; returns its score and the square of its estimate."""
     num_agents, total = task.offsets.size - 1, scratch.total
@@ -220,7 +220,7 @@ def _add(task, plan, control, params, agent, prob, times, report, scratch):
     return report, square / (reach * reach)
 
 
-@inlined
+@jit_inline
 def _move(plan, control, params, scratch):
     """The cloud's step, eq. (9)."""
     if control is not None:
@@ -234,7 +234,7 @@ def _move(plan, control, params, scratch):
             params[j] += scratch.total[j] / plan.num_active
 
 
-@called
+@jit_call
 def _rounds(
     task, plan, control, first_round, keys, params, shift, tables, memory, counts, scratch, out
 ):
@@ -307,13 +307,13 @@ def run_rounds(
     once, each with repetitions of its own.
     """
     extra = control is not None
-    scratch = make_scratch(task, plan.agents, plan.examples, plan.num_active, plan.full, extra)
+    scratch = make_turn_scratch(task, plan.agents, plan.examples, plan.num_active, plan.full, extra)
     for rep in range(begin, end):
         tables = (state.agent_nodes[rep], state.example_nodes[rep], state.example_at)
         if references is None:
             own = None
         else:  # here, not in a part: a part that returns arrays crashes
-            own = Control(
+            own = ControlState(
                 control,
                 Reference(
                     references.centre[rep], references.own[rep], references.news[rep],

@@ -1,38 +1,45 @@
-"""The fused kernel between chunks: its arrays, its threads, its history."""
+"""The fused kernel between chunks: which methods it runs, its arrays and its threads."""
 
 from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from isfed.base.atomic_files import put
+from isfed.base.argument_checks import check_whole
+from isfed.base.atomic_files import restore_array
 from isfed.base.random_streams import Purpose, stream_keys
-from isfed.base.value_checks import check_whole
 from isfed.federation.compiled_turn import Task
 from isfed.federation.ledger import Ledger, first_entries
 from isfed.federation.problem_arrays import (
     check_batches,
+    compiled_design,
     example_tables,
+    make_sampling_rule,
     make_task,
     probabilities_of_examples,
+    wants_norms,
     write_scores,
 )
 from isfed.federation.variate_updates import Reference, extra_messages, make_reference, make_rule
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
-from isfed.sampling.policies import Initial, Refresh, initial_score, memory_size, take_scores
+from isfed.sampling.policies import (
+    Initial,
+    Refresh,
+    compiled_policy,
+    initial_score,
+    memory_size,
+    take_scores,
+)
 from isfed.sampling.telemetry import uniform_rows
-from isfed.simulate.kernel import ControlPlan, Plan, State, run_rounds
-from isfed.simulate.lowering import can_lower, lowered
-from isfed.simulate.run_history import History, Measured
-from isfed.simulate.run_protocol import Block
-from isfed.theory.stable_step_size import with_step_size
+from isfed.simulate.kernel import ControlPlan, KernelState, Plan, run_rounds
+from isfed.simulate.run_base import Block, Run
 
-MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history
 PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting
 
 
@@ -41,11 +48,47 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def make_keys(seed: int, repetitions: range) -> np.ndarray:
-    """The keys of the random streams, (R, 3): agents, examples, drift."""
-    purposes = (Purpose.AGENTS, Purpose.EXAMPLES, Purpose.DRIFT)
-    columns = [stream_keys(seed, repetitions=repetitions, purpose=p) for p in purposes]
-    return np.stack(columns, axis=1)
+def can_lower(algorithm: Any) -> bool:
+    """Whether the kernel does all that a method does; not so if a subclass has its own round."""
+    kind = type(algorithm)
+    if not isinstance(algorithm, ISFedAvg):
+        return False
+    if kind.parts is not ISFedAvg.parts or kind.round is not ISFedAvg.round:
+        return False
+    known = (
+        compiled_design(algorithm.agent_design)
+        and compiled_design(algorithm.example_design)
+        and compiled_policy(algorithm.agents)
+        and compiled_policy(algorithm.examples)
+    )
+    plain = algorithm.absences == "drop" and algorithm.client_weights == "uniform"
+    return known and plain and not algorithm.costs and not algorithm.average
+
+
+def lowered(algorithm: ISFedAvg) -> tuple[Plan, ControlPlan | None]:
+    """A method that `can_lower` accepts as numbers; the second is None without control variates."""
+    agents = make_sampling_rule(algorithm.agents, algorithm.agent_design)
+    examples = make_sampling_rule(algorithm.examples, algorithm.example_design)
+    plan = Plan(
+        step_size=float(algorithm.step_size),
+        num_active=int(algorithm.num_active),
+        divide_by_steps=algorithm.divide_by_steps,
+        drift=float(algorithm.drift),
+        agents=agents,
+        examples=examples,
+        scored=wants_norms(algorithm.agents, algorithm.examples),
+        watched=not (agents.uniform and examples.uniform),
+        on_change=algorithm.on_change,
+        full=algorithm.full_batch,
+    )
+    if algorithm.memory is None:
+        return plan, None
+    reports = algorithm.federated.reports
+    turn = plan._replace(
+        agents=make_sampling_rule(reports, algorithm.agent_design),
+        scored=wants_norms(reports, algorithm.examples),
+    )
+    return plan, ControlPlan(turn, make_rule(algorithm.memory, algorithm.agents))
 
 
 def make_state(
@@ -55,7 +98,7 @@ def make_state(
     task: Task,
     repetitions: int,
     initial: np.ndarray,
-) -> State:
+) -> KernelState:
     """The state before the first round."""
     # The oracle's tables never change, yet every repetition has its own: a draw sets the certain
     # units aside for a moment, and another thread must not see that.
@@ -75,7 +118,7 @@ def make_state(
     agent_nodes[1:] = agent_nodes[0]
     reports = algorithm.rules(problem.num_agents).agents
     memory = memory_size(reports, problem.num_params) * problem.num_agents
-    return State(
+    return KernelState(
         params=np.tile(initial, (repetitions, 1)),
         shift=np.zeros((repetitions, problem.num_params if algorithm.drift > 0.0 else 0)),
         agent_nodes=agent_nodes,
@@ -86,13 +129,7 @@ def make_state(
     )
 
 
-def make_references(control: ControlPlan, problem: Problem, repetitions: int) -> Reference:
-    """What agents and cloud remember of gradients, a row for every repetition."""
-    one = make_reference(control.rule, problem.num_agents, problem.num_params)
-    return Reference(*(np.zeros((repetitions, *values.shape)) for values in one))
-
-
-class KernelRun:
+class KernelRun(Run):
     """The kernel's state between chunks."""
 
     def __init__(
@@ -107,37 +144,28 @@ class KernelRun:
     ) -> None:
         if threads is not None:
             check_whole(threads, name="threads", least=1)
-        which = repetitions if isinstance(repetitions, range) else range(repetitions)
-        self.threads = threads or num_cores()
-        self.problem = problem
-        self.algorithm = algorithm = with_step_size(problem, algorithm, initial=initial)
+        super().__init__(problem, algorithm, repetitions, initial)
+        self.threads, algorithm = threads or num_cores(), self.algorithm
         if not can_lower(algorithm):
             raise ValueError("the kernel cannot run this design; use engine='objects'")
-        self.plan, self.control = plan, control = lowered(algorithm)
+        self.plan, self.control = lowered(algorithm)
         check_batches(problem, algorithm.example_design)
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
-        self.arrays: State = make_state(problem, algorithm, plan, self.task, len(which), initial)
+        count = len(self.repetitions)
+        self.arrays = make_state(problem, algorithm, self.plan, self.task, count, initial)
+        self.params = self.arrays.params
         self.references = None
-        if control is not None:
-            self.references = make_references(control, problem, len(which))
-        self.keys = make_keys(seed, which)
-        self.round_index = 0
-        self.diverged = False
-        self.whole = True  # false while a chunk runs: then the state must not be saved
-
-    @property
-    def params(self) -> np.ndarray:
-        """(R, M) the models as they stand."""
-        return self.arrays.params
-
-    @property
-    def step_size(self) -> float:
-        """The step size used."""
-        return self.plan.step_size
+        if self.control is not None:
+            one = make_reference(self.control.rule, problem.num_agents, problem.num_params)
+            self.references = Reference(*(np.zeros((count, *values.shape)) for values in one))
+        keys = (
+            stream_keys(seed, repetitions=self.repetitions, purpose=purpose)
+            for purpose in (Purpose.AGENTS, Purpose.EXAMPLES, Purpose.DRIFT)
+        )
+        self.keys = np.stack(list(keys), axis=1)
 
     def compile(self) -> None:
-        """Compile the kernel, or load it from the cache, without running a round."""
         nothing = np.empty((len(self.params), 0))
         self._run(nothing, self._watch(0), np.zeros(len(nothing), np.int64), 0, 0)
 
@@ -152,7 +180,6 @@ class KernelRun:
         )  # fmt: skip
 
     def advance(self, num_rounds: int) -> Block:
-        """Run the next rounds; fewer than asked for if a model diverged."""
         repetitions = len(self.params)
         msd = np.empty((repetitions, num_rounds))
         watched = self._watch(num_rounds)
@@ -172,49 +199,35 @@ class KernelRun:
         return Block(msd[:, :finite], watched[:, :finite])
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs."""
         remembered = {} if self.references is None else self.references._asdict()
         return {**self.arrays._asdict(), **remembered}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
         for name, values in self.state().items():
-            put(values, name, state)
+            restore_array(values, name, state)
 
-    def _agent_prob(self) -> np.ndarray:
-        """(R, K) p_k at the end."""
-        num_agents, repetitions = self.problem.num_agents, len(self.params)
-        out = np.full((repetitions, num_agents), 1.0 / num_agents)
+    def agent_prob(self, place: int) -> np.ndarray:
+        num_agents = self.problem.num_agents
+        prob = np.full(num_agents, 1.0 / num_agents)
         if self.arrays.agent_nodes.size:
-            for rep in range(repetitions):
-                nodes = self.arrays.agent_nodes[rep]
-                floor = self.algorithm.agents.floor
-                table.table_probabilities(nodes, 0, num_agents, floor, out[rep])
-        return out
+            nodes, floor = self.arrays.agent_nodes[place], self.algorithm.agents.floor
+            table.table_probabilities(nodes, 0, num_agents, floor, prob)
+        return prob
 
-    def _example_prob(self) -> np.ndarray:
-        """(R', rows) p_n at the end, of as many repetitions as fit in memory."""
-        rows = len(self.problem.data.targets)
+    def example_prob(self, place: int) -> np.ndarray:
         arrays = self.arrays
-        return np.array(
-            [
-                probabilities_of_examples(
-                    self.task, self.algorithm.examples, self.plan.examples,
-                    arrays.example_nodes[rep], arrays.example_at, arrays.params[rep],
-                    arrays.shift[rep],
-                )
-                for rep in range(kept_repetitions(len(arrays.params), rows))
-            ]
+        return probabilities_of_examples(
+            self.task, self.algorithm.examples, self.plan.examples, arrays.example_nodes[place],
+            arrays.example_at, arrays.params[place], arrays.shift[place],
         )  # fmt: skip
 
     def ledgers(self) -> np.ndarray:
-        """(R, entries) what every repetition cost."""
         asks_all = self.algorithm.agents.refresh == Refresh.ALL
         everybody = self.round_index * self.problem.num_agents if asks_all else 0
         reports = self.algorithm.rules(self.problem.num_agents).agents.learns
         first = first_entries(self.problem.num_agents)["scalars_up"]
         rule = make_rule(self.algorithm.memory, self.algorithm.agents)
-        found = []
+        rows = []
         for gradients, uploads in self.arrays.counts.tolist():
             ledger = Ledger(
                 models_down=uploads + everybody,
@@ -224,28 +237,6 @@ class KernelRun:
                 gradients=gradients,
                 rounds=self.round_index,
             )
-            for entry, more in extra_messages(rule, uploads).items():
-                setattr(ledger, entry, getattr(ledger, entry) + more)
-            found.append(ledger.as_array())
-        return np.array(found)
-
-    def history(self, block: Block, measured: Measured | None = None) -> History:
-        """What happened, given the msd and telemetry of all rounds and what was measured."""
-        return History(
-            msd=block.msd,
-            params=self.params.copy(),
-            agent_prob=self._agent_prob(),
-            example_prob=self._example_prob(),
-            gradients=self.arrays.counts[:, 0].copy(),
-            uploads=self.arrays.counts[:, 1].copy(),
-            step_size=self.step_size,
-            telemetry=block.watched,
-            ledgers=self.ledgers(),
-            no_msd=self.problem.no_optimum,
-            **({} if measured is None else measured.fields()),
-        )
-
-
-def kept_repetitions(repetitions: int, rows: int) -> int:
-    """Of how many repetitions a history keeps the probabilities of all examples."""
-    return min(repetitions, max(1, MOST_PROBABILITIES // rows))
+            ledger.charge(**extra_messages(rule, uploads))
+            rows.append(ledger.as_array())
+        return np.array(rows)

@@ -12,17 +12,14 @@ from isfed.base.random_streams import Purpose
 from isfed.federation.agents import NO_SHIFT
 from isfed.federation.virtual_clock import Clock
 from isfed.methods.federated import composition_of
-from isfed.methods.method_protocol import Algorithm, filled_state, flat_state, objective_of
+from isfed.methods.method_protocol import filled_state, flat_state, objective_of
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.kernel import TOO_FAR, distance_from
-from isfed.simulate.kernel_run import kept_repetitions
-from isfed.simulate.run_history import History, Measured
-from isfed.simulate.run_protocol import Block
-from isfed.theory.stable_step_size import with_step_size
+from isfed.simulate.run_base import Block, Run
 
 
-class RoundsRun:
+class RoundsRun(Run):
     """All repetitions of an algorithm over agents, between chunks of rounds."""
 
     def __init__(
@@ -36,34 +33,30 @@ class RoundsRun:
         initial: np.ndarray,
         clock: Clock | None = None,
     ) -> None:
-        which = repetitions if isinstance(repetitions, range) else range(repetitions)
-        self.problem = problem
-        self.algorithm: Algorithm = with_step_size(problem, algorithm, initial=initial)
+        super().__init__(problem, algorithm, repetitions, initial)
         self._parts = composition_of(self.algorithm)
         rules = self.algorithm.rules(problem.num_agents)
-        self._objective = objective_of(problem, self.algorithm)
-        known = self._objective.has_optimum
-        if known and self._objective is not problem:  # the oracle too starts from what is aimed at
-            problem = problem.with_optimum(self._objective.optimum)
-        self.agents = [make_agents(problem, rules, seed=seed, repetition=r) for r in which]
+        self.objective = objective_of(problem, self.algorithm)
+        known = self.objective.has_optimum
+        if known and self.objective is not problem:  # the oracle too starts from what is aimed at
+            problem = problem.with_optimum(self.objective.optimum)
+        self.agents = [
+            make_agents(problem, rules, seed=seed, repetition=rep) for rep in self.repetitions
+        ]
         if clock is not None:
             for agents in self.agents:
                 agents.use_clock(clock)
         self.states = [self.algorithm.start(agents, initial) for agents in self.agents]
-        self.round_index = 0
-        self.diverged = False
-        self.whole = True
-        self._optimum = self._objective.optimum if known else np.zeros(problem.num_params)
+        self._optimum = self.objective.optimum if known else np.zeros(problem.num_params)
         self._drift = float(getattr(algorithm, "drift", 0.0))  # of the true model, per round
         self._response = np.empty((0, 0))
         if self._drift > 0.0:
-            self._response = self._objective.drift_response if known else self._response
+            self._response = self.objective.drift_response if known else self._response
             for agents in self.agents:
                 agents.shift = np.zeros(problem.num_params)
         # Where nothing but the model tells how far a run has come, the last good one is kept.
         self._good: dict[int, np.ndarray] = {}
         self._keeps_good = not known
-        self.trouble = ""  # what the agents say about a model that diverged
 
     @property
     def params(self) -> np.ndarray:
@@ -71,14 +64,6 @@ class RoundsRun:
         return np.array(
             [self._good.get(rep, self.algorithm.model(s)) for rep, s in enumerate(self.states)]
         )
-
-    @property
-    def step_size(self) -> float:
-        """The step size used; nan for a method without one."""
-        return float(getattr(self.algorithm, "step_size", np.nan))
-
-    def compile(self) -> None:
-        """Nothing to do: what is compiled is small."""
 
     def _distance(self, state: Any, agents: Any) -> float:
         """|w_i - w^o|^2, eq. (56), where w^o is the minimiser of the method's objective."""
@@ -98,7 +83,6 @@ class RoundsRun:
         return state, method.telemetry(method.facts(agents), info)
 
     def advance(self, num_rounds: int) -> Block:
-        """Run the next rounds; fewer than asked for if a model diverged."""
         repetitions = len(self.agents)
         msd = np.empty((repetitions, num_rounds))
         watched = np.full((repetitions, num_rounds, len(COLUMNS)), np.nan, np.float32)
@@ -128,7 +112,6 @@ class RoundsRun:
         return Block(msd[:, :finite], watched[:, :finite])
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next round needs: the algorithm's state and the agents' own."""
         arrays = {}
         for rep, (state, agents) in enumerate(zip(self.states, self.agents, strict=True)):
             for name, values in flat_state(state).items():
@@ -140,7 +123,6 @@ class RoundsRun:
         return arrays
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
         for rep, agents in enumerate(self.agents):
             fields = {}
             for name, fresh in flat_state(self.states[rep]).items():
@@ -158,35 +140,11 @@ class RoundsRun:
             agents.restore(own)
 
     def ledgers(self) -> np.ndarray:
-        """(R, entries) what every repetition has cost so far."""
         return np.array([agents.ledger.as_array() for agents in self.agents])
 
-    def history(self, block: Block, measured: Measured | None = None) -> History:
-        """What happened, given the msd and telemetry of all rounds and what was measured."""
-        num_agents = self.problem.num_agents
-        agent_prob = getattr(self.algorithm, "agent_prob", None)
-        rows = len(self.problem.data.targets)
-        kept = kept_repetitions(len(self.agents), rows)
-        return History(
-            msd=block.msd,
-            params=self.params,
-            agent_prob=np.array(
-                [
-                    np.empty(0) if agent_prob is None else agent_prob(state, num_agents)
-                    for state in self.states
-                ]
-            ),
-            example_prob=np.array(
-                [
-                    self.agents[rep].example_prob(self.algorithm.model(self.states[rep]))
-                    for rep in range(kept)
-                ]
-            ),
-            gradients=np.array([agents.ledger.gradients for agents in self.agents]),
-            uploads=np.array([agents.ledger.models_up for agents in self.agents]),
-            step_size=self.step_size,
-            telemetry=block.watched,
-            ledgers=self.ledgers(),
-            no_msd=self._objective.no_optimum,
-            **({} if measured is None else measured.fields()),
-        )
+    def agent_prob(self, place: int) -> np.ndarray:
+        prob = getattr(self.algorithm, "agent_prob", None)
+        return np.empty(0) if prob is None else prob(self.states[place], self.problem.num_agents)
+
+    def example_prob(self, place: int) -> np.ndarray:
+        return self.agents[place].example_prob(self.algorithm.model(self.states[place]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import FrameType
 
 import numpy as np
 
-from isfed.base.atomic_files import put
-from isfed.base.compile_progress import working_clock
+from isfed.base.atomic_files import restore_array
+from isfed.base.progress import working_clock
 from isfed.sampling.telemetry import COLUMNS
-from isfed.simulate.interrupt_hold import hold_interrupt
-from isfed.simulate.run_history import DivergenceError, History, Kept, Measure, Measured
-from isfed.simulate.run_protocol import Block, Run
+from isfed.simulate.run_base import Block, Run
+from isfed.simulate.run_history import DivergenceError, History, Measure, Measured
 from isfed.theory.stable_step_size import explain_divergence, warn_if_growing
 
 CHUNK_SECONDS = 0.2
@@ -35,20 +38,22 @@ class Recording:
         self.msd = np.full((repetitions, rounds), np.nan)
         self.watched = np.zeros((repetitions, rounds, len(COLUMNS)), np.float32)
         self.measured = None if measure is None else Measured(measure, repetitions, rounds)
-        self.kept = Kept(keep, run.params) if keep.size else None
+        self.keep = keep  # the rounds whose models are kept
+        shape = repetitions, keep.size, run.params.shape[1]
+        self.kept = np.full(shape, np.nan, run.params.dtype)
         self._look_at(run)
 
     def _look_at(self, run: Run) -> None:
         """Measure and keep the models as they stand, if this is a round for it."""
         if self.measured is not None:
             self.measured.measure_at(run, run.round_index)
-        if self.kept is not None:
-            self.kept.keep_at(run, run.round_index)
+        for place in np.flatnonzero(self.keep == run.round_index):
+            self.kept[:, place] = run.params
 
     def stops(self) -> np.ndarray:
         """The rounds at which a chunk must end, because something is measured or kept there."""
-        parts = [part.rounds for part in (self.measured, self.kept) if part is not None]
-        return np.unique(np.concatenate([NO_ROUNDS, *parts]))
+        measured = NO_ROUNDS if self.measured is None else self.measured.rounds
+        return np.union1d(measured, self.keep)
 
     def add(self, block: Block, run: Run) -> None:
         """Record the rounds that a run has just done."""
@@ -78,9 +83,11 @@ class Recording:
         }
         if self.measured is not None:
             arrays["measured"] = self.measured.values
-        if self.kept is not None:
-            arrays |= self.kept.fields()
-        return arrays
+        return arrays | self.kept_fields()
+
+    def kept_fields(self) -> dict[str, np.ndarray]:
+        """What a history has of the models that are kept."""
+        return {"kept_rounds": self.keep, "kept": self.kept} if self.keep.size else {}
 
     def resume(self, run: Run, arrays: dict[str, np.ndarray]) -> None:
         """Bring a fresh run and this record to a checkpoint; KeyError or ValueError if it is of
@@ -91,14 +98,14 @@ class Recording:
         done = int(arrays["round_index"])
         if not 0 <= done <= self.rounds:
             raise ValueError(f"it has run {done} rounds of {self.rounds}")
-        put(self.msd[:, :done], "msd", arrays)
-        put(self.watched[:, :done], "telemetry", arrays)
+        restore_array(self.msd[:, :done], "msd", arrays)
+        restore_array(self.watched[:, :done], "telemetry", arrays)
         if self.measured is not None:
-            put(self.measured.values, "measured", arrays)
-        if self.kept is not None:
-            if not np.array_equal(arrays["kept_rounds"], self.kept.rounds):
+            restore_array(self.measured.values, "measured", arrays)
+        if self.keep.size:
+            if not np.array_equal(arrays["kept_rounds"], self.keep):
                 raise ValueError(f"it keeps the models of rounds {arrays['kept_rounds'].tolist()}")
-            put(self.kept.models, "kept", arrays)
+            restore_array(self.kept, "kept", arrays)
         start = "run."
         state = {k[len(start) :]: v for k, v in arrays.items() if k.startswith(start)}
         if not arrays["diverged"]:
@@ -115,6 +122,33 @@ def _check_finite(given: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) ->
         known = values.dtype.kind != "f" or np.isfinite(values).all()
         if not known and np.isfinite(fresh.get(name, 0.0)).all():
             raise ValueError(f"{name} holds numbers that are not finite")
+
+
+@dataclass
+class HeldInterrupt:
+    """Whether a Ctrl-C came and waits."""
+
+    asked: bool = False
+
+
+@contextlib.contextmanager
+def hold_interrupt() -> Iterator[HeldInterrupt]:
+    """Hold back the first Ctrl-C: the caller looks at `asked` later. A second breaks through."""
+    held = HeldInterrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield held
+        return
+
+    def hold(signum: int, frame: FrameType | None) -> None:
+        if held.asked:
+            raise KeyboardInterrupt
+        held.asked = True
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield held
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def chunks(
@@ -183,12 +217,10 @@ def drive(
     if save is not None and not complete:
         save(recording.checkpoint(run))
     history = run.history(recording.block(), recording.measured)
-    if recording.kept is not None:
-        history = replace(history, **recording.kept.fields())
+    history = replace(history, **recording.kept_fields())
     if run.diverged:
         reason = explain_divergence(run.problem, run.algorithm)
-        where = getattr(run, "trouble", "")
-        reason = f"{where}; {reason}" if where else reason
+        reason = f"{run.trouble}; {reason}" if run.trouble else reason
         raise DivergenceError(run.round_index, history, reason, name=name)
     warn_if_growing(run.problem, run.algorithm, history.msd, name=name)
     return history

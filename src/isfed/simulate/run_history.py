@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from isfed.base.argument_types import matches, shown
-from isfed.base.value_checks import check_share
+from isfed.base.argument_checks import check_share, matches, shown
 from isfed.federation.ledger import Ledger
 from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 
@@ -55,8 +54,9 @@ class Measure(Protocol):
 class Costs:
     """A measure of what a run has cost so far, instead of its models.
 
-    num_params: M.
-    every: rounds between measurements.
+    Args:
+        num_params: M.
+        every: rounds between measurements.
 
     >>> Costs(num_params=2, every=10).names
     ('bytes_up', 'bytes_down', 'gradients', 'forwards', 'seconds')
@@ -99,8 +99,9 @@ class Measured:
         point = int(np.searchsorted(self.rounds, round_index))
         if self.rounds[point] == round_index:
             of_ledgers = getattr(self.measure, "of_ledgers", None)
-            found = self.measure(run.params) if of_ledgers is None else of_ledgers(run.ledgers())
-            self.values[:, point] = found
+            self.values[:, point] = (
+                self.measure(run.params) if of_ledgers is None else of_ledgers(run.ledgers())
+            )
 
     def fields(self) -> dict[str, Any]:
         """What a history keeps of it."""
@@ -113,53 +114,37 @@ def check_keep(keep: Any, rounds: int) -> np.ndarray:
     several = isinstance(keep, Sequence) or (isinstance(keep, np.ndarray) and keep.ndim == 1)
     if isinstance(keep, str | bytes) or not several:
         raise TypeError(f"keep={shown(keep)} must be a sequence of rounds, e.g. keep=[10, 100]")
-    for found in keep:
-        if not (matches(found, int) and 0 <= found <= rounds):
+    for place in keep:
+        if not (matches(place, int) and 0 <= place <= rounds):
             raise ValueError(
-                f"keep={shown(keep)} has {shown(found)}; expected whole numbers from 0, the start, "
+                f"keep={shown(keep)} has {shown(place)}; expected whole numbers from 0, the start, "
                 f"to rounds={rounds}: leave it out, or run more rounds"
             )
     return np.unique(np.array(keep, np.int64))
-
-
-class Kept:
-    """The models of chosen rounds: models[rep, place] is that after rounds[place] rounds."""
-
-    def __init__(self, rounds: np.ndarray, like: np.ndarray) -> None:
-        self.rounds = rounds
-        self.models = np.full((len(like), rounds.size, like.shape[1]), np.nan, like.dtype)
-
-    def keep_at(self, run: Any, round_index: int) -> None:
-        """Keep the models of a run if this is one of the rounds."""
-        for place in np.flatnonzero(self.rounds == round_index):
-            self.models[:, place] = run.params
-
-    def fields(self) -> dict[str, Any]:
-        """What a history keeps of it."""
-        return {"kept_rounds": self.rounds, "kept": self.models}
 
 
 @dataclass(frozen=True, eq=False)
 class History:
     """The msd of every round and repetition, and the state at the end.
 
-    msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56). Here w^o minimises sum_k c_k P_k with
-        the c_k of the method: under client_weights="size" that is not `problem.optimum`, where all
-        agents count the same, but `problem.by_size.optimum`.
-    params: (R, M) the models at the end.
-    agent_prob: (R, K) p_k at the end.
-    example_prob: (R, rows) p_n at the end, agent by agent like the data; for a large problem the
-        kernel keeps the first repetitions only.
-    gradients: (R,) example gradients computed.
-    uploads: (R,) models sent to the cloud.
-    measured_rounds: (points,) the rounds after which something was measured.
-    measured: what was measured, by name, each (R, points).
-    step_size: the one used, for an algorithm that says "auto".
-    telemetry: (R, rounds, columns) what the sampling did; read it with `watched`.
-    ledgers: (R, entries) what every repetition cost; read it with `ledger`.
-    no_msd: why there is no msd; None if there is one.
-    kept_rounds: (kept,) the rounds whose models were kept, in increasing order.
-    kept: (R, kept, M) these models; nan for rounds that a run did not reach.
+    Args:
+        msd: (R, rounds) |w_i - w^o|^2 after round i, eq. (56). Here w^o minimises sum_k c_k P_k
+            with the c_k of the method: under client_weights="size" that is not `problem.optimum`,
+            where all agents count the same, but `problem.by_size.optimum`.
+        params: (R, M) the models at the end.
+        agent_prob: (R, K) p_k at the end.
+        example_prob: (R, rows) p_n at the end, agent by agent like the data; for a large problem
+            the kernel keeps the first repetitions only.
+        gradients: (R,) example gradients computed.
+        uploads: (R,) models sent to the cloud.
+        measured_rounds: (points,) the rounds after which something was measured.
+        measured: what was measured, by name, each (R, points).
+        step_size: the one used, for an algorithm that says "auto".
+        telemetry: (R, rounds, columns) what the sampling did; read it with `watched`.
+        ledgers: (R, entries) what every repetition cost; read it with `ledger`.
+        no_msd: why there is no msd; None if there is one.
+        kept_rounds: (kept,) the rounds whose models were kept, in increasing order.
+        kept: (R, kept, M) these models; nan for rounds that a run did not reach.
     """
 
     msd: np.ndarray

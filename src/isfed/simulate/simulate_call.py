@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.base.argument_types import shown
-from isfed.base.value_checks import check_active, check_seed, check_vector, check_whole
+from isfed.base.argument_checks import check_active, check_seed, check_vector, check_whole, shown
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.problem_arrays import check_batches, compiled_design
@@ -18,12 +17,11 @@ from isfed.federation.virtual_clock import Clock
 from isfed.methods.method_protocol import Algorithm, objective_of
 from isfed.problems import Problem
 from isfed.sampling.policies import compiled_policy
-from isfed.simulate.kernel_run import KernelRun
-from isfed.simulate.lowering import can_lower
+from isfed.simulate.kernel_run import KernelRun, can_lower
 from isfed.simulate.rounds_run import RoundsRun
+from isfed.simulate.run_base import Run
 from isfed.simulate.run_driver import Recording, drive
 from isfed.simulate.run_history import History, Measure, check_keep
-from isfed.simulate.run_protocol import Run
 from isfed.theory.stable_step_size import with_step_size
 
 Engine = Literal["auto", "kernel", "agents", "objects"]
@@ -55,31 +53,9 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
         check_rounds(rounds)
 
 
-def check_initial(problem: Problem, initial: np.ndarray | None) -> np.ndarray:
-    """w_0: zero unless given, or where the loss has something better, such as a network."""
-    if initial is None:
-        start = getattr(problem.loss, "initial", None)
-        return np.zeros(problem.num_params) if start is None else start()
-    return check_vector(initial, name="initial", size=problem.num_params)
-
-
 def kernel_runs(problem: Problem, algorithm: Any) -> bool:
     """Whether the fused kernel knows the loss and the algorithm with its designs."""
     return hasattr(problem.loss, "compiled") and can_lower(algorithm)
-
-
-def _takes_weights(algorithm: Any) -> bool:
-    """Whether the kernel lets agents of a method count by the weights of the data."""
-    return algorithm.correction is None and not algorithm.on_change
-
-
-def _compiled_examples(algorithm: Any) -> bool:
-    """Whether compiled agents know how the examples are drawn."""
-    design = getattr(algorithm, "example_design", None)
-    policy = getattr(algorithm, "examples", None)
-    return (design is None or compiled_design(design)) and (
-        policy is None or compiled_policy(policy)
-    )
 
 
 def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> Engine:
@@ -91,7 +67,12 @@ def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> 
         raise ValueError(
             "the kernel cannot run this loss, design or algorithm; use engine='objects'"
         )
-    compiled = hasattr(problem.loss, "compiled") and _compiled_examples(algorithm)
+    design, policy = (getattr(algorithm, name, None) for name in ("example_design", "examples"))
+    compiled = (
+        hasattr(problem.loss, "compiled")
+        and (design is None or compiled_design(design))
+        and (policy is None or compiled_policy(policy))
+    )
     own = hasattr(problem.loss, "make_agents")
     if engine == "agents" and not (compiled or own):
         raise ValueError(
@@ -119,16 +100,17 @@ def make_run(
 ) -> Run:
     """A run before its first round.
 
-    problem: what is learned.
-    algorithm: how; any `Algorithm`.
-    repetitions: how many, or which: a repetition is the same in any company.
-    seed: the seed of all random draws.
-    initial: w_0, (M,); zero unless given.
-    engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
-        "objects" (anything), or "auto".
-    threads: cores for the kernel, all unless given; processes for the agents of a network, one
-        unless given.
-    clock: how fast the agents are; the ledger then counts virtual seconds.
+    Args:
+        problem: what is learned.
+        algorithm: how; any `Algorithm`.
+        repetitions: how many, or which: a repetition is the same in any company.
+        seed: the seed of all random draws.
+        initial: w_0, (M,); zero unless given.
+        engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
+            "objects" (anything), or "auto".
+        threads: cores for the kernel, all unless given; processes for the agents of a network, one
+            unless given.
+        clock: how fast the agents are; the ledger then counts virtual seconds.
     """
     check_seed(seed)
     if threads is not None:
@@ -136,7 +118,11 @@ def make_run(
     if clock is not None and not isinstance(clock, Clock):
         raise TypeError(f"clock={shown(clock)} must be a Clock")
     problem = problem.batched_for(algorithm)
-    params = check_initial(problem, initial)
+    if initial is not None:
+        params = check_vector(initial, name="initial", size=problem.num_params)
+    else:  # zero, unless the loss has something better, as a network has
+        start = getattr(problem.loss, "initial", None)
+        params = np.zeros(problem.num_params) if start is None else start()
     which = choose_engine(problem, algorithm, engine)
     if clock is not None and which == "kernel":  # it keeps no time
         if engine == "kernel":
@@ -145,7 +131,8 @@ def make_run(
             )
         which = "agents"
     algorithm = with_step_size(problem, algorithm, initial=params)
-    if problem.data.weights is not None and not (which == "kernel" and _takes_weights(algorithm)):
+    weighable = which == "kernel" and algorithm.correction is None and not algorithm.on_change
+    if problem.data.weights is not None and not weighable:
         raise ValueError(
             "data with agent weights can be used by FedAvg and by ISFedAvg without a correction, "
             f"on the kernel, but not by {type(algorithm).__name__} with engine={which!r}; to let "
@@ -158,16 +145,8 @@ def make_run(
     own: Any = getattr(problem.loss, "make_agents", None)
     if own is not None and threads is not None and threads > 1:
         own = partial(own, workers=threads)
-    own = own or CompiledAgents
-    make_agents: Any = own if which == "agents" else ObjectAgents
+    make_agents: Any = own or CompiledAgents if which == "agents" else ObjectAgents
     return RoundsRun(problem, algorithm, make_agents, clock=clock, **common)
-
-
-def _check_measure(measure: Any) -> None:
-    names, every = getattr(measure, "names", None), getattr(measure, "every", None)
-    if not callable(measure) or isinstance(measure, type) or not isinstance(names, tuple | list):
-        raise TypeError(f"measure={shown(measure)} must have every, names and be callable")
-    check_whole(every, name="every", least=1)
 
 
 def simulate(
@@ -187,22 +166,23 @@ def simulate(
 ) -> History:
     """Run an algorithm on a problem and return what happened.
 
-    problem: what is learned.
-    algorithm: how; any `Algorithm`.
-    rounds: the number of rounds of every repetition.
-    repetitions: independent runs on the same problem.
-    seed: the seed of all random draws.
-    initial: w_0, (M,); zero unless given.
-    engine: all give the same numbers. "kernel" is the fastest, "agents" runs any algorithm with a
-        compiled loss, "objects" also losses and designs of your own; "auto" takes the first that
-        can.
-    threads: cores for the kernel, all unless given; processes for the agents of a network, one
-        unless given.
-    clock: how fast the agents are; the ledger then counts virtual seconds.
-    measure: evaluated every so many rounds, see `Measure`.
-    keep: the rounds whose models are kept, e.g. [0, 10, 100] or range(101); 0 is the start. They
-        are `History.kept`, (repetitions, kept, M).
-    progress: called with the number of rounds (times repetitions) just done.
+    Args:
+        problem: what is learned.
+        algorithm: how; any `Algorithm`.
+        rounds: the number of rounds of every repetition.
+        repetitions: independent runs on the same problem.
+        seed: the seed of all random draws.
+        initial: w_0, (M,); zero unless given.
+        engine: all give the same numbers. "kernel" is the fastest, "agents" runs any algorithm with
+            a compiled loss, "objects" also losses and designs of your own; "auto" takes the first
+            that can.
+        threads: cores for the kernel, all unless given; processes for the agents of a network, one
+            unless given.
+        clock: how fast the agents are; the ledger then counts virtual seconds.
+        measure: evaluated every so many rounds, see `Measure`.
+        keep: the rounds whose models are kept, e.g. [0, 10, 100] or range(101); 0 is the start.
+            They are `History.kept`, (repetitions, kept, M).
+        progress: called with the number of rounds (times repetitions) just done.
 
     >>> from isfed import PAPER, FedAvg
     >>> history = simulate(PAPER.make(), FedAvg(step_size=0.01, num_active=6), rounds=20)
@@ -214,7 +194,10 @@ def simulate(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress={shown(progress)} must be a function")
     if measure is not None:
-        _check_measure(measure)
+        named = isinstance(getattr(measure, "names", None), tuple | list)
+        if not callable(measure) or isinstance(measure, type) or not named:
+            raise TypeError(f"measure={shown(measure)} must have every, names and be callable")
+        check_whole(getattr(measure, "every", None), name="every", least=1)
     kept = check_keep(keep, rounds)
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
@@ -223,10 +206,5 @@ def simulate(
     aim = objective_of(problem, algorithm)
     if aim.no_optimum is not None and not aim.without_optimum:
         warnings.warn(f"this run has no msd: {aim.no_optimum}", NoMsdWarning, stacklevel=2)
-    recording = Recording(run, rounds, measure, kept)
-
-    def advance(done: int) -> None:
-        if progress is not None:
-            progress(done * repetitions)
-
-    return drive(run, recording, progress=advance)
+    in_all = None if progress is None else lambda done: progress(done * repetitions)
+    return drive(run, Recording(run, rounds, measure, kept), progress=in_all)

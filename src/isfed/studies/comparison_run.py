@@ -27,9 +27,9 @@ from isfed.studies.results_reader import Results, StepSearch
 from isfed.studies.results_summary import summarise, tables_of, times_of
 from isfed.studies.step_size_search import NoStepError, Search, search_step_size
 from isfed.studies.work_cells import Finished, Shelf, cells_of, problem_of
-from isfed.theory.diagnosis_result import nothing_to_learn
-from isfed.theory.msd_bound import TheoryError
+from isfed.theory.diagnosis import nothing_to_learn
 from isfed.theory.msd_prediction import Prediction, predict
+from isfed.theory.probabilities import TheoryError
 
 FIRST_POWERS = range(-6, 1)  # of 2, times one over the mean curvature: the first step sizes
 MOST_WIDER = 10  # more step sizes at each end, if the best is there

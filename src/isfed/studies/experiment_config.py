@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
-from isfed.base.value_checks import check_active
 from isfed.federation.virtual_clock import Clock
 from isfed.studies.config_schema import ConfigError, check_keys, read_value, write_value
 from isfed.studies.name_registry import read_algorithm

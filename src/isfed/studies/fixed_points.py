@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
-from isfed.federation.agents import Agents, Local, Turns
+from isfed.federation.agents import Agents, LocalOptions, TrainRequest
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.methods import ISFedAvg
 from isfed.methods.adaptive_tau import AdaptiveTau
@@ -26,8 +26,7 @@ from isfed.methods.fedavg_schemes import FedAvgScheme
 from isfed.methods.fedcs import FedCS
 from isfed.methods.fedprox import FedProx
 from isfed.methods.hybrid_fl import HybridFL
-from isfed.methods.local_gd import LocalGD
-from isfed.methods.local_sgd import StichSGD
+from isfed.methods.local_sgd import LocalGD, StichSGD
 from isfed.methods.method_protocol import ModelState, filled_state, flat_state, objective_of
 from isfed.methods.mocha import Mocha
 from isfed.methods.shared_fields import Everybody, Sampled
@@ -75,8 +74,8 @@ class StragglersOnAverage(Sampled):
         return ModelState(state.params + weighted_sum(share, changes))
 
     def _changes(self, agents: Agents, which: Any, params: Any, steps: Any) -> np.ndarray:
-        local = Local(steps=steps, prox=float(self.prox), full_batch=True)
-        turns = Turns(which, params, np.full(which.size, self.step_size))
+        local = LocalOptions(steps=steps, prox=float(self.prox), full_batch=True)
+        turns = TrainRequest(which, params, np.full(which.size, self.step_size))
         return agents.work(turns, 0, local).changes
 
 

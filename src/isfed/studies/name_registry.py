@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
-from isfed.base.import_by_name import check_allowed, import_named, lacking
+from isfed.base.import_by_name import check_allowed, import_named, missing_members
 from isfed.methods import DynamicFedAvg, FedAvg, ISFedAvg
 from isfed.methods.adaptive_tau import AdaptiveTau
 from isfed.methods.agnostic_fl import AgnosticFL
@@ -37,8 +37,7 @@ from isfed.methods.folb import FOLB
 from isfed.methods.hierfavg import HierFAVG
 from isfed.methods.hybrid_fl import HybridFL
 from isfed.methods.importance_defaults import importance
-from isfed.methods.local_gd import LocalGD
-from isfed.methods.local_sgd import KAVG, LocalSGD, StichSGD
+from isfed.methods.local_sgd import KAVG, LocalGD, LocalSGD, StichSGD
 from isfed.methods.method_protocol import Algorithm
 from isfed.methods.mocha import Mocha
 from isfed.methods.momentum_sgd import MomentumSGD
@@ -127,7 +126,7 @@ class Registry(Mapping[str, Callable]):
             return found  # such as "isfed:Memory", a function
         if not isinstance(found, type):
             raise ValueError(f"{name!r} is {found!r}, not a class that can be a {self.word!r}")
-        absent = lacking(found, self.protocol)
+        absent = missing_members(found, self.protocol)
         if absent:
             raise ValueError(
                 f"{name!r} cannot be a {self.word!r}: the class has no {', '.join(absent)}; write "

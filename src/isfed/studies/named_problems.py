@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isfed.problems import Problem
-from isfed.problems.synthetic_regression import PRESETS
+from isfed.problems.synthetic_problems import PRESETS
 from isfed.studies.problem_sources import DATA
 
 Made = tuple[Problem, int]  # with the usual number of agents a round

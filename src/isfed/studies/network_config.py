@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from isfed.base.import_by_name import check_allowed
-from isfed.datasets.image_datasets import fashion_mnist, mnist
-from isfed.datasets.named_datasets import digits, mnist_by_writer
+from isfed.datasets.named_datasets import digits, fashion_mnist, mnist, mnist_by_writer
 from isfed.datasets.partition import Partition, by_column
 from isfed.problems import Problem, Softmax
-from isfed.problems.synthetic_devices import Synthetic
+from isfed.problems.synthetic_problems import Synthetic
 from isfed.simulate import Measure
 from isfed.studies.npz_data import TEST_EVERY, Rows, read_rows
 from isfed.studies.partition_config import Dirichlet, Partitioning

@@ -8,7 +8,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from isfed.datasets.compression import TooLargeError, check_archive
+from isfed.base.atomic_files import declared_size
+from isfed.datasets.compression import RefusedFileError, check_size
 
 KNOWN = ("x", "y", "agent", "test_x", "test_y")
 TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
@@ -52,9 +53,9 @@ def read_rows(file: Path, most_gigabytes: float | None = None) -> Rows:
 def _load(file: Path, most_gigabytes: float | None) -> dict[str, np.ndarray]:
     try:
         with np.load(file, allow_pickle=False) as content:
-            check_archive(file, content.zip, most_gigabytes)
+            check_size(file, declared_size(content.zip), most_gigabytes)
             arrays = {name: content[name] for name in content.files}
-    except TooLargeError:
+    except RefusedFileError:
         raise
     except (OSError, ValueError, BadZipFile, MemoryError) as error:
         raise ValueError(f"{file} is not a file that numpy.savez wrote: {error}") from error

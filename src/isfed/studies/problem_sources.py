@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from isfed.base.value_checks import is_number
+from isfed.base.argument_checks import is_number
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_data import Columns, FederatedTable, read_table
 from isfed.datasets.table_sources import open_source

@@ -24,7 +24,7 @@ import tomli_w
 from isfed.base.atomic_files import (
     PART,
     clear_parts,
-    hold,
+    lock_file,
     read_json,
     write_columns,
     write_json,
@@ -109,7 +109,7 @@ def locked(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"cannot write to {folder}: it is not a folder")
     try:
-        lock = hold(folder / LOCK)
+        lock = lock_file(folder / LOCK)
     except BlockingIOError as error:
         raise StoreError(f"another run is writing to {folder}; wait for it or use --out") from error
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import checked
 from isfed.base.atomic_files import read_columns, read_json
 from isfed.sampling.telemetry import COLUMNS
 from isfed.studies.results_folder import (

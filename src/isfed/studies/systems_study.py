@@ -27,8 +27,7 @@ from isfed.methods.fedprox import FedProx
 from isfed.methods.folb import FOLB
 from isfed.methods.hierfavg import HierFAVG
 from isfed.methods.hybrid_fl import HybridFL
-from isfed.methods.local_gd import LocalGD
-from isfed.methods.local_sgd import LocalSGD, StichSGD
+from isfed.methods.local_sgd import LocalGD, LocalSGD, StichSGD
 from isfed.methods.mocha import Mocha
 from isfed.methods.momentum_sgd import MomentumSGD
 from isfed.methods.q_ffl import QFedAvg, QFedSGD

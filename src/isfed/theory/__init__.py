@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isfed.theory.certificate import Certificate, certify
     from isfed.theory.diagnosis import Diagnosis, diagnose
-    from isfed.theory.msd_bound import Bound, Rule, TheoryError
+    from isfed.theory.msd_bound import Bound, Rule
     from isfed.theory.msd_prediction import Prediction, predict
     from isfed.theory.paper_constants import Constants
+    from isfed.theory.probabilities import TheoryError
     from isfed.theory.round_variance import Variance, gradient_variance
     from isfed.theory.strategies import Ways, compare_ways
 
 _NAMES = {
-    "msd_bound": ("Bound", "Rule", "TheoryError"),
     "certificate": ("Certificate", "certify"),
+    "msd_bound": ("Bound", "Rule"),
     "paper_constants": ("Constants",),
+    "probabilities": ("TheoryError",),
     "diagnosis": ("Diagnosis", "diagnose"),
     "msd_prediction": ("Prediction", "predict"),
     "round_variance": ("Variance", "gradient_variance"),

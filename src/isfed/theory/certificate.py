@@ -9,18 +9,23 @@ is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from isfed.base.argument_types import checked, shown
-from isfed.base.value_checks import check_seed, check_whole
-from isfed.federation.agent import Agent
-from isfed.federation.agents import PLAIN_LOCAL, AddressedAgents, Local, Turns, Uploads
+from isfed.base.argument_checks import check_seed, check_whole, checked, shown
+from isfed.federation.agents import (
+    PLAIN_LOCAL,
+    AddressedAgents,
+    LocalOptions,
+    TrainRequest,
+    Uploads,
+)
 from isfed.methods.by_score import ByScore
 from isfed.methods.federated import Federated
 from isfed.methods.object_federation import Federation
@@ -28,7 +33,7 @@ from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
-from isfed.sampling.policies import Policy, Refresh, ScorePolicy
+from isfed.sampling.policies import Refresh, ScorePolicy
 from isfed.theory.probabilities import check_model
 from isfed.theory.stable_step_size import explain_divergence, with_step_size
 
@@ -39,13 +44,14 @@ EXACT = 1e-9  # deviation, relative to the gradients, that rounding may leave in
 class Certificate:
     """How far the expected estimate of a round is from the gradient.
 
-    exact: whether all outcomes were listed; otherwise rounds were sampled.
-    samples: how many outcomes were listed, or rounds sampled.
-    gradient: (M,) the true gradient.
-    deviation: (M,) the mean of the estimate minus the gradient.
-    stderr: (M,) the standard error of the deviation; zero if exact.
-    scale: the root mean square length of the agents' gradients.
-    confidence: the confidence of the verdict; 1 if it is exact.
+    Args:
+        exact: whether all outcomes were listed; otherwise rounds were sampled.
+        samples: how many outcomes were listed, or rounds sampled.
+        gradient: (M,) the true gradient.
+        deviation: (M,) the mean of the estimate minus the gradient.
+        stderr: (M,) the standard error of the deviation; zero if exact.
+        scale: the root mean square length of the agents' gradients.
+        confidence: the confidence of the verdict; 1 if it is exact.
     """
 
     exact: bool
@@ -93,14 +99,9 @@ class Certificate:
         return f"{passed if self.unbiased else 'BIASED'}; {how}"
 
 
-class _Held:
-    """A loss whose gradients are always those at one model."""
-
-    def __init__(self, loss: Any, params: np.ndarray) -> None:
-        self.loss, self.params = loss, params
-
-    def gradient(self, params, x, y, weight):
-        return self.loss.gradient(self.params, x, y, weight)
+def _gradient_at(loss: Any, held: np.ndarray, params, x, y, weight):
+    """The gradient at one model, whatever the model that is asked about."""
+    return loss.gradient(held, x, y, weight)
 
 
 class _Prescribed:
@@ -114,11 +115,6 @@ class _Prescribed:
 
     def draw(self, inclusion, rng):
         return self.units
-
-
-def _frozen(policy: Policy) -> Policy:
-    """The policy with a table that learns nothing."""
-    return ScorePolicy(policy.name, policy.initial, Refresh.NEVER, policy.floor)
 
 
 @checked
@@ -137,13 +133,14 @@ def certify(
     After some ordinary rounds, in which the policies learn, the expected estimate of the next round
     is found at the model reached: by listing all outcomes if there are few, otherwise by sampling.
 
-    problem: what is learned.
-    algorithm: whose rounds are checked: a composition (`Federated`), or a method made of parts.
-    params: (M,) where the ordinary rounds begin; zero unless given.
-    rounds: how many ordinary rounds.
-    samples: how many rounds to sample if the outcomes cannot be listed.
-    confidence: the probability that an unbiased algorithm passes, if sampled.
-    seed: the seed of all random draws.
+    Args:
+        problem: what is learned.
+        algorithm: whose rounds are checked: a composition (`Federated`), or a method made of parts.
+        params: (M,) where the ordinary rounds begin; zero unless given.
+        rounds: how many ordinary rounds.
+        samples: how many rounds to sample if the outcomes cannot be listed.
+        confidence: the probability that an unbiased algorithm passes, if sampled.
+        seed: the seed of all random draws.
 
     >>> from isfed import PAPER, ISFedAvg
     >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
@@ -189,9 +186,10 @@ class _Round:
             gradients.append(gradient)
             if made.method.local.examples.refresh == Refresh.ALL:
                 agent.table.replace(norms)
-            agent.loss = _Held(agent.loss, params)
-        self.means = self.facts.weighed(1.0, slice(None)) * np.array(gradients).T
-        self.means = self.means.T  # K c_k times the gradient of every agent
+            held = partial(_gradient_at, agent.loss, params)
+            agent.loss = SimpleNamespace(gradient=held)  # type: ignore[assignment]
+        # K c_k times the gradient of every agent.
+        self.means = (self.facts.weighed(1.0, slice(None)) * np.array(gradients).T).T
         self.tables = [agent.table.nodes.copy() for agent in made.agents]
         self.memories = [agent.memory.copy() for agent in made.agents]
 
@@ -201,16 +199,18 @@ class _Round:
         scale = float(np.sqrt(np.mean(np.sum(self.means**2, axis=1))))
         try:
             mean, count = self.listed()
-            return Certificate(
-                True, count, gradient, mean - gradient, np.zeros(gradient.size), scale, 1.0
-            )
+            exact = np.zeros(gradient.size)
+            return Certificate(True, count, gradient, mean - gradient, exact, scale, 1.0)
         except TooManyError:
             pass
-        found = np.array([self.sampled(self.first + i) for i in range(samples)])
-        stderr = found.std(axis=0, ddof=1) / np.sqrt(samples)
-        return Certificate(
-            False, samples, gradient, found.mean(axis=0) - gradient, stderr, scale, confidence
-        )
+        estimates = np.empty((samples, gradient.size))
+        for i in range(samples):
+            for agent in range(len(self.made.agents)):
+                self.restore(agent)
+            estimates[i] = self._estimate(self.made.method, self.made.objects, self.first + i)
+        stderr = estimates.std(axis=0, ddof=1) / np.sqrt(samples)
+        deviation = estimates.mean(axis=0) - gradient
+        return Certificate(False, samples, gradient, deviation, stderr, scale, confidence)
 
     def _estimate(self, method: Federated, agents: Any, round_index: int) -> np.ndarray:
         """What the estimator makes of what the agents send, as an estimate of the gradient."""
@@ -220,17 +220,10 @@ class _Round:
         step = method.estimator.combine(state.estimator, opened, updates, self.facts)[0]
         return -step / method.local.at(round_index)
 
-    def _restore(self, agent: int) -> Agent:
-        """The agent as it was before its turn."""
+    def restore(self, agent: int) -> None:
+        """Make an agent what it was before its turn."""
         self.made.agents[agent].table.nodes[:] = self.tables[agent]
         self.made.agents[agent].memory[:] = self.memories[agent]
-        return self.made.agents[agent]
-
-    def sampled(self, round_index: int) -> np.ndarray:
-        """The estimate of one round drawn at random."""
-        for agent in range(len(self.made.agents)):
-            self._restore(agent)
-        return self._estimate(self.made.method, self.made.objects, round_index)
 
     def listed(self) -> tuple[np.ndarray, int]:
         """The expected estimate, and how many outcomes it took.
@@ -260,21 +253,6 @@ class _Round:
             total += chance * self._estimate(method, senders, self.first)
         return total, len(sets) + sum(len(batch) for batch in batches)
 
-    def mean_over(self, agent: int, batches: list, turn: Callable[[Agent], np.ndarray]) -> Any:
-        """The mean of what an agent sends after a turn, over all its batches."""
-        working = self._restore(agent)
-        table, prescribed = working.table, _Prescribed(working.table.design)
-        working.table = copy(table)
-        working.table.design = prescribed  # type: ignore[assignment]
-        working.table.policy = _frozen(table.policy)
-        total = np.zeros_like(self.state.params)
-        for units, chance in batches:
-            self._restore(agent)
-            prescribed.units = np.array(units, np.int64)
-            total += chance * turn(working)
-        working.table = table
-        return total
-
 
 class _MeanAgents:
     """The agents of a round, which send the mean over all their batches of what they would send."""
@@ -288,22 +266,36 @@ class _MeanAgents:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.owner.made.objects, name)
 
-    def work(self, turns: Turns, round_index: int, local: Local = PLAIN_LOCAL) -> Uploads:
-        """The mean turn of every agent named."""
+    def work(
+        self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
+    ) -> Uploads:
         rows = [None] * turns.agents.size if local.correction is None else local.correction
         changes = []
         for k, step, row in zip(turns.agents.tolist(), turns.step.tolist(), rows, strict=True):
             place = (k, step, None if row is None else row.tobytes())
             if place not in self.sent:
-
-                def turn(working: Agent, step: float = step, row: Any = row) -> np.ndarray:
-                    return working.take_turn(
-                        turns.params, step, round_index, local=local, correction=row
-                    ).change
-
-                self.sent[place] = self.owner.mean_over(k, self.batches[k], turn)
+                self.sent[place] = self._mean_change(k, turns.params, step, round_index, local, row)
             changes.append(self.sent[place])
         none = np.zeros(len(changes))
         watch = np.zeros((none.size, telemetry.TURN))
         sent = np.array(changes).reshape(-1, turns.params.size)
         return Uploads(sent, none, none.astype(np.int64), watch, watch[:, :0])
+
+    def _mean_change(self, agent: int, params: np.ndarray, step: float, *rest: Any) -> np.ndarray:
+        """The mean of what an agent sends after a turn, over all its batches."""
+        round_index, local, correction = rest
+        working = self.owner.made.agents[agent]
+        table, prescribed = working.table, _Prescribed(working.table.design)
+        policy = table.policy
+        working.table = copy(table)
+        working.table.design = prescribed  # type: ignore[assignment]
+        # A table that learns nothing.
+        working.table.policy = ScorePolicy(policy.name, policy.initial, Refresh.NEVER, policy.floor)
+        total = np.zeros_like(params)
+        for units, chance in self.batches[agent]:
+            self.owner.restore(agent)
+            prescribed.units = np.array(units, np.int64)
+            turn = working.take_turn(params, step, round_index, local=local, correction=correction)
+            total += chance * turn.change
+        working.table = table
+        return total

@@ -7,34 +7,160 @@ looks at all data together.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import check_active, checked
 from isfed.base.gram_matrix import one_thread
-from isfed.base.value_checks import check_active
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
+from isfed.problems.losses import LinearLoss
 from isfed.sampling.policies import Memory, Policy, Uniform
-from isfed.theory.diagnosis_result import ALIKE, LEAST_GAIN, Diagnosis, Option, nothing_to_learn
-from isfed.theory.msd_bound import TheoryError
+from isfed.theory.msd_prediction import settling
 from isfed.theory.paper_constants import Constants
-from isfed.theory.probabilities import Choices, all_choices_at, check_model
+from isfed.theory.probabilities import Choices, TheoryError, all_choices_at, check_model
 from isfed.theory.round_curvature import hessian
 from isfed.theory.round_variance import gradient_variances
-from isfed.theory.settling_time import settling
 from isfed.theory.stable_step_size import SHARE_OF_LIMIT, StableSteps
-from isfed.theory.strategies import compare_ways
-
-__all__ = ["Diagnosis", "Option", "diagnose", "effective_size"]
+from isfed.theory.strategies import LEAST_GAIN, Ways, compare_ways
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
+ALIKE = 0.01  # of the noise of uniform sampling: agents that cause less are alike
 MOST_LOCAL = 50_000  # agents x parameters up to which the agents' own minimisers are looked for
 SINGULAR = 1e-12  # of the largest curvature: below, rounding
 TOP = 5  # of the agents and examples that would dominate
 OFTENER = 1.005  # times uniform: what is drawn no more often, to three digits, is not named
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to sample, and what it would do."""
+
+    sampling: str  # uniform, agents, examples, both: where importance sampling is used
+    variance: float  # of the gradient estimate
+    agents_share: float  # of the variance
+    variance_ratio: float  # that of uniform sampling over this
+    gain_db: float  # of the error that remains at a small step size
+    step_limit: float | None  # the largest stable step size; None where it is not known
+    careful_limit: float | None  # the same with every example at its largest curvature anywhere
+    settled_after: float | None  # rounds, at a quarter of the step limit; None where not known
+    agents_size: float  # effective number of agents in a draw of L
+    examples_size: float  # effective number of examples in a step, on average over the agents
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What importance sampling would do for a problem, at one model.
+
+    Args:
+        problem: its name.
+        setting: the sizes and choices that the numbers are for.
+        at: at which model.
+        weighted: whether the gain weighs directions by their curvature, as the msd does.
+        options: the four ways to sample, by name: uniform, agents, examples, both.
+        choices: the inclusion probabilities of importance sampling on both sides.
+        top_agents: (agent, K p_k) of the agents that would be drawn most.
+        top_examples: (agent, example, N_k p_n) of the examples that would be drawn most.
+        constants: the constants of the theory, or why there are none; empty unless asked for.
+        slow: for every option, the features that it waits for until it has settled, with their
+            shares.
+        remarks: what is special about the problem.
+        degenerate: why there is nothing to gain, whatever the numbers say; empty if there may be.
+        ways: to sample agents: spreads and corrections as well.
+    """
+
+    problem: str
+    setting: dict[str, Any]
+    at: str
+    weighted: bool
+    options: dict[str, Option]
+    choices: Choices = field(repr=False)
+    top_agents: list[tuple[int, float]] = field(default_factory=list)
+    top_examples: list[tuple[int, int, float]] = field(default_factory=list)
+    constants: dict[str, float | str] = field(default_factory=dict)
+    slow: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    degenerate: str = ""
+    ways: Ways | None = None
+
+    @property
+    def settling_rounds(self) -> float | None:
+        """How many rounds the best option takes to settle, at a quarter of its stable step."""
+        return self.best.settled_after
+
+    @property
+    def best(self) -> Option:
+        """The simplest option that is within `LEAST_GAIN` of the best one."""
+        most = max(option.gain_db for option in self.options.values())
+        return next(o for o in self.options.values() if o.gain_db >= most - LEAST_GAIN)
+
+    @property
+    def helps(self) -> bool:
+        """Whether any importance sampling is worth it."""
+        return self.best.sampling != "uniform" and not self.degenerate
+
+    def recommendation(self) -> str:
+        """What to do, in one sentence."""
+        uniform, best = self.options["uniform"], self.best
+        if self.degenerate:
+            return f"It would not help you: {self.degenerate}"
+        if not self.helps:
+            most = max(option.gain_db for option in self.options.values())
+            return (
+                "It would not help you: importance sampling would reduce the remaining error by "
+                f"{most:.1f} dB at most, so keep sampling uniformly."
+            )
+        if math.isinf(best.gain_db):
+            return f"Sample {best.sampling} by importance: at this model no noise would be left."
+        what = {"agents": "agents", "examples": "examples", "both": "agents and examples"}
+        sentence = (
+            f"Sample {what[best.sampling]} by importance: at the same small step size the "
+            f"remaining error falls by {best.gain_db:.1f} dB (to 1/{10 ** (best.gain_db / 10):.3g})"
+        )
+        if uniform.step_limit and best.step_limit and best.step_limit < 0.5 * uniform.step_limit:
+            ratio = uniform.step_limit / best.step_limit
+            sentence += f", but the largest stable step size is {ratio:.2g} times smaller"
+        return sentence + "."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it but the probabilities, for JSON."""
+        return {
+            "problem": self.problem,
+            "setting": self.setting,
+            "at": self.at,
+            "weighted_by_curvature": self.weighted,
+            "recommendation": self.recommendation(),
+            "best": self.best.sampling if self.helps else "uniform",
+            "degenerate": self.degenerate,
+            "remarks": self.remarks,
+            "settling_rounds": self.settling_rounds,
+            "waits_for": [
+                {"feature": j, "share": share} for j, share in self.slow.get(self.best.sampling, [])
+            ],
+            "options": [
+                {
+                    name: None if isinstance(v, float) and not math.isfinite(v) else v
+                    for name, v in vars(option).items()  # JSON has no infinity
+                }
+                for option in self.options.values()
+            ],
+            "top_agents": [{"agent": k, "times_uniform": f} for k, f in self.top_agents],
+            "top_examples": [
+                {"agent": k, "example": n, "times_uniform": f} for k, n, f in self.top_examples
+            ],
+            "constants": self.constants,
+            "ways": None if self.ways is None else self.ways.as_dict(),
+        }
+
+
+def nothing_to_learn(targets: np.ndarray) -> str:
+    """Why there is nothing to gain from targets that are all alike; empty if they differ."""
+    if targets.min() < targets.max():
+        return ""
+    return f"the target is always {targets[0]:g}, so there is nothing to learn."
 
 
 def effective_size(inclusion: np.ndarray) -> float:
@@ -54,16 +180,16 @@ def diagnose(
 ) -> Diagnosis:
     """Predict what importance sampling of agents, of examples and of both would gain.
 
-    problem: what is learned.
-    num_active: L, agents per round.
-    importance: the policy whose probabilities are used, as it would have learned them at the
-        model; `Memory()` unless given.
-    params: the model to look at; w^o unless given. No run is made.
-    theory: also compute the constants of the paper's lemmas.
+    Args:
+        problem: what is learned.
+        num_active: L, agents per round.
+        importance: the policy whose probabilities are used, as it would have learned them at the
+            model; `Memory()` unless given.
+        params: the model to look at; w^o unless given. No run is made.
+        theory: also compute the constants of the paper's lemmas.
 
     >>> from isfed import EQUAL
-    >>> found = diagnose(EQUAL.make(), num_active=6)
-    >>> found.helps
+    >>> diagnose(EQUAL.make(), num_active=6).helps
     True
     """
     check_active(num_active, problem.num_agents)
@@ -93,34 +219,45 @@ def _diagnose(
         for name, (agents, examples) in SIDES.items()
     }
     chosen = dict(zip(ways, all_choices_at(problem, list(ways.values()), model), strict=True))
-    curvature, basis = _directions(problem, model)
+    curvature = basis = None
+    weights = np.ones(problem.num_params)  # of the noise, where the curvature is not known
+    with suppress(TheoryError):
+        curvature, basis = np.linalg.eigh(hessian(problem, model))
+        # In a direction without curvature there is no noise either: it never moves.
+        curvature = np.where(curvature > SINGULAR * curvature[-1], curvature, 0.0)
+        # The msd weighs the noise by 1 / curvature.
+        weights = np.divide(1.0, curvature, out=np.zeros_like(weights), where=curvature > 0.0)
     pairs = [(ways[name], chosen[name]) for name in ways]
-    noises = gradient_variances(problem, pairs, params=model, rotate=basis)
-    steps = _steps(problem, model)
+    variances = gradient_variances(problem, pairs, params=model, rotate=basis)
+    stable = StableSteps(problem, model) if isinstance(problem.loss, LinearLoss) else None
     options: dict[str, Option] = {}
     slow: dict[str, list[tuple[int, float]]] = {}
     base: tuple[float, float] | None = None  # of uniform sampling, which comes first
-    for name, found in zip(ways, noises, strict=True):
-        noise = found.agents + found.examples
-        error = float(_weights(curvature, noise.size) @ noise)
-        base = base or (found.total, error)
-        limit, careful = (None, None) if steps is None else steps(ways[name], chosen[name])
-        settled = None
+    for name, variance in zip(ways, variances, strict=True):
+        noise = variance.agents + variance.examples
+        error = float(weights @ noise)
+        base = base or (variance.total, error)
+        limit = careful = settled = None
+        with suppress(ValueError):  # the risk has no curvature
+            if stable is not None:
+                limit, careful = stable.limits(ways[name], chosen[name])
         if limit is not None and curvature is not None and basis is not None:
             start = -model @ basis
             settled = settling(curvature, basis, noise, start, SHARE_OF_LIMIT * limit)
             slow[name] = settled.features(problem.data.num_features)
+        ratio = _ratio(base[1], error)
+        of_agents = [chosen[name].of_agent(problem, k) for k in range(problem.num_agents)]
         options[name] = Option(
             sampling=name,
-            variance=found.total,
-            agents_share=found.agents_share,
-            variance_ratio=_ratio(base[0], found.total),
-            gain_db=_decibels(_ratio(base[1], error)),
+            variance=variance.total,
+            agents_share=variance.agents_share,
+            variance_ratio=_ratio(base[0], variance.total),
+            gain_db=10.0 * math.log10(ratio) if ratio > 0.0 else -math.inf,
             step_limit=limit,
             careful_limit=careful,
             settled_after=None if settled is None else settled.rounds,
             agents_size=effective_size(chosen[name].agents),
-            examples_size=_examples_size(problem, chosen[name]),
+            examples_size=float(np.mean([effective_size(each) for each in of_agents])),
         )
     both = chosen["both"]
     constants: dict[str, float | str] = {}
@@ -130,7 +267,7 @@ def _diagnose(
         )
     return Diagnosis(
         problem=problem.name,
-        setting=_setting(problem, num_active, sides[1]),
+        setting=_setting(problem, num_active, importance),
         at="w^o, the minimiser" if params is None else "the model given",
         weighted=basis is not None,
         options=options,
@@ -147,25 +284,25 @@ def _diagnose(
 
 def _remarks(problem: Problem, num_active: int, options: dict[str, Option]) -> list[str]:
     """What is special about a problem, so that some of the answer is no surprise."""
-    found = []
+    remarks = []
     if problem.num_agents == 1:
-        found.append("There is only one agent: only its examples can be chosen.")
+        remarks.append("There is only one agent: only its examples can be chosen.")
     elif num_active == problem.num_agents:
-        found.append("All agents take part in every round: only examples can be chosen.")
+        remarks.append("All agents take part in every round: only examples can be chosen.")
     if np.all(problem.batch_size == problem.data.num_examples):
-        found.append("Every step uses all examples of its agent: only agents can be chosen.")
+        remarks.append("Every step uses all examples of its agent: only agents can be chosen.")
     share = 100.0 * options["uniform"].agents_share
     if num_active < problem.num_agents and share < 100.0 * ALIKE:
         part = f"only {share:.2g}%" if share >= 0.01 else "none"
         what = f"{part} of the noise of uniform sampling comes from the choice of agents"
         if options["agents"].gain_db < LEAST_GAIN:
-            found.append(f"The agents are alike: {what}.")
+            remarks.append(f"The agents are alike: {what}.")
         else:
-            found.append(
+            remarks.append(
                 f"The agents agree on the model ({what}), but the examples of some are noisier "
                 "than those of others."
             )
-    return found
+    return remarks
 
 
 def _degenerate(problem: Problem, uniform: Option) -> str:
@@ -180,48 +317,6 @@ def _degenerate(problem: Problem, uniform: Option) -> str:
 
 def _ratio(over: float, under: float) -> float:
     return over / under if under > 0.0 else (1.0 if over == 0.0 else float("inf"))
-
-
-def _decibels(ratio: float) -> float:
-    return 10.0 * math.log10(ratio) if ratio > 0.0 else -math.inf
-
-
-def _directions(problem: Problem, model: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The eigenvalues and eigenvectors of the Hessian, if it can be had."""
-    try:
-        curvature, basis = np.linalg.eigh(hessian(problem, model))
-    except TheoryError:
-        return None, None
-    # In a direction without curvature there is no noise either: it never moves.
-    return np.where(curvature > SINGULAR * curvature[-1], curvature, 0.0), basis
-
-
-def _weights(curvature: np.ndarray | None, size: int) -> np.ndarray:
-    """1 / curvature, the msd's weights of the noise; equal ones if the curvature is not known."""
-    if curvature is None:
-        return np.ones(size)
-    return np.divide(1.0, curvature, out=np.zeros(size), where=curvature > 0.0)
-
-
-def _steps(problem: Problem, model: np.ndarray) -> Any:
-    """From an algorithm and its probabilities to its stable step sizes; None if not known."""
-    try:
-        stable = StableSteps(problem, model)
-    except ValueError:
-        return None
-
-    def steps(algorithm: ISFedAvg, choices: Choices) -> tuple[float | None, float | None]:
-        try:
-            return stable.limits(algorithm, choices)
-        except ValueError:
-            return None, None
-
-    return steps
-
-
-def _examples_size(problem: Problem, chosen: Choices) -> float:
-    agents = range(problem.num_agents)
-    return float(np.mean([effective_size(chosen.of_agent(problem, k)) for k in agents]))
 
 
 def _setting(problem: Problem, num_active: int, policy: Policy) -> dict[str, Any]:

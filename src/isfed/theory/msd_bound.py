@@ -1,20 +1,11 @@
-"""The theorem's bound on the msd, and which lemma it is built from."""
+"""The theorem's bound on the msd, and which bound on the variance it is built from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
-
-from isfed.problems import Huber, LeastSquares, Logistic, Problem, Softmax
-
-CONVEX = (LeastSquares, Huber, Logistic, Softmax)
-
-
-class TheoryError(ValueError):
-    """A constant that does not exist for this problem; the message is the reason."""
 
 
 class Rule(Enum):
@@ -29,9 +20,10 @@ class Rule(Enum):
 class Bound:
     """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit.
 
-    gap: 1 - lambda'.
-    data: what one round adds through data variability.
-    model: what one round adds through model variability.
+    Args:
+        gap: 1 - lambda'.
+        data: what one round adds through data variability.
+        model: what one round adds through model variability.
     """
 
     gap: float
@@ -52,12 +44,3 @@ class Bound:
         """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
         log_left = np.arange(1, rounds + 1) * np.log1p(-self.gap)
         return np.exp(log_left) * initial - np.expm1(log_left) * self.limit
-
-
-def convex_loss(problem: Problem) -> Any:
-    """The loss, if it is one that is known to be convex."""
-    if type(problem.loss) not in CONVEX:  # not isinstance: of a subclass nothing is known
-        raise TheoryError(
-            f"whether {type(problem.loss).__name__} is convex is not known, nor its curvature"
-        )
-    return problem.loss

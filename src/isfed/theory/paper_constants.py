@@ -13,7 +13,6 @@ computed (`rule=Rule.ANY_DESIGN`, the default), and the docstring says what diff
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,14 +20,35 @@ from typing import Any
 import numpy as np
 
 from isfed.methods import ISFedAvg
-from isfed.problems import Problem
-from isfed.problems.losses import LeastSquares
+from isfed.problems import Huber, LeastSquares, Logistic, Problem, Softmax
 from isfed.sampling.designs import WithReplacement
-from isfed.theory.msd_bound import Bound, Rule, TheoryError, convex_loss
-from isfed.theory.probabilities import Choices, choices_at, example_gradients, gradients_of_agents
+from isfed.theory.msd_bound import Bound, Rule
+from isfed.theory.probabilities import (
+    Choices,
+    TheoryError,
+    choices_at,
+    example_gradients,
+    gradients_of_agents,
+)
 from isfed.theory.stable_step_size import with_step_size
 
+CONVEX = (LeastSquares, Huber, Logistic, Softmax)
+PARTS = ("sigma_s2_data", "sigma_s2_model")
+REPORTED = (
+    "nu", "delta", "xi", "beta_sk2", "sigma_sk2", "sigma_qk2", "beta_s2", "sigma_s2", *PARTS,
+    "limit_centralised", "limit_local", "limit",
+)  # fmt: skip
+NEED_LOCAL_OPTIMA = ("xi", "sigma_qk2", "limit")
 SINGULAR = 1e-12  # of the largest eigenvalue: below, rounding
+
+
+def _convex_loss(problem: Problem) -> Any:
+    """The loss, if it is one that is known to be convex."""
+    if type(problem.loss) not in CONVEX:  # not isinstance: of a subclass nothing is known
+        raise TheoryError(
+            f"whether {type(problem.loss).__name__} is convex is not known, nor its curvature"
+        )
+    return problem.loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +57,11 @@ class Constants:
 
     A constant that does not exist raises a `TheoryError` that says why; `report` collects them all.
 
-    problem, algorithm: what is learned, and by what: with `divide_by_steps`, without drift.
-    choices: the inclusion probabilities; those at w^o unless given.
-    rule: which bound on the variance of a draw is used.
+    Args:
+        problem: what is learned.
+        algorithm: by what: with `divide_by_steps`, without drift.
+        choices: the inclusion probabilities; those at w^o unless given.
+        rule: which bound on the variance of a draw is used.
 
     >>> from isfed import EQUAL, Uniform
     >>> algorithm = ISFedAvg(step_size=1e-5, num_active=6, agents=Uniform(), examples=Uniform())
@@ -88,7 +110,7 @@ class Constants:
         2 (smallest eigenvalue of R_k + ridge) for least squares; 2 ridge for the losses that grow
         only linearly, whose own curvature vanishes far away.
         """
-        loss = convex_loss(self.problem)
+        loss = _convex_loss(self.problem)
         if not isinstance(loss, LeastSquares):
             if loss.ridge > 0.0:
                 return 2.0 * loss.ridge
@@ -96,13 +118,10 @@ class Constants:
                 f"{type(loss).__name__} with ridge=0 is not strongly convex: its curvature "
                 "vanishes as the model grows; set ridge > 0"
             )
-        smallest, largest, worst = math.inf, 0.0, 0
-        for agent in range(self.problem.num_agents):
-            x, _ = self.problem.data.agent(agent)
-            spectrum = np.linalg.eigvalsh(x.T @ x / len(x)) + loss.ridge
-            largest = max(largest, float(spectrum[-1]))
-            if spectrum[0] < smallest:
-                smallest, worst = float(spectrum[0]), agent
+        rows = [self.problem.data.agent(k)[0] for k in range(self.problem.num_agents)]
+        spectra = np.array([np.linalg.eigvalsh(x.T @ x / len(x)) + loss.ridge for x in rows])
+        worst, largest = int(spectra[:, 0].argmin()), spectra[:, -1].max()
+        smallest = float(spectra[worst, 0])
         if not smallest > SINGULAR * largest:
             raise TheoryError(
                 f"the risk of agent {worst} is not strongly convex: its features do not "
@@ -113,7 +132,7 @@ class Constants:
     @cached_property
     def delta(self) -> float:
         """Lipschitz constant of the gradient of an example, eq. (12)."""
-        convex_loss(self.problem)
+        _convex_loss(self.problem)
         return self.problem.largest_curvature
 
     @cached_property
@@ -121,20 +140,17 @@ class Constants:
         """The largest distance of a w_k^o to w^o (Assumption 2)."""
         return float(np.max(self._local_distances))
 
-    @cached_property
+    @property
     def _local_distances(self) -> np.ndarray:
-        """|w_k^o - w^o| of every agent."""
-        if isinstance(self.problem.loss, LeastSquares):
-            _ = self.nu  # without it a w_k^o is not unique
-        elif convex_loss(self.problem).ridge == 0.0:
-            raise TheoryError("without a ridge an agent's own minimiser need not exist")
-        gaps = self._local_optima - self.problem.optimum
-        return np.linalg.norm(gaps, axis=1)
+        return np.linalg.norm(self._local_optima - self.problem.optimum, axis=1)
 
     @cached_property
     def _local_optima(self) -> np.ndarray:
-        agents = range(self.problem.num_agents)
-        return np.array([self.problem.local_optimum(agent) for agent in agents])
+        if isinstance(self.problem.loss, LeastSquares):
+            _ = self.nu  # without it a w_k^o is not unique
+        elif _convex_loss(self.problem).ridge == 0.0:
+            raise TheoryError("without a ridge an agent's own minimiser need not exist")
+        return np.array([self.problem.local_optimum(k) for k in range(self.problem.num_agents)])
 
     @cached_property
     def _batch(self) -> np.ndarray:
@@ -144,41 +160,24 @@ class Constants:
         return self.problem.batch_size.astype(float)
 
     @cached_property
-    def _work(self) -> np.ndarray:
-        """E_k times that."""
-        return self.problem.local_steps * self._batch
-
-    @cached_property
     def _active(self) -> float:
         return float(self.algorithm.num_active) if self.rule is Rule.REPLACEMENT else 1.0
 
     @cached_property
     def inverse_spread(self) -> np.ndarray:
         """1/N_k^2 sum_n 1/p_n of every agent; 1 for equal probabilities."""
-        inverse = np.empty(self.problem.num_agents)
-        for agent in range(inverse.size):
-            prob = self._example_prob(agent)
-            never = np.flatnonzero(prob <= 0.0)
-            if never.size:
-                raise TheoryError(
-                    f"example {never[0]} of agent {agent} has probability 0: no bound holds away "
-                    "from w^o, where its gradient is not zero; set a floor"
-                )
-            inverse[agent] = np.sum(1.0 / prob) / prob.size**2
-        return inverse
-
-    def _example_prob(self, agent: int) -> np.ndarray:
-        return self._chosen.of_agent(self.problem, agent) / self.problem.batch_size[agent]
+        sizes = self.problem.data.num_examples
+        return np.array([self._spread(k, np.ones((size, 1))) for k, size in enumerate(sizes)])
 
     def _spread(self, agent: int, gradients: np.ndarray) -> float:
         """1/N_k^2 sum_n |gradient_n|^2 / p_n."""
-        prob = self._example_prob(agent)
+        prob = self._chosen.of_agent(self.problem, agent) / self.problem.batch_size[agent]
         squares = np.einsum("nm,nm->n", gradients, gradients)
         never = np.flatnonzero((prob <= 0.0) & (squares > 0.0))
         if never.size:
             raise TheoryError(
-                f"example {never[0]} of agent {agent} has probability 0 but a gradient that is not "
-                "zero: the estimate is biased and has no such bound; set a floor"
+                f"example {never[0]} of agent {agent} has probability 0 but, here or away from "
+                "w^o, a gradient that is not zero: no bound holds; set a floor"
             )
         seen = prob > 0.0
         return float(np.sum(squares[seen] / prob[seen]) / prob.size**2)
@@ -196,22 +195,26 @@ class Constants:
     @cached_property
     def beta_sk2(self) -> np.ndarray:
         """beta_{s,k}^2, eq. (22)."""
-        return 3.0 * self.delta**2 / self._work * (1.0 + self.inverse_spread)
+        return (
+            3.0
+            * self.delta**2
+            / (self.problem.local_steps * self._batch)
+            * (1.0 + self.inverse_spread)
+        )
 
     @cached_property
     def sigma_sk2(self) -> np.ndarray:
         """sigma_{s,k}^2, the data variability, eq. (23)."""
-        return 6.0 / self._work * self._at_optimum[0]
+        return 6.0 / (self.problem.local_steps * self._batch) * self._at_optimum[0]
 
     @cached_property
     def model_sk2(self) -> np.ndarray:
         """(3 + 6 / (E_k B_k)) |grad P_k(w^o)|^2, the model variability in eq. (21)."""
-        return (3.0 + 6.0 / self._work) * self._at_optimum[1]
+        return (3.0 + 6.0 / (self.problem.local_steps * self._batch)) * self._at_optimum[1]
 
     @cached_property
     def sigma_qk2(self) -> np.ndarray:
         """sigma_{q,k}^2, eq. (30), at the agents' own minimisers."""
-        _ = self._local_distances  # they must exist
         spread = [
             self._spread(k, example_gradients(self.problem.loss, w, *self.problem.data.agent(k)))
             for k, w in enumerate(self._local_optima)
@@ -228,13 +231,13 @@ class Constants:
     def sigma_s2_parts(self) -> tuple[float, float]:
         """sigma_s^2 from data variability and from model variability, eq. (21)."""
         scale = 1.0 / (self._active * self.problem.num_agents**2)
-        data = scale * np.sum(self.sigma_sk2 / self.agent_prob)
-        return float(data), float(scale * np.sum(self.model_sk2 / self.agent_prob))
+        data, model = self.sigma_sk2 / self.agent_prob, self.model_sk2 / self.agent_prob
+        return float(scale * np.sum(data)), float(scale * np.sum(model))
 
     @cached_property
     def sigma_s2(self) -> float:
         """sigma_s^2, eq. (21)."""
-        return float(sum(self.sigma_s2_parts))
+        return sum(self.sigma_s2_parts)
 
     @cached_property
     def limit_centralised(self) -> float:
@@ -250,10 +253,9 @@ class Constants:
         """
         share = self.problem.num_agents * self.agent_prob
         noise = self.problem.local_steps * self.beta_sk2
-        if self.rule is not Rule.PAPER:
-            limits = 2.0 * self.nu * self.problem.local_steps * share / (self.delta**2 + noise)
-        else:
-            limits = 2.0 * self.nu / (self.delta**2 + noise / share**2)
+        if self.rule is Rule.PAPER:
+            return float((2.0 * self.nu / (self.delta**2 + noise / share**2)).min())
+        limits = 2.0 * self.nu * self.problem.local_steps * share / (self.delta**2 + noise)
         return float(limits.min())
 
     @cached_property
@@ -262,7 +264,7 @@ class Constants:
         low, high = 0.0, min(self.limit_centralised, self.limit_local)
         for _ in range(60):
             middle = (low + high) / 2.0
-            low, high = (middle, high) if self._contraction_gap(middle) > 0.0 else (low, middle)
+            low, high = (middle, high) if self._gaps(middle)[0] > 0.0 else (low, middle)
         return low
 
     def lambda_(self, step_size: float | None = None) -> float:
@@ -277,11 +279,11 @@ class Constants:
         """lambda_k of Lemma 4 at a step size (the algorithm's unless given), eq. (33)."""
         step = self._step(step_size)
         noise = self.problem.local_steps * self.beta_sk2
-        if self.rule is not Rule.PAPER:
-            local = self._local_step(step)
-            return 1.0 - 2.0 * self.nu * local + local**2 * (self.delta**2 + noise)
-        share = (self.problem.num_agents * self.agent_prob) ** 2
-        return 1.0 - 2.0 * self.nu * step + step**2 * (self.delta**2 + noise / share)
+        if self.rule is Rule.PAPER:
+            noise = noise / (self.problem.num_agents * self.agent_prob) ** 2
+            return 1.0 - 2.0 * self.nu * step + step**2 * (self.delta**2 + noise)
+        local = self._local_step(step)
+        return 1.0 - 2.0 * self.nu * local + local**2 * (self.delta**2 + noise)
 
     def _step(self, step_size: float | None) -> float:
         if step_size is not None:
@@ -330,21 +332,18 @@ class Constants:
 
     def contraction(self, step_size: float) -> float:
         """lambda' of Theorem 1, eq. (37), with alpha = sqrt(lambda)."""
-        return 1.0 - self._contraction_gap(step_size)
+        return 1.0 - self._gaps(step_size)[0]
 
-    def _contraction_gap(self, step: float) -> float:
-        """1 - lambda'; with alpha = sqrt(lambda), lambda / alpha is alpha."""
-        if int(self.problem.local_steps.max()) == 1:
-            return self._gap(step)
-        rest = self._alpha_gap(step)
-        return rest - step**2 * self.incremental(step)[0] / rest
+    def _gaps(self, step: float) -> tuple[float, float]:
+        """1 - lambda' and 1 - alpha; with alpha = sqrt(lambda), lambda / alpha is alpha.
 
-    def _alpha_gap(self, step: float) -> float:
-        """1 - alpha; 0 where there is no incremental noise to split off, eq. (17)."""
-        if int(self.problem.local_steps.max()) == 1:
-            return 0.0
+        1 - alpha is 0 where there is no incremental noise to split off, eq. (17).
+        """
         gap = self._gap(step)
-        return gap / (1.0 + math.sqrt(max(1.0 - gap, 0.0)))
+        if int(self.problem.local_steps.max()) == 1:
+            return gap, 0.0
+        rest = gap / (1.0 + math.sqrt(max(1.0 - gap, 0.0)))
+        return rest - step**2 * self.incremental(step)[0] / rest, rest
 
     def bound(self, step_size: float | None = None) -> Bound:
         """Theorem 1 at a step size (the algorithm's unless given)."""
@@ -354,12 +353,12 @@ class Constants:
                 f"step_size={step:g} is not below the limit of Theorem 1, {self.limit:.3g}: the "
                 "theorem says nothing"
             )
-        rest = self._alpha_gap(step)
+        gap, rest = self._gaps(step)
         _, far, noise = self.incremental(step)
         split = step**2 / rest if rest > 0.0 else 0.0
         data, model = self.sigma_s2_parts
         return Bound(
-            gap=self._contraction_gap(step),
+            gap=gap,
             data=step**2 * data / (1.0 - rest) + split * noise,
             model=step**2 * model / (1.0 - rest) + split * far,
         )
@@ -370,31 +369,16 @@ class Constants:
 
         Without `local` those that need every agent's own minimiser are not computed.
         """
-        found: dict[str, float | str] = {}
-        for name, (own, value) in _REPORTED.items():
-            if own and not local:
+        constants: dict[str, float | str] = {}
+        for name in REPORTED:
+            if name in NEED_LOCAL_OPTIMA and not local:
                 size = f"{self.problem.num_agents} agents of {self.problem.num_params} parameters"
-                found[name] = f"not computed: it needs the minimiser of every one of {size}"
+                constants[name] = f"not computed: it needs the minimiser of every one of {size}"
                 continue
             try:
-                found[name] = float(np.max(value(self)))
+                part = PARTS.index(name) if name in PARTS else None
+                value = getattr(self, name) if part is None else self.sigma_s2_parts[part]
+                constants[name] = float(np.max(value))
             except ValueError as error:  # a TheoryError, or no w^o
-                found[name] = str(error)
-        return found
-
-
-_REPORTED: dict[str, tuple[bool, Callable[[Constants], Any]]] = {
-    "nu": (False, lambda c: c.nu),
-    "delta": (False, lambda c: c.delta),
-    "xi": (True, lambda c: c.xi),
-    "beta_sk2": (False, lambda c: c.beta_sk2),
-    "sigma_sk2": (False, lambda c: c.sigma_sk2),
-    "sigma_qk2": (True, lambda c: c.sigma_qk2),
-    "beta_s2": (False, lambda c: c.beta_s2),
-    "sigma_s2": (False, lambda c: c.sigma_s2),
-    "sigma_s2_data": (False, lambda c: c.sigma_s2_parts[0]),
-    "sigma_s2_model": (False, lambda c: c.sigma_s2_parts[1]),
-    "limit_centralised": (False, lambda c: c.limit_centralised),
-    "limit_local": (False, lambda c: c.limit_local),
-    "limit": (True, lambda c: c.limit),
-}
+                constants[name] = str(error)
+        return constants

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.argument_checks import check_active, check_vector
 from isfed.base.progress import say
-from isfed.base.value_checks import check_active, check_vector
 from isfed.federation.problem_arrays import check_batches
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.sampling.designs import Design, WithReplacement, inclusion_probabilities
 from isfed.sampling.policies import Policy, score_of_norms
+
+
+class TheoryError(ValueError):
+    """A constant that does not exist for this problem; the message is the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +53,8 @@ def example_gradients(loss: Any, params: np.ndarray, x: np.ndarray, y: np.ndarra
         slopes = loss.slopes(x @ matrix.T, y)
         outer = slopes[:, :, None] * x[:, None, :]
         return outer.reshape(len(y), -1) + 2.0 * loss.ridge * params
-    one = np.ones(1)
-    rows = [loss.gradient(params, x[i : i + 1], y[i : i + 1], one)[0] for i in range(len(y))]
-    return np.array(rows)
+    one, rows = np.ones(1), range(len(y))
+    return np.array([loss.gradient(params, x[i : i + 1], y[i : i + 1], one)[0] for i in rows])
 
 
 def gradients_of_agents(problem: Problem, params: np.ndarray) -> Iterator[np.ndarray]:
@@ -61,7 +64,8 @@ def gradients_of_agents(problem: Problem, params: np.ndarray) -> Iterator[np.nda
         yield example_gradients(problem.loss, params, *problem.data.agent(agent))
 
 
-def _inclusion(scores: np.ndarray, num: int, policy: Policy, design: Design) -> np.ndarray:
+def inclusion_of(scores: np.ndarray, num: int, policy: Policy, design: Design) -> np.ndarray:
+    """The inclusion probabilities of a draw by scores, after cap and floor."""
     total = float(scores.sum())
     if policy.equal or not total > 0.0:
         return np.full(scores.size, num / scores.size)
@@ -73,16 +77,6 @@ def _inclusion(scores: np.ndarray, num: int, policy: Policy, design: Design) -> 
         rest = (num - positive) / (scores.size - positive)
         return np.where(scores > 0.0, 1.0, rest)
     return inclusion_probabilities(scores, num, floor=policy.floor)
-
-
-def check_uniform(algorithm: ISFedAvg) -> None:
-    """The theory takes the weights of agents from the problem, not from the algorithm."""
-    weights = getattr(algorithm, "client_weights", "uniform")
-    if weights != "uniform":
-        raise ValueError(
-            f"client_weights={weights!r} must be 'uniform' here; to weigh agents "
-            "by size, give the data weights: FederatedData(..., weights=sizes)"
-        )
 
 
 def choices_at(problem: Problem, algorithm: ISFedAvg, params: np.ndarray | None = None) -> Choices:
@@ -100,7 +94,12 @@ def all_choices_at(
     """`choices_at` of several algorithms, in one pass over the data."""
     for algorithm in algorithms:
         check_active(algorithm.num_active, problem.num_agents)
-        check_uniform(algorithm)
+        weights = getattr(algorithm, "client_weights", "uniform")
+        if weights != "uniform":  # the theory takes the weights of agents from the problem
+            raise ValueError(
+                f"client_weights={weights!r} must be 'uniform' here; to weigh agents "
+                "by size, give the data weights: FederatedData(..., weights=sizes)"
+            )
         check_batches(problem, algorithm.example_design)
     model = check_model(problem, params)
     # Algorithms that draw examples alike share the scores and the probabilities of examples.
@@ -114,19 +113,14 @@ def all_choices_at(
         mean = gradients.mean(axis=0)
         square = float(mean @ mean)
         steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
-        for side, found in examples.items():
+        for side, inclusions in examples.items():
             policy, design = sides[side]
             scores[side, agent] = weights[agent] * score_of_norms(
                 norms, norms.size, square, steps, batch, policy.floor, policy.equal
             )
-            found.append(_inclusion(norms, batch, policy, design))
-    joined = {side: np.concatenate(found) for side, found in examples.items()}
+            inclusions.append(inclusion_of(norms, batch, policy, design))
+    joined = {side: np.concatenate(inclusions) for side, inclusions in examples.items()}
     return [
-        Choices(
-            _inclusion(
-                scores[side], algorithm.num_active, algorithm.agents, algorithm.agent_design
-            ),
-            joined[side],
-        )
-        for side, algorithm in zip(which, algorithms, strict=True)
+        Choices(inclusion_of(scores[side], a.num_active, a.agents, a.agent_design), joined[side])
+        for side, a in zip(which, algorithms, strict=True)
     ]

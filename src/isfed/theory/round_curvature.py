@@ -18,8 +18,7 @@ from isfed.base.progress import say
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
-from isfed.theory.msd_bound import TheoryError
-from isfed.theory.probabilities import Choices
+from isfed.theory.probabilities import Choices, TheoryError
 
 KEPT = 2**23  # numbers that are kept because another way to sample needs them too
 MOST_PARAMS = 2000  # beyond, the Hessian is not built: its eigenvectors would take minutes
@@ -91,10 +90,10 @@ class LargestCurvature:
         """What several ways to sample need, computed once if there is room for it."""
         if key in self._kept:
             return self._kept[key]
-        found = compute()
-        if found.size * (len(self._kept) + 1) <= KEPT:
-            self._kept[key] = found
-        return found
+        value = compute()
+        if value.size * (len(self._kept) + 1) <= KEPT:
+            self._kept[key] = value
+        return value
 
     @property
     def num_params(self) -> int:
@@ -183,8 +182,8 @@ class LargestCurvature:
         """
         size, bend = self.num_params, self.bend_of_examples()
         if bend is None or self.x.size <= TALL or len(self.sizes) * size**2 > KEPT:
-            found = np.stack([self.square(column) for column in np.eye(size)], axis=1)
-            return (found + found.T) / 2.0
+            square = np.stack([self.square(column) for column in np.eye(size)], axis=1)
+            return (square + square.T) / 2.0
         say("finding the largest stable step size")
         of_agents = self._keep("agents", lambda: self._matrices_of_agents(bend))
         mean = of_agents.mean(axis=0)
@@ -200,9 +199,8 @@ class LargestCurvature:
 
     def _matrices_of_agents(self, bend: np.ndarray) -> np.ndarray:
         """H_k of every agent, (K, M, M)."""
-        found = grams_of(self.x, bend / np.repeat(self.sizes, self.sizes), self.offsets)
-        found += 2.0 * self.ridge * np.eye(self.num_params)
-        return self.scale[:, None, None] * found
+        grams = grams_of(self.x, bend / np.repeat(self.sizes, self.sizes), self.offsets)
+        return self.scale[:, None, None] * (grams + 2.0 * self.ridge * np.eye(self.num_params))
 
     def largest_of_a_step(self) -> float:
         """The largest curvature anywhere, weights included, that one local step can meet."""
@@ -222,28 +220,23 @@ class CurvatureAt(LargestCurvature):
         self.at = problem.data.features @ model.reshape(self.width, -1).T
 
     def bent(self, change: np.ndarray) -> np.ndarray:
-        """The second derivatives of all examples' losses times a change of their margins."""
         return self.problem.loss.bends(self.at, self.problem.data.targets, change)
 
     def squared(self, change: np.ndarray) -> np.ndarray:
-        """H_n^2 = (...) x_n^T + 4 ridge^2 I: 1 / (N_k p_n) times the brackets times a change."""
         once = self.bent(change)
         brackets = self.squares[:, None] * self.bent(once) + 4.0 * self.ridge * once
         return self.example_inverse[:, None] * brackets
 
     def bend_of_examples(self) -> np.ndarray | None:
-        """The second derivative of every example's loss by its one margin; None if it has more."""
         return None if self.width > 1 else self.bent(np.ones((len(self.x), 1)))[:, 0]
 
     def _mean_matrix(self) -> np.ndarray:
         return hessian(self.problem, self.model, weight=self.row_weights())
 
     def mean(self, vector: np.ndarray) -> np.ndarray:
-        """E[H] v."""
         return self.mean_matrix() @ vector
 
     def _margins(self, vectors: np.ndarray) -> np.ndarray:
-        """x_n . v_k of every example n of every agent k, (N, width)."""
         out = np.empty((len(self.x), self.width))
         parts = vectors.reshape(len(vectors), self.width, -1)
         for part, begin, end in zip(parts, self.offsets[:-1], self.offsets[1:], strict=True):
@@ -251,7 +244,6 @@ class CurvatureAt(LargestCurvature):
         return out
 
     def _means(self, change: np.ndarray) -> np.ndarray:
-        """Of every agent the mean over n of change_n x_n^T, (K, parameters)."""
         out = np.empty((len(self.sizes), self.width, self.x.shape[1]))
         for k, (begin, end) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
             out[k] = change[begin:end].T @ self.x[begin:end]

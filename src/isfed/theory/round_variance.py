@@ -22,9 +22,10 @@ from isfed.theory.probabilities import Choices, check_model, choices_at, gradien
 class Variance:
     """The variance of a gradient estimate, component by component, by what causes it.
 
-    agents: (M,) the part that comes from hearing only L of K agents.
-    examples: (M,) the part that comes from using only B_k of N_k examples.
-    mean: (M,) what is estimated: the gradient, unless the 1/E_k is left out.
+    Args:
+        agents: (M,) the part that comes from hearing only L of K agents.
+        examples: (M,) the part that comes from using only B_k of N_k examples.
+        mean: (M,) what is estimated: the gradient, unless the 1/E_k is left out.
     """
 
     agents: np.ndarray
@@ -52,11 +53,12 @@ def gradient_variance(
 ) -> Variance:
     """The variance of eq. (14) at a model, by Appendix A of the paper.
 
-    problem: what is learned.
-    algorithm: whose rounds make the estimate.
-    params: (M,) the model; w^o unless given.
-    choices: the inclusion probabilities; those of `choices_at` unless given.
-    rotate: (M, n) if given, the components are those of `gradient @ rotate`.
+    Args:
+        problem: what is learned.
+        algorithm: whose rounds make the estimate.
+        params: (M,) the model; w^o unless given.
+        choices: the inclusion probabilities; those of `choices_at` unless given.
+        rotate: (M, n) if given, the components are those of `gradient @ rotate`.
 
     >>> from isfed import EQUAL, DynamicFedAvg
     >>> found = gradient_variance(EQUAL.make(), DynamicFedAvg(step_size=0.01, num_active=6))

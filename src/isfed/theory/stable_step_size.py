@@ -23,8 +23,7 @@ import numpy as np
 from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from isfed.base.argument_types import checked
-from isfed.base.value_checks import check_vector
+from isfed.base.argument_checks import check_vector, checked
 from isfed.methods import ISFedAvg
 from isfed.methods.server_wrappers import adds_steps
 from isfed.problems import NoOptimumError, Problem
@@ -58,6 +57,14 @@ class Limits:
     every_draw: float
 
 
+def _check_linear(problem: Problem) -> None:
+    if not isinstance(problem.loss, LinearLoss):
+        raise ValueError(
+            f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
+            "limits cannot be computed"
+        )
+
+
 @checked
 def step_limits(
     problem: Problem,
@@ -68,23 +75,21 @@ def step_limits(
 ) -> Limits:
     """The limits on the step size for these probabilities.
 
-    problem: what is learned, with one of the built-in losses.
-    algorithm: its policies, designs and number of agents count; its step size does not.
-    choices: the inclusion probabilities; those at w^o unless given.
-    params: (M,) if given, the curvature is that of the losses at this model, which decides whether
-        a run stays near it. Otherwise every example has its largest curvature anywhere: the
-        careful limits, the same for least squares and far smaller for logistic and softmax losses.
+    Args:
+        problem: what is learned, with one of the built-in losses.
+        algorithm: its policies, designs and number of agents count; its step size does not.
+        choices: the inclusion probabilities; those at w^o unless given.
+        params: (M,) if given, the curvature is that of the losses at this model, which decides
+            whether a run stays near it. Otherwise every example has its largest curvature anywhere:
+            the careful limits, the same for least squares and far smaller for logistic and softmax
+            losses.
 
     >>> from isfed import PAPER, FedAvg
     >>> limits = step_limits(PAPER.make(), FedAvg(step_size="auto", num_active=6))
     >>> limits.mean > limits.mean_square > limits.every_draw
     True
     """
-    if not isinstance(problem.loss, LinearLoss):
-        raise ValueError(
-            f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
-            "limits cannot be computed"
-        )
+    _check_linear(problem)
     problem = problem.batched_for(algorithm)
     chosen = choices_at(problem, algorithm) if choices is None else choices
     if params is None:
@@ -130,11 +135,7 @@ class StableSteps:
     """
 
     def __init__(self, problem: Problem, params: np.ndarray | None = None) -> None:
-        if not isinstance(problem.loss, LinearLoss):
-            raise ValueError(
-                f"{type(problem.loss).__name__} has no curvature of single examples, so step-size "
-                "limits cannot be computed"
-            )
+        _check_linear(problem)
         self.problem = problem
         self._anywhere = LargestCurvature(problem)
         self._near: CurvatureAt | None = None
@@ -164,9 +165,10 @@ def stable_step_size(
     smaller of those at the start and at w^o (where it can be computed). For a loss that states no
     curvature it is a tenth of 1 / (largest curvature of the risk at the start), by power iteration.
 
-    problem: what is learned.
-    algorithm: what will run.
-    initial: (M,) where it will start; zero unless given.
+    Args:
+        problem: what is learned.
+        algorithm: what will run.
+        initial: (M,) where it will start; zero unless given.
 
     >>> from isfed import PAPER, FedAvg
     >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1
@@ -267,16 +269,14 @@ def explain_divergence(problem: Problem, algorithm: Any) -> str:
         limits = step_limits(problem, algorithm)
     except ValueError as error:
         return f"{error} (step_size={step:g})"
-    if step >= limits.mean:
-        found = f"exceeds {limits.mean:.3g}, the limit of gradient descent with all data"
-        return f"step_size={step:g} {found}; use step_size='auto'"
-    if step >= limits.mean_square:
-        found = f"exceeds {limits.mean_square:.3g}, the mean-square limit of this sampling"
-        return f"step_size={step:g} {found}; use step_size='auto' or draw more"
     memory = memory_limit(problem) if algorithm.correction is not None else math.inf
-    if step >= memory:
-        found = f"exceeds {memory:.3g}, up to which remembered gradients are known to be stable"
-        return f"step_size={step:g} {found}; use step_size='auto', or correction=None"
+    for limit, what, remedy in (
+        (limits.mean, "the limit of gradient descent with all data", ""),
+        (limits.mean_square, "the mean-square limit of this sampling", " or draw more"),
+        (memory, "up to which remembered gradients are known to be stable", ", or correction=None"),
+    ):
+        if step >= limit:
+            return f"step_size={step:g} exceeds {limit:.3g}, {what}; use step_size='auto'{remedy}"
     if step < limits.every_draw:
         return f"step_size={step:g} is below every limit that is known; use a smaller one"
     return (

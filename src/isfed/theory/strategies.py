@@ -13,23 +13,29 @@ and direction up to what changes between two turns of an agent, and `correction=
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from isfed.base.value_checks import check_active, check_positive, check_whole
+from isfed.base.argument_checks import check_active, check_positive, check_whole, shown
 from isfed.methods import ISFedAvg
+from isfed.methods.estimators import HorvitzThompson
+from isfed.methods.federated import Add, Federated
+from isfed.methods.local_steps import LocalSteps
+from isfed.methods.server_wrappers import Average
+from isfed.methods.uniform_samplers import UniformCohort
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
 from isfed.sampling.designs.variance import NoJointError, total_variance
 from isfed.sampling.policies import Memory, Uniform
-from isfed.theory.diagnosis_result import LEAST_GAIN
-from isfed.theory.probabilities import check_model, choices_at, gradients_of_agents
+from isfed.theory.probabilities import TheoryError, check_model, choices_at, gradients_of_agents
 from isfed.theory.stable_step_size import stable_step_size
 from isfed.theory.variate_variance import memories, risk_gradients
 
+LEAST_GAIN = 0.5  # dB; what is below is not worth a change
 SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 # 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
 # memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
@@ -60,6 +66,7 @@ class Way:
     times_smaller: float  # that of uniform sampling over this
     drift: float  # excess risk by local steps that run towards the agents' own minimisers
     excess: float  # excess risk that remains at the step size, to first order
+    unknown: str = ""  # why some of these numbers are nan; empty where all are known
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,21 @@ class Sources:
 class Ways:
     """All ways to sample the agents of a problem, compared at one model and step size.
 
-    step_size: mu, for which the numbers are.
-    ways: by name, from the simplest to those that remember the most.
-    sources: the error of uniform sampling, by its causes.
-    weighted: whether a correction should draw agents by their scores, agents=Memory(): it should
-        wherever the variance is then smaller at all, for scores cost one number of a turn. The
-        numbers of corrections are for this choice.
+    Args:
+        step_size: mu, for which the numbers are.
+        ways: by name, from the simplest to those that remember the most.
+        sources: the error of uniform sampling, by its causes.
+        methods: other methods and compositions that were to be compared, by name.
+        weighted: whether a correction should draw agents by their scores, agents=Memory(): it
+            should wherever the variance is then smaller at all, for scores cost one number of a
+            turn. The numbers of corrections are for this choice.
     """
 
     step_size: float
     ways: dict[str, Way]
     sources: Sources
     weighted: bool = True
+    methods: dict[str, Way] = field(default_factory=dict)
 
     @property
     def best(self) -> Way:
@@ -137,17 +147,23 @@ class Ways:
         return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All of it, for JSON, which has no infinity and no nan."""
+        listed = {"ways": self.ways, "methods": self.methods}
+        tables = {
+            key: [
+                {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row}
+                for row in ([p for p in vars(way).items() if p[1] != ""] for way in ways.values())
+            ]
+            for key, ways in listed.items()
+            if ways
+        }
         return {
             "step_size": self.step_size,
             "recommendation": self.recommendation(),
             "weighted": self.weighted,
             "sources": vars(self.sources),
             "shares": self.sources.shares(),
-            "ways": [
-                {key: None if value == math.inf else value for key, value in vars(way).items()}
-                for way in self.ways.values()
-            ],
+            **tables,
         }
 
 
@@ -158,21 +174,34 @@ def compare_ways(
     step_size: float | None = None,
     rounds: int | None = None,
     params: np.ndarray | None = None,
+    methods: Sequence[Any] = (),
 ) -> Ways:
     """What uniform sampling, importance, a spread and the two corrections would leave of the error.
 
-    problem: what is learned.
-    num_active: L, the number of agents per round.
-    step_size: mu; a stable one unless given.
-    rounds: after how many rounds; memories that agents had few turns to learn are worth less. Very
-        many unless given.
-    params: the model at which to look, (M,); w^o unless given.
+    Other methods and compositions stand beside them, with numbers where the theory knows them.
 
-    >>> from isfed import EQUAL
+    Args:
+        problem: what is learned.
+        num_active: L, the number of agents per round.
+        step_size: mu; a stable one unless given.
+        rounds: after how many rounds; memories that agents had few turns to learn are worth less.
+            Very many unless given.
+        params: the model at which to look, (M,); w^o unless given.
+        methods: further methods or compositions, each with its own L. Steps that are not divided by
+            E_k count as if mu were E_k times smaller.
+
+    >>> from isfed import EQUAL, Uniform
     >>> compare_ways(EQUAL.make(), num_active=6).best.name
     'drift'
+    >>> mine = ISFedAvg(step_size="auto", num_active=9, examples=Uniform())
+    >>> found = compare_ways(EQUAL.make(), num_active=6, methods=[mine])
+    >>> found.methods[mine.name].times_smaller > found.ways["importance"].times_smaller > 1.0
+    True
     """
     check_active(num_active, problem.num_agents)
+    for method in methods:
+        if not hasattr(method, "round") or isinstance(method, type):
+            raise TypeError(f"methods has {shown(method)}; give methods, e.g. FedAvg(...)")
     if rounds is not None:
         check_whole(rounds, name="rounds", least=1)
     if step_size is not None:
@@ -227,7 +256,59 @@ def compare_ways(
         drift=pull,
         noise=0.25 * mu * _noise(inclusion["uniform"], noise),
     )
-    return Ways(mu, ways, sources, worth)
+    others = _names(methods)
+    compared = {
+        name: _way_of(name, problem, method, model, (mu, rounds, num_active, pull))
+        for name, method in others.items()
+    }
+    return Ways(mu, ways, sources, worth, compared)
+
+
+def _names(methods: Sequence[Any]) -> dict[str, Any]:
+    """Methods by name; of one name, the later ones get a number."""
+    named: dict[str, Any] = {}
+    for method in methods:
+        name, again = method.name, 2
+        while name in named:
+            name, again = f"{method.name} ({again})", again + 1
+        named[name] = method
+    return named
+
+
+def _way_of(name: str, problem: Problem, method: Any, model: np.ndarray, at: tuple) -> Way:
+    """What any method would leave of the error, as far as it is known."""
+    from isfed.theory.composition_variance import composition_variance, known_parts, turns_of
+
+    mu, rounds, num_active, pull = at
+    nan, unknown = math.nan, ""
+    try:
+        parts = known_parts(method)
+        turns = turns_of(problem, parts, model)
+        plain = Federated(
+            UniformCohort(num_active),
+            LocalSteps(1.0, divide_by_steps=True, example_design=HartleyRao()),
+            HorvitzThompson(),
+            client_weights=parts.client_weights,
+        )
+        variance, uniform = (
+            composition_variance(problem, p, t, model, step_size=mu, rounds=rounds)
+            for p, t in ((parts, turns), (plain, turns_of(problem, plain, model)))
+        )
+    except (TheoryError, NoJointError) as error:
+        return Way(name, nan, nan, nan, nan, str(error))
+    drift, local = pull, parts.local
+    correction = getattr(parts.estimator, "correction", None)
+    if turns.steps.max() == 1 or (correction is not None and correction.kind == "drift"):
+        drift = 0.0
+    elif local.prox or parts.client_weights != "uniform" or local.local_steps is not None:
+        drift = nan
+        unknown = "the drift is known for the problem's own E_k and equal weights, without prox"
+    server = parts.server.server if type(parts.server) is Average else parts.server
+    if type(server) is not Add:
+        unknown = f"what {type(server).__name__} leaves of the error is not known"
+    excess = nan if unknown else 0.25 * mu * variance + drift
+    times = uniform / variance if variance > 0.0 else math.inf
+    return Way(name, variance, times, drift, excess, unknown)
 
 
 def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):

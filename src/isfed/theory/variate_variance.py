@@ -28,9 +28,10 @@ REACH = 1e-4  # how far, as a part of its length, to see the curvature
 class Memories:
     """What is not known of the agents' gradients when they are drawn.
 
-    noise: (K,) R_k, the variance of a turn by its mini-batches.
-    wandered: (D, K, M) H_k (w - w^o), for some w.
-    unlearned: (K,) the mean square of what too few turns have left unknown.
+    Args:
+        noise: (K,) R_k, the variance of a turn by its mini-batches.
+        wandered: (D, K, M) H_k (w - w^o), for some w.
+        unlearned: (K,) the mean square of what too few turns have left unknown.
     """
 
     noise: np.ndarray
@@ -79,8 +80,9 @@ def memories(
 ) -> Memories:  # fmt: skip
     """What memories will not know at a model, after some rounds (None: after very many).
 
-    means: (K, M) the agents' gradients there.
-    noise: (K,) the variance that mini-batches give a turn.
+    Args:
+        means: (K, M) the agents' gradients there.
+        noise: (K,) the variance that mini-batches give a turn.
     """
     count, chance = problem.num_agents, num_active / problem.num_agents
     level = float(noise.sum()) / (count * num_active)  # of a round, with equal probabilities

@@ -5,18 +5,16 @@ batches of B_k examples. Its variance has two parts: which agents are heard (her
 over the draws of the design), and which examples they use (here from pairs of batches).
 """
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_types import checked
-from isfed.base.value_checks import check_active, check_seed, check_vector, check_whole
-from isfed.federation.agents import Turns
+from isfed.base.argument_checks import check_active, check_seed, check_vector, check_whole, checked
+from isfed.federation.agents import TrainRequest
 from isfed.methods.fedavg import FedAvg
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
@@ -38,11 +36,12 @@ SIMPLEST_FIRST = (
 class NetworkDiagnosis:
     """The variance of one round's estimate of the gradient, by the way to sample.
 
-    variance: by way, in units of |g|^2.
-    stderr: the standard error of each, from the Monte-Carlo draws.
-    drift: |mean local gradient of a turn - g|^2 / |g|^2, with all agents heard: what several local
-        steps add as a bias, which no sampling removes and correction="drift" does.
-    signal: |g|^2.
+    Attributes:
+        variance: by way, in units of |g|^2.
+        stderr: the standard error of each, from the Monte-Carlo draws.
+        drift: |mean local gradient of a turn - g|^2 / |g|^2, if all agents take part: the bias that
+            several local steps add, which no sampling removes and correction="drift" does.
+        signal: |g|^2.
     """
 
     variance: dict[str, float]
@@ -60,10 +59,6 @@ class NetworkDiagnosis:
         least = min(self.variance.values())
         return next(way for way in SIMPLEST_FIRST if least >= CLEARLY * self.variance[way])
 
-    def __str__(self) -> str:
-        """The recommendation."""
-        return self.recommendation()
-
     def recommendation(self) -> str:
         """A sentence, and the numbers behind it."""
         code = {
@@ -73,40 +68,36 @@ class NetworkDiagnosis:
             "spread": "importance(..., agents=Uniform(), agent_design=Spread())",
             "difference": 'importance(..., correction="difference")',
         }[self.choice]
-        told = "; ".join(
+        numbers = "; ".join(
             f"{way} {value:.3g} ± {self.stderr[way]:.1g}" for way, value in self.variance.items()
         )
-        said = f"Use {code}. Variance of a round over the squared gradient: {told}."
+        text = f"Use {code}. Variance of a round over the squared gradient: {numbers}. "
+        text += f"Bias of the local steps: {self.drift:.3g}"
         if self.drift <= BIASED * self.variance["uniform"]:
-            return f"{said} Bias of the local steps: {self.drift:.3g}."
+            return f"{text}."
         return (
-            f"{said} Bias of the local steps: {self.drift:.3g}, which is not small beside it: "
-            'fewer or smaller local steps lower it, and correction="drift" removes it, but it '
-            "was unstable on a CNN at the step sizes of the others."
+            f"{text}, which is not small beside it: fewer or smaller local steps lower it, and "
+            'correction="drift" removes it, but it was unstable on a CNN at the step sizes of the '
+            "others."
         )
 
+    __str__ = recommendation
 
-class _Sketch:
-    """Vectors as they are, or added up with random signs into fewer numbers.
+
+def _sketcher(size: int, count: int, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Keeps vectors as they are, or adds them up with random signs into fewer numbers.
 
     Squared lengths of differences are kept: exactly, or to about sqrt(2 / SKETCH).
     """
-
-    def __init__(self, size: int, count: int, seed: int) -> None:
-        self.whole = size * count <= MOST_NUMBERS or size <= SKETCH
-        rng = np.random.default_rng(seed)
-        if not self.whole:
-            self.place = rng.integers(SKETCH, size=size)
-            self.sign = rng.choice([-1.0, 1.0], size)
-
-    def __call__(self, vector: np.ndarray) -> np.ndarray:
-        if self.whole:
-            return vector
-        return np.bincount(self.place, vector * self.sign, SKETCH)
+    if size * count <= MOST_NUMBERS or size <= SKETCH:
+        return lambda vector: vector
+    rng = np.random.default_rng(seed)
+    place, sign = rng.integers(SKETCH, size=size), rng.choice([-1.0, 1.0], size)
+    return lambda vector: np.bincount(place, vector * sign, SKETCH)
 
 
 @checked
-def diagnose(
+def diagnose_network(
     problem: Problem,
     *,
     num_active: int,
@@ -117,16 +108,17 @@ def diagnose(
 ) -> NetworkDiagnosis:
     """The variance of a round under each way to sample, at one model.
 
-    problem: its loss is a `Network`.
-    num_active: L, the number of agents per round.
-    step_size: the size of a local step.
-    params: the model, (M,), best one that has been trained for a while: at the start all agents
-        look alike. The network's first model unless given.
-    draws: how many sets of agents are drawn for the Monte-Carlo estimate, at least 2.
-    seed: the seed of all random draws.
-
     It takes every agent's gradient, four batches and two turns. "spread" and "difference" assume
     that the cloud remembers the agents' gradients at this very model: the best that they can do.
+
+    Args:
+        problem: its loss is a `Network`.
+        num_active: L, the number of agents per round.
+        step_size: the size of a local step.
+        params: the model, (M,), best one that has been trained for a while: at the start all agents
+            look alike. The network's first model unless given.
+        draws: how many sets of agents are drawn for the Monte-Carlo estimate, at least 2.
+        seed: the seed of all random draws.
     """
     network = problem.loss
     if not isinstance(network, Network):
@@ -148,7 +140,7 @@ def diagnose(
         model = check_vector(params, name="params", size=model.size)
     count = problem.num_agents
     rng = np.random.default_rng(seed)
-    sketch = _Sketch(model.size, count, seed)
+    sketch = _sketcher(model.size, count, seed)
     gradients, uniform_noise, scored_noise = [], np.empty(count), np.empty(count)
     with seeded(seed):  # what the module draws, such as dropout
         for k in range(count):
@@ -156,34 +148,31 @@ def diagnose(
             gradient, norms = network.gradient(model, x, y, np.ones(len(y)))
             gradients.append(sketch(gradient))
             batch, steps = int(problem.batch_size[k]), int(problem.local_steps[k])
-            prob = norms / norms.sum() if norms.sum() > 0.0 else np.full(len(y), 1.0 / len(y))
-            prob = 0.9 * prob + 0.1 / len(y)
             even = np.full(len(y), 1.0 / len(y))
+            prob = norms / norms.sum() if norms.sum() > 0.0 else even
+            prob = 0.9 * prob + 0.1 / len(y)
             for noise, chances in ((uniform_noise, even), (scored_noise, prob)):
                 noise[k] = _batch_variance(network, model, (x, y), chances, batch, rng) / steps
-    found = np.array(gradients)
-    mean = found.mean(axis=0)
+    vectors = np.array(gradients)
+    mean = vectors.mean(axis=0)
     signal = float(mean @ mean)
     if signal == 0.0:
         raise ValueError(
             "the mean gradient at this model is 0: the variance cannot be compared with it; give "
             "params of another model"
         )
-    squares = np.einsum("km,km->k", found, found)
+    squares, alike = np.einsum("km,km->k", vectors, vectors), np.ones(count)
+    means, both = np.broadcast_to(mean, vectors.shape), "importance of agents and examples"
     ways: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
-        "uniform": (HartleyRao(), np.ones(count), found, uniform_noise),  # as FedAvg draws
-        "importance": (Deville(), np.sqrt(squares + uniform_noise), found, uniform_noise),
-        "importance of agents and examples": (
-            Deville(), np.sqrt(squares + scored_noise), found, scored_noise,
-        ),
-        "spread": (_spread(found), np.ones(count), found, uniform_noise),
-        "difference": (
-            Deville(), np.ones(count), np.broadcast_to(mean, found.shape), uniform_noise,
-        ),
-    }  # fmt: skip
+        "uniform": (HartleyRao(), alike, vectors, uniform_noise),  # as FedAvg draws
+        "importance": (Deville(), np.sqrt(squares + uniform_noise), vectors, uniform_noise),
+        both: (Deville(), np.sqrt(squares + scored_noise), vectors, scored_noise),
+        "spread": (_spread(vectors), alike, vectors, uniform_noise),
+        "difference": (Deville(), alike, means, uniform_noise),
+    }
     variance, stderr = {}, {}
-    for way, (design, scores, vectors, noise) in ways.items():
-        value, error = _round_variance(design, scores, vectors, noise, num_active, draws, rng)
+    for way, case in ways.items():
+        value, error = _round_variance(*case, num_active, draws, rng)
         variance[way], stderr[way] = value / signal, error / signal
     drift = _drift(problem, model, step_size, seed)
     return NetworkDiagnosis(variance, stderr, drift, signal)
@@ -206,8 +195,8 @@ def _batch_variance(
         rows = rng.choice(len(y), batch, p=prob)
         weight = 1.0 / (len(y) * prob[rows])
         pair.append(network.gradient(model, x[rows], y[rows], weight)[0])
-    apart = pair[0] - pair[1]
-    return float(apart @ apart) / 2.0
+    difference = pair[0] - pair[1]
+    return float(difference @ difference) / 2.0
 
 
 def _round_variance(
@@ -220,15 +209,15 @@ def _round_variance(
     shares = scores / total if total > 0.0 else np.full(count, 1.0 / count)
     inclusion = inclusion_probabilities((1.0 - FLOOR) * shares + FLOOR / count, num_active)
     mean = vectors.mean(axis=0)
-    found = np.empty(draws)
+    squares = np.empty(draws)
     for i in range(draws):
         drawn = design.draw(inclusion, rng=int(rng.integers(2**31)))
         # Not renormalised: that would bias the mean.
         estimate = (1.0 / (count * inclusion[drawn])) @ vectors[drawn]
-        apart = estimate - mean
-        found[i] = apart @ apart
+        error = estimate - mean
+        squares[i] = error @ error
     from_examples = float((noise / (count**2 * inclusion)).sum())
-    return float(found.mean()) + from_examples, float(found.std(ddof=1) / np.sqrt(draws))
+    return float(squares.mean()) + from_examples, float(squares.std(ddof=1) / np.sqrt(draws))
 
 
 def _drift(problem: Problem, model: np.ndarray, step_size: float, seed: int) -> float:
@@ -239,13 +228,16 @@ def _drift(problem: Problem, model: np.ndarray, step_size: float, seed: int) -> 
     total, start, noise = np.zeros(model.size), np.zeros(model.size), 0.0
     trained = agents.num_trained  # buffers have no gradient
     for k in range(problem.num_agents):
-        turns = Turns(np.array([k]), model, np.array([step_size]))
+        turns = TrainRequest(np.array([k]), model, np.array([step_size]))
         steps = int(problem.local_steps[k])
         pair = [agents.work(turns, i).changes[0] / (-step_size * steps) for i in range(2)]
         total += (pair[0] + pair[1]) / 2.0
         start += agents.gradients(np.array([k]), model)[0]
         noise += float(((pair[0] - pair[1])[:trained] ** 2).sum()) / 4.0
-    apart = (total - start)[:trained] / problem.num_agents
+    drift = (total - start)[:trained] / problem.num_agents
     gradient = start / problem.num_agents
-    bias = float(apart @ apart) - noise / problem.num_agents**2
+    bias = float(drift @ drift) - noise / problem.num_agents**2
     return max(bias, 0.0) / float(gradient @ gradient)
+
+
+diagnose = diagnose_network  # the public name

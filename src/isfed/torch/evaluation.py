@@ -1,7 +1,5 @@
 """How good a network is: on rows of its own now and then, and on every agent's."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -9,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import checked
 from isfed.problems import FederatedData
 from isfed.torch.module_checks import check_params
 from isfed.torch.network import Network
@@ -29,17 +27,19 @@ class Evaluation(NamedTuple):
 def evaluate(network: Network, params: np.ndarray, x: Any, y: Any) -> Evaluation:
     """The mean loss and the accuracy of a model, in evaluation mode.
 
-    network: the loss of the problem.
-    params: (M,) the model.
-    x, y: the rows and their targets.
+    Args:
+        network: the loss of the problem.
+        params: (M,) the model.
+        x: the rows.
+        y: their targets.
     """
     check_params(params, network.num_params())
     x, y = np.asarray(x), np.asarray(y)
-    check_rows(network, x, y, "the rows to evaluate on")
+    _check_rows(network, x, y, "the rows to evaluate on")
     return _evaluate(network, params, x, y)
 
 
-def check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> None:
+def _check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> None:
     """Raise a ValueError that names them if these rows cannot be evaluated."""
     try:
         network.prepare(FederatedData(x, y, np.array([0, len(x)])))
@@ -57,13 +57,14 @@ def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray
 def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -> np.ndarray:
     """(K, 2) mean loss and accuracy of a model on the rows of every agent.
 
-    network: the loss of the problem.
-    params: (M,) the model.
-    data: the rows of all agents.
+    Args:
+        network: the loss of the problem.
+        params: (M,) the model.
+        data: the rows of all agents.
     """
     agents = range(data.num_agents)
     check_params(params, network.num_params())
-    check_rows(network, data.features, data.targets, "the rows of the agents")
+    _check_rows(network, data.features, data.targets, "the rows of the agents")
     return np.array([_evaluate(network, params, *data.agent(k)) for k in agents])
 
 
@@ -71,9 +72,11 @@ def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -
 class Evaluate:
     """A measure for `simulate`: loss and accuracy on rows that nobody trains on.
 
-    network: the loss of the problem.
-    x, y: the rows and their targets.
-    every: rounds between evaluations; the first round and the last are always among them.
+    Args:
+        network: the loss of the problem.
+        x: the rows.
+        y: their targets.
+        every: rounds between evaluations; the first round and the last are always among them.
     """
 
     network: Network
@@ -84,8 +87,8 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         self.x, self.y = np.asarray(self.x), np.asarray(self.y)
-        check_rows(self.network, self.x, self.y, "the test rows")
+        _check_rows(self.network, self.x, self.y, "the test rows")
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
-        """From models (R, M) to their losses and accuracies, (R, 2)."""
+        """(R, 2) losses and accuracies of models, (R, M)."""
         return np.array([_evaluate(self.network, model, self.x, self.y) for model in params])

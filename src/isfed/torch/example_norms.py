@@ -1,20 +1,149 @@
-"""Exact norms of every example's gradient: hooks where a layer has a rule, torch.func elsewhere."""
+"""Exact norms of every example's gradient: hooks where a layer has a rule, torch.func elsewhere.
 
-# pyright: reportMissingImports=false
+A rule gets a layer, its input and the gradient of the loss in its output. It returns the squared
+norm of every example's gradient in the layer's own parameters, (B,), and the gradients of the whole
+batch where they cost nothing more. Examples must be along the first axis.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from isfed.torch.norm_hooks import rule_of, saved_by_rule
-
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 OtherLayers = Literal["refuse", "func"]
+SquaredNorms = tuple[Tensor, dict[Tensor, Tensor]]
 AUDIT_TOLERANCE = 1e-3  # relative, in any float type: a forgotten layer is far off
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """The squared length of every example's part of a tensor."""
+    flat = rows.reshape(len(rows), -1)
+    return torch.linalg.vecdot(flat, flat)
+
+
+def _by_gram(rows: int, columns: int, places: int) -> bool:
+    """Whether sum_ts (left_t . left_s) (right_t . right_s) is cheaper than the product itself."""
+    return places * (rows + columns) < rows * columns
+
+
+def _product_squares(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+    """|sum_t left[n, :, t] right[n, :, t]^T|^2 for every n, and the products if they were made."""
+    rows, columns, places = left.shape[1], right.shape[1], left.shape[2]
+    if places == 1:
+        return _squares(left) * _squares(right), None
+    if _by_gram(rows, columns, places):
+        gram = left.transpose(1, 2) @ left
+        gram *= right.transpose(1, 2) @ right
+        return gram.sum(dim=(1, 2)), None
+    product = left @ right.transpose(1, 2)
+    return _squares(product), product
+
+
+def _trained(param: Tensor | None) -> bool:
+    return param is not None and param.requires_grad
+
+
+def _linear(layer: nn.Linear, x: Tensor, g: Tensor) -> SquaredNorms:
+    """weight: sum over places of g x^T; bias: sum over places of g."""
+    if x.dim() == 2:
+        scale = _squares(x) * layer.weight.requires_grad + _trained(layer.bias)
+        return _squares(g) * scale, {}
+    x, g = x.flatten(1, -2), g.flatten(1, -2)  # (B, places, ...)
+    total = g.new_zeros(len(g))
+    if layer.weight.requires_grad:
+        total += _product_squares(g.transpose(1, 2), x.transpose(1, 2))[0]
+    if _trained(layer.bias):
+        total += _squares(g.sum(1))
+    return total, {}
+
+
+def _patches(layer: Convolution, x: Tensor) -> Tensor:
+    """What every place of the output sees: (B, groups, numbers per place, places)."""
+    axes = len(layer.kernel_size)
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    x = functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+    # One view per axis: a window of `kernel` numbers, `dilation` apart, every `stride`. Copying
+    # the views is several times faster than `functional.unfold`.
+    windows = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    for axis, (kernel, stride, dilation) in enumerate(windows, 2):
+        x = x.unfold(axis, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+    # (B, C, kernel ..., places ...)
+    x = x.movedim(tuple(range(2 + axes, 2 + 2 * axes)), tuple(range(2, 2 + axes)))
+    return x.reshape(len(x), layer.groups, -1, x.shape[2 + axes :].numel())
+
+
+def _convolution(layer: Convolution, x: Tensor, g: Tensor) -> SquaredNorms:
+    """weight: sum over places of g patch^T, group by group; bias: sum over places of g."""
+    total, gradients = g.new_zeros(len(g)), {}
+    g = g.flatten(2)  # (B, channels, places)
+    if layer.weight.requires_grad:
+        patches = _patches(layer, x).flatten(0, 1)
+        channels = g.reshape(len(patches), -1, g.shape[-1])
+        squares, product = _product_squares(channels, patches)
+        total += squares.view(len(g), -1).sum(1)
+        if product is not None:
+            gradients[layer.weight] = product.view(len(g), -1).sum(0).view_as(layer.weight)
+    if _trained(layer.bias):
+        total += _squares(g.sum(2))
+    return total, gradients
+
+
+def _given_by_rule(layer: nn.Module, output: Tensor) -> list[Tensor]:
+    """The parameters whose gradients the rule of a convolution returns: autograd need not."""
+    if not isinstance(layer, Convolution) or not layer.weight.requires_grad:
+        return []
+    rows, columns = layer.out_channels // layer.groups, layer.weight[0].numel()
+    places = output.shape[2:].numel()
+    return [] if places == 1 or _by_gram(rows, columns, places) else [layer.weight]
+
+
+def _embedding(layer: nn.Embedding, x: Tensor, g: Tensor) -> SquaredNorms:
+    """Places with the same word add up: sum_ts [word_t = word_s] g_t . g_s."""
+    words, g = x.reshape(len(x), -1), g.reshape(len(x), -1, g.shape[-1])
+    if layer.padding_idx is not None:
+        g = g * (words != layer.padding_idx).unsqueeze(2)
+    same = words.unsqueeze(2) == words.unsqueeze(1)
+    return ((g @ g.transpose(1, 2)) * same).sum(dim=(1, 2)), {}
+
+
+def _normalization(layer: nn.LayerNorm | nn.GroupNorm, x: Tensor, g: Tensor) -> SquaredNorms:
+    """y = normal * weight + bias; the gradients of both are summed over places."""
+    if isinstance(layer, nn.GroupNorm):
+        normal = functional.group_norm(x, layer.num_groups, eps=layer.eps)
+        axes = tuple(range(2, x.dim()))
+    else:
+        normal = functional.layer_norm(x, list(layer.normalized_shape), eps=layer.eps)
+        axes = tuple(range(1, x.dim() - len(layer.normalized_shape)))
+    total = g.new_zeros(len(g))
+    for param, gradient in ((layer.weight, g * normal), (layer.bias, g)):
+        if _trained(param):
+            total += _squares(gradient.sum(axes) if axes else gradient)
+    return total, {}
+
+
+RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], SquaredNorms]] = {
+    nn.Linear: _linear,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+    nn.Conv3d: _convolution,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _normalization,
+    nn.GroupNorm: _normalization,
+}
+
+
+def _has_rule(layer: nn.Module) -> bool:
+    """Not a subclass, which may compute something else."""
+    odd = isinstance(layer, nn.Embedding) and (
+        layer.scale_grad_by_freq or layer.max_norm is not None or layer.sparse
+    )
+    return type(layer) in RULES and not odd
 
 
 class LayerError(ValueError):
@@ -34,8 +163,15 @@ def _own(name: str, layer: nn.Module) -> list[str]:
     return [param_name for param_name, param in named if param.requires_grad]
 
 
-def check_no_batch_norm(module: nn.Module) -> None:
-    """Raise a LayerError that names the first layer that mixes the examples of a batch."""
+def _layers_without_rule(module: nn.Module) -> dict[str, str]:
+    """The layers with trainable parameters that the rules do not cover, each with the reason.
+
+    Raises a LayerError for the first layer that mixes the examples of a batch.
+    """
+    owners: dict[int, list[str]] = {}
+    for name, param in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(param), []).append(name)
+    reasons = {}
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
             raise LayerError(
@@ -43,40 +179,29 @@ def check_no_batch_norm(module: nn.Module) -> None:
                 f"layer {name!r} is {type(layer).__name__}, which mixes the examples of a batch: "
                 "no example has a gradient of its own. Use nn.GroupNorm, or score='last_layer'",
             )
-
-
-def without_rule(module: nn.Module) -> dict[str, str]:
-    """The layers with trainable parameters that the rules do not cover, each with the reason."""
-    owners: dict[int, list[str]] = {}
-    for name, param in module.named_parameters(remove_duplicate=False):
-        owners.setdefault(id(param), []).append(name)
-    found = {}
-    for name, layer in module.named_modules():
         if not _own(name, layer):
             continue
-        if rule_of(layer) is None:
-            found[name] = f"there is no rule for layer {name!r} ({type(layer).__name__})"
+        if not _has_rule(layer):
+            reasons[name] = f"there is no rule for layer {name!r} ({type(layer).__name__})"
         for param in layer.parameters(recurse=False):
             if len(owners[id(param)]) > 1:
                 shared = " and ".join(repr(owner) for owner in owners[id(param)])
-                found[name] = f"layer {name!r} shares a parameter: {shared} are the same"
-    return found
+                reasons[name] = f"layer {name!r} shares a parameter: {shared} are the same"
+    return reasons
 
 
-class Call(NamedTuple):
-    """One layer in one forward pass."""
-
-    layer: nn.Module
-    x: Tensor
-    output: torch.autograd.graph.GradientEdge  # where the gradient of its output arrives
-
-
-class Watch:
+class ExampleNorms:
     """The exact norm of every example's gradient, beside the gradient of a weighted batch.
 
     Hooks note the input of every layer during a forward pass; between passes there are none. A
     layer that this cannot serve is refused by name, or goes through `torch.func` with
     `other_layers="func"`; `audit` finds those that only show when the module runs.
+
+    Args:
+        module: in training mode.
+        values: the loss of every example from outputs and targets.
+        other_layers: "refuse" or "func".
+        others: the layers that go through torch.func, as far as known; it grows.
     """
 
     def __init__(
@@ -86,20 +211,16 @@ class Watch:
         other_layers: OtherLayers,
         others: set[str] | None = None,
     ) -> None:
-        """Watch `module`; `values` is the loss of every example from outputs and targets.
-
-        `others` are the layers that go through torch.func, as far as known; it grows.
-        """
-        check_no_batch_norm(module)
         self.module = module
         self.values = values
         self.other_layers = other_layers
         self.others: set[str] = set() if others is None else others
-        for name, reason in without_rule(module).items():
+        for name, reason in _layers_without_rule(module).items():
             self._refuse_or_add(LayerError(name, reason))
         self.num_examples = 0
-        self.calls: dict[str, Call] = {}
-        self.saved: set[Tensor] = set()  # whose gradients the rules find
+        # Of every layer: itself, its input, and where the gradient of its output arrives.
+        self.calls: dict[str, tuple[nn.Module, Tensor, torch.autograd.graph.GradientEdge]] = {}
+        self.given: set[Tensor] = set()  # the parameters whose gradients come from the rules
         self.layers = {name: m for name, m in module.named_modules() if _own(name, m)}
 
     def _refuse_or_add(self, error: LayerError) -> None:
@@ -151,7 +272,7 @@ class Watch:
         """A forward pass over that many examples."""
         self.num_examples = num_examples
         self.calls.clear()
-        self.saved.clear()
+        self.given.clear()
         hooks = [
             layer.register_forward_hook(self._hook(name), with_kwargs=True)
             for name, layer in self.layers.items()
@@ -176,20 +297,17 @@ class Watch:
         The loss must come from the last forward pass, over `x` and `y`; it is the sum of the
         examples' losses, each multiplied by its `share`.
         """
-        asked = [p for p in params if p not in self.saved]
-        edges = [call.output for call in self.calls.values()]
-        wanted: Any = [*asked, *edges]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else ()
-        known: dict[Tensor, Tensor] = dict(zip(asked, found, strict=False))
+        asked = [p for p in params if p not in self.given]
+        wanted: Any = [*asked, *(edge for _, _, edge in self.calls.values())]
+        gradients = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else ()
+        known: dict[Tensor, Tensor] = dict(zip(asked, gradients, strict=False))
         squares = loss.new_zeros(self.num_examples)
-        for call, gradient in zip(self.calls.values(), found[len(asked) :], strict=True):
-            if gradient is None:  # a layer that does not lead to the loss
-                continue
-            rule = rule_of(call.layer)
-            assert rule is not None
-            layer = rule(call.layer, call.x, gradient)
-            squares += layer.squares
-            known.update(layer.gradients)
+        calls = zip(self.calls.values(), gradients[len(asked) :], strict=True)
+        for (layer, inputs, _), gradient in calls:
+            if gradient is not None:  # else the layer does not lead to the loss
+                more, given = RULES[type(layer)](layer, inputs, gradient)
+                squares += more
+                known.update(given)
         self.calls.clear()
         if share is not None:
             squares = squares / share.square()
@@ -220,8 +338,7 @@ class Watch:
                 f"torch.func cannot compute the gradients of single examples for layer {layer!r}: "
                 f"{reason} Use score='last_layer'",
             ) from error
-        squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
-        return torch.stack(squares).sum(0)
+        return torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
 
     def _hook(self, name: str):
         def forward(layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
@@ -242,7 +359,7 @@ class Watch:
                 )
             # The edge, not the tensor: something in place may follow, as nn.ReLU(inplace=True).
             edge = torch.autograd.graph.get_gradient_edge(output)
-            self.calls[name] = Call(layer, x, edge)
-            self.saved.update(saved_by_rule(layer, output))
+            self.calls[name] = (layer, x, edge)
+            self.given.update(_given_by_rule(layer, output))
 
         return forward

@@ -1,74 +1,102 @@
-"""A sequential network without autograd: the gradient of a batch, layer by layer, by hand.
+"""The gradient of a batch without autograd: an `nn.Sequential`, layer by layer, written by hand.
 
-Autograd and the calls of modules take longer than the arithmetic of a small network. A network
-that is an `nn.Sequential` of known layers, under cross-entropy, needs neither; every other one
-goes through autograd. Linear layers give the same bits as autograd. Convolutions and pooling
-keep their channels last, which is faster and rounds differently.
+Autograd and the calls of modules take longer than the arithmetic of a small network. A network of
+known layers under cross-entropy needs neither; every other one goes through autograd. Linear layers
+give the same bits as autograd. Convolutions and pooling keep their channels last, which is faster
+and rounds differently.
+
+Of every layer, `forward` keeps what `backward` needs. `backward` gets the gradient in the layer's
+output, fills the gradients of the layer's own parameters and returns the gradient in its input, or
+anything if the layer is the `first` that learns. `squares`, of layers that learn, may come before
+`backward`: the squared norm of every example's gradient.
 """
-
-# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isfed.torch.fast_convolution import Conv2d, MaxPool2d
-from isfed.torch.fast_layers import Linear, ReLU, Reshape, Tanh, UnfitError
+from isfed.torch.example_norms import RULES
 from isfed.torch.flat_module import FlatModule
-from isfed.torch.maxpool_relu import Halve
+from isfed.torch.maxpool_kernels import give_back, take_largest
 
 _aten: Any = torch.ops.aten
+_relu_backward: Any = _aten.threshold_backward.default
+_convolution_backward: Any = _aten.convolution_backward.default
+_pool: Any = _aten.max_pool2d_with_indices.default
+_pool_backward: Any = _aten.max_pool2d_with_indices_backward.default
 _log_softmax_backward: Any = _aten._log_softmax_backward_data.default
 _nll_backward: Any = _aten.nll_loss_backward.default
 
+LEAST_CHANNELS = 16  # the fewest that the compiler makes vectors of
+NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
-class Chain:
-    """The layers of one network, with `gradient`, the vector that a backward pass fills."""
 
-    def __init__(self, flat: FlatModule, layers: list[nn.Module], ignored: int) -> None:
-        """`ignored` is the label of the examples that cross-entropy leaves out."""
+class FastSequential:
+    """The layers of one network, with `gradient`, the vector that a backward pass fills.
+
+    Args:
+        flat: the network.
+        ignored: the label of the examples that cross-entropy leaves out.
+    """
+
+    def __init__(self, flat: FlatModule, ignored: int) -> None:
         self.ignored = ignored
         self.dtype = flat.dtype
         self.gradient = torch.zeros_like(flat.flat)
         self.gradients = flat.views_of(self.gradient)
-        self.links: list[Any] = []
+        self.layers: list[Any] = []
         at, channels = 0, 0
-        for layer in layers:
+        for layer in _layers(flat.module):
             count = len(list(layer.parameters(recurse=False)))
             channels = layer.out_channels if isinstance(layer, nn.Conv2d) else channels
-            _append(self.links, _link(layer, self.gradients[at : at + count], channels))
+            self._append(_fast_layer(layer, self.gradients[at : at + count], channels))
             at += count
-        for one, other in pairwise(self.links):
-            if isinstance(other, ReLU):
+        for one, other in pairwise(self.layers):
+            if isinstance(other, FastReLU):
                 other.in_place = one.makes_new
-        # Nobody asks for the gradient of what comes before.
-        self.first = next(i for i, link in enumerate(self.links) if hasattr(link, "gradients"))
+        # The gradient in the input of the first layer that learns is of no use.
+        self.first = next(i for i, layer in enumerate(self.layers) if hasattr(layer, "gradients"))
         self.fits: dict[torch.Size, bool] = {}
         self.shares: dict[int, Tensor] = {}
         self.zero = torch.zeros((), dtype=self.dtype)
         self.hooks = list(_hooks(flat.module))
 
     @classmethod
-    def of(cls, flat: FlatModule, loss: Any) -> Chain | None:
-        """The chain of a network, or None if only autograd can serve it."""
+    def of(cls, flat: FlatModule, loss: Any) -> FastSequential | None:
+        """The fast layers of a network, or None if only autograd can serve it."""
         if type(loss) is not nn.CrossEntropyLoss or loss.weight is not None:
             return None
         if loss.label_smoothing != 0.0 or flat.device.type != "cpu" or flat.trained < flat.size:
             return None
-        layers = list(_layers(flat.module))
-        owned = [p for layer in layers for p in layer.parameters(recurse=False)]
-        same = len(owned) == len(flat.params) and all(
-            one is other for one, other in zip(owned, flat.params, strict=True)
-        )
-        if not same or not all(_known(layer) for layer in layers):
+        owned = [id(p) for layer in _layers(flat.module) for p in layer.parameters(recurse=False)]
+        if owned != [id(p) for p in flat.params]:
             return None
-        return cls(flat, layers, loss.ignore_index)
+        try:
+            return cls(flat, loss.ignore_index)
+        except UnfitError:
+            return None
+
+    def _append(self, layer: Any) -> None:
+        """Add a layer; pooling goes before a ReLU, or takes it over.
+
+        The largest of max(x, 0) is max(largest x, 0), from the same place.
+        """
+        last = self.layers[-1] if self.layers else None
+        if isinstance(layer, FastReLU) and isinstance(last, MaxPoolReLU):
+            last.relu = True
+        elif isinstance(layer, MaxPoolReLU) and isinstance(last, FastReLU):
+            layer.relu, self.layers[-1] = True, layer
+        elif isinstance(layer, FastMaxPool2d) and isinstance(last, FastReLU):
+            self.layers.insert(len(self.layers) - 1, layer)
+        else:
+            self.layers.append(layer)
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
         """Whether the gradient of a batch can be found this way."""
@@ -89,45 +117,44 @@ class Chain:
 
     def outputs(self, x: Tensor) -> Tensor:
         """The forward pass."""
-        for link in self.links:
-            x = link.forward(x)
+        for layer in self.layers:
+            x = layer.forward(x)
         return x
 
     def forget(self) -> None:
-        """Let go of what the last forward pass left for a backward pass."""
-        for link in self.links:
+        """Release what the last forward pass kept for a backward pass."""
+        for layer in self.layers:
             for name in ("x", "result", "places", "before"):
-                link.__dict__.pop(name, None)
-
-    def equal_shares(self, count: int) -> Tensor:
-        """1 / B of every example."""
-        if count not in self.shares:
-            self.shares[count] = torch.ones(count, dtype=self.dtype) / count
-        return self.shares[count]
+                layer.__dict__.pop(name, None)
 
     def batch(
         self, x: Tensor, y: Tensor, share: Tensor | None, squares: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The mean loss and its gradient in the outputs; `gradient` has that of the model.
 
-        `share` is what every example's loss counts, 1 / B each if it is None. `squares`, (B,),
-        is increased by the squared norm of every example's part of the gradient.
+        Args:
+            x: the rows.
+            y: their classes.
+            share: (B,) the weight of every example's loss, 1 / B each if it is None.
+            squares: (B,) is increased by the squared norm of every example's part of the gradient.
         """
         with torch.no_grad():
             logs = torch.log_softmax(self.outputs(x), 1)
             values = functional.nll_loss(logs, y, ignore_index=self.ignored, reduction="none")
-            if share is None:
-                mean, share = values.mean(), self.equal_shares(len(x))
-            else:
+            if share is not None:
                 mean = torch.dot(values, share)
+            else:
+                mean, share = values.mean(), self.shares.get(len(x))
+                if share is None:
+                    share = self.shares[len(x)] = torch.ones(len(x), dtype=self.dtype) / len(x)
             slope = _nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
             parts: list[Tensor] = []
             slopes = slope = _log_softmax_backward(slope, logs, 1, logs.dtype)
-            for i in range(len(self.links) - 1, self.first - 1, -1):
-                link = self.links[i]
-                if squares is not None and hasattr(link, "gradients"):
-                    parts.append(link.squares(slope))
-                slope = link.backward(slope, i == self.first)
+            for i in range(len(self.layers) - 1, self.first - 1, -1):
+                layer = self.layers[i]
+                if squares is not None and hasattr(layer, "gradients"):
+                    parts.append(layer.squares(slope))
+                slope = layer.backward(slope, i == self.first)
             for part in reversed(parts):  # the order in which autograd's are added
                 squares += part
         return mean, slopes
@@ -143,47 +170,230 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _hooks(module: nn.Module) -> Iterator[dict]:
-    """Where functions are kept that are called beside the layers, now or later."""
-    for layer in module.modules():
-        yield from (layer._forward_hooks, layer._forward_pre_hooks)
-        yield from (layer._backward_hooks, layer._backward_pre_hooks)
-    for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks"):
+    """The tables of hooks, which may be filled later: PyTorch calls them beside the layers."""
+    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    for name in names:
+        yield from (getattr(layer, f"_{name}") for layer in module.modules())
         yield getattr(nn.modules.module, f"_global_{name}")
 
 
-def _known(layer: nn.Module) -> bool:
-    """Whether there is a link for a layer; subclasses may do anything, so they have none."""
-    if type(layer) is nn.Flatten:
-        return (layer.start_dim, layer.end_dim) == (1, -1)
-    if type(layer) is nn.Conv2d:
-        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    if type(layer) is nn.MaxPool2d:
-        return not layer.return_indices
-    return type(layer) in (nn.Linear, nn.ReLU, nn.Tanh, nn.Unflatten)
+def _fast_layer(layer: nn.Module, gradients: list[Tensor], channels: int) -> Any:
+    kind = type(layer)  # subclasses may do anything
+    if kind is nn.Linear:
+        return FastLinear(layer, gradients)
+    if kind is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        return FastConv2d(layer, gradients)
+    if kind is nn.MaxPool2d and not layer.return_indices:
+        pool = FastMaxPool2d(layer)
+        fused = channels >= LEAST_CHANNELS and pool.how == MaxPoolReLU.how
+        return MaxPoolReLU() if fused else pool
+    if kind is nn.ReLU or kind is nn.Tanh:
+        return FastReLU() if kind is nn.ReLU else FastTanh()
+    if kind is nn.Unflatten or (kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)):
+        return FastReshape(layer)
+    raise UnfitError
 
 
-def _link(layer: nn.Module, gradients: list[Tensor], channels: int) -> Any:
-    if isinstance(layer, nn.Linear):
-        return Linear(layer, gradients)
-    if isinstance(layer, nn.Conv2d):
-        return Conv2d(layer, gradients)
-    if isinstance(layer, nn.MaxPool2d):
-        return Halve() if Halve.fits(layer, channels) else MaxPool2d(layer)
-    plain = {nn.ReLU: ReLU, nn.Tanh: Tanh}
-    return plain[type(layer)]() if type(layer) in plain else Reshape(layer)
+class UnfitError(Exception):
+    """A layer that has no fast one, or an input that a fast layer does not take."""
 
 
-def _append(links: list[Any], link: Any) -> None:
-    """Add a link; pooling goes before a ReLU, or takes it over.
+class FastReshape:
+    """Flatten and Unflatten: other shapes of the same numbers."""
 
-    The largest of max(x, 0) is max(largest x, 0), from the same place.
+    makes_new = False  # whether what follows may change the output
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape = x.shape
+        return self.layer.forward(x)
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        return slope.reshape(self.shape)
+
+
+class FastLinear:
+    """x W' + b of a matrix x."""
+
+    makes_new = True
+
+    def __init__(self, layer: nn.Linear, gradients: list[Tensor]) -> None:
+        self.weight = layer.weight.detach()
+        self.transposed = self.weight.t()
+        self.bias = None if layer.bias is None else layer.bias.detach()
+        self.gradients = gradients
+        self.layer = layer
+        # A product can round differently where its memory is not aligned, as autograd's is.
+        self.aligned = gradients[0].data_ptr() % 64 == 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2:
+            raise UnfitError
+        self.x = x
+        if self.bias is None:
+            return torch.mm(x, self.transposed)
+        return torch.addmm(self.bias, x, self.transposed)
+
+    def squares(self, slope: Tensor) -> Tensor:
+        return RULES[nn.Linear](self.layer, self.x, slope)[0]
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        if self.aligned:
+            torch.mm(slope.t(), self.x, out=self.gradients[0])
+        else:
+            self.gradients[0].copy_(torch.mm(slope.t(), self.x))
+        if self.bias is not None:
+            torch.sum(slope, 0, out=self.gradients[1])
+        return slope if first else torch.mm(slope, self.weight)
+
+
+class FastReLU:
+    """max(x, 0), in the place of x where x is not needed any more."""
+
+    makes_new = False
+    in_place = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.result = x.relu_() if self.in_place else x.relu()
+        return self.result
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        return _relu_backward(slope, self.result, 0)
+
+
+class FastTanh:
+    """The hyperbolic tangent."""
+
+    makes_new = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.result = x.tanh()
+        return self.result
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        return _aten.tanh_backward(slope, self.result)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """The same numbers, those of one place next to each other."""
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    # One channel is in both orders; its strides tell the convolution which one to go on with.
+    high, wide = x.shape[2:]
+    return x.contiguous().as_strided(x.shape, (high * wide, 1, wide, 1))
+
+
+def _pair(value: int | Sequence[int]) -> list[int]:
+    """One number for both axes, or a number for each."""
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+class FastConv2d:
+    """A convolution with zeros around."""
+
+    makes_new = True
+
+    def __init__(self, layer: nn.Conv2d, gradients: list[Tensor]) -> None:
+        self.weight = layer.weight.detach()
+        self.bias = None if layer.bias is None else layer.bias.detach()
+        self.gradients = gradients
+        self.layer = layer
+        self.known = False  # whether `squares` computed the gradient of the weight
+        (high, wide), self.groups = _pair(layer.padding), layer.groups
+        self.how = (layer.stride, (high, wide), layer.dilation)
+        # Large kernels are faster on an input that has its zeros already (tried with AVX2: 5 x 5
+        # and 32 outputs or more); small ones do not earn back the copy.
+        pays = min(layer.kernel_size) >= 5 and layer.out_channels >= 32 and layer.in_channels > 1
+        self.around = (wide, wide, high, high) if pays and high + wide > 0 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise UnfitError
+        self.x, self.ordered = _channels_last(x), _channels_last(self.weight)
+        if self.around is None:
+            return functional.conv2d(self.x, self.ordered, self.bias, *self.how, self.groups)
+        x, (stride, _, dilation) = functional.pad(self.x, self.around), self.how
+        return functional.conv2d(x, self.ordered, self.bias, stride, 0, dilation, self.groups)
+
+    def squares(self, slope: Tensor) -> Tensor:
+        # The rule multiplies numbers of one channel, so those go next to each other.
+        squares, gradients = RULES[nn.Conv2d](self.layer, self.x.contiguous(), slope.contiguous())
+        for gradient in gradients.values():
+            self.gradients[0].copy_(gradient)
+        self.known = bool(gradients)
+        return squares
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        slope, asked, self.known = _channels_last(slope), not self.known, False
+        before, gradient, _ = _convolution_backward(
+            slope, self.x, self.ordered, None, *self.how,
+            False, [0, 0], self.groups, [not first, asked, False],
+        )  # fmt: skip
+        if asked:
+            self.gradients[0].copy_(gradient)
+        if self.bias is not None:  # faster than within the call above
+            torch.sum(slope, (0, 2, 3), out=self.gradients[1])
+        return slope if first else before
+
+
+class FastMaxPool2d:
+    """The largest number of every window."""
+
+    makes_new = True
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        self.how = (*map(_pair, how), layer.ceil_mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise UnfitError
+        self.x = x
+        largest, self.places = _pool(x, *self.how)
+        return largest
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        slope = _channels_last(slope) if slope.shape[1] > 1 else slope
+        return _pool_backward(slope, self.x, *self.how, self.places)
+
+
+class MaxPoolReLU:
+    """MaxPool2d(2) with the ReLU before or after it, if there is one, in one pass of Numba.
+
+    PyTorch notes the place of every largest number in eight bytes and reads all numbers again for
+    the ReLU. Here a byte per window says which of its four numbers was taken, or that the ReLU cut
+    it off: less memory goes back and forth. The numbers are the same.
     """
-    last = links[-1] if links else None
-    if isinstance(link, ReLU) and isinstance(last, Halve):
-        last.relu = True
-    elif isinstance(link, Halve) and isinstance(last, ReLU):
-        link.relu, links[-1] = True, link
-    elif isinstance(link, MaxPool2d) and isinstance(last, ReLU):
-        links.insert(len(links) - 1, link)
-    else:
-        links.append(link)
+
+    how = ([2, 2], [2, 2], [0, 0], [1, 1], False)  # windows of 2 x 2, and no part of one
+    makes_new = True
+    relu = False
+    places: np.ndarray | None = None
+    before: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4 or min(x.shape[2:]) < 2 or x.dtype not in NUMPY_TYPES:
+            raise UnfitError
+        count, channels, high, wide = self.shape = x.shape
+        shape = (count, high // 2, wide // 2, channels)
+        # The memory is kept for the next step: the system is slow to give large pieces.
+        if self.places is None or self.places.shape != shape:
+            self.places = np.empty(shape, dtype=np.uint8)
+        low = NUMPY_TYPES[x.dtype](0.0 if self.relu else np.nan)  # nothing is below NaN
+        out = x.new_empty(shape)
+        take_largest(_array(x), low, out.numpy(), self.places)
+        return out.permute(0, 3, 1, 2)
+
+    def backward(self, slope: Tensor, first: bool) -> Tensor:
+        if self.before is None or self.before.shape != self.shape:
+            # A last row or column that belongs to no window stays 0.
+            self.before = _channels_last(slope.new_zeros(self.shape))
+        give_back(_array(slope), self.places, _array(self.before))
+        return self.before
+
+
+def _array(x: Tensor) -> np.ndarray:
+    """(B, H, W, C) the numbers of a tensor."""
+    return _channels_last(x).permute(0, 2, 3, 1).numpy()

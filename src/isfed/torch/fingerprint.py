@@ -1,10 +1,8 @@
-"""What tells two networks, losses or optimizers apart: text that is the same in every process.
+"""Text that tells two networks, losses or optimizers apart, the same in every process.
 
 A checkpoint of one must not be continued with the other. Functions of one name may differ in their
 code, modules of one shape in their `forward`, and losses in options that their repr leaves out.
 """
-
-# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
@@ -22,20 +20,20 @@ DEEPEST = 8  # values inside values that are looked at
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def name_of(function: Any, text: Callable[[Any], str] = repr) -> str:
+def function_name(function: Any, text: Callable[[Any], str] = repr) -> str:
     """A function's name, and the arguments that a partial one already has, as `text` shows them."""
     if isinstance(function, partial):
         given = [*map(text, function.args)]
         given += [f"{name}={text(value)}" for name, value in function.keywords.items()]
-        return f"{name_of(function.func, text)}({', '.join(given)})"
+        return f"{function_name(function.func, text)}({', '.join(given)})"
     return getattr(function, "__qualname__", None) or text(function)
 
 
-def shown(thing: Any, depth: int = DEEPEST) -> str:
+def value_fingerprint(thing: Any, depth: int = DEEPEST) -> str:
     """A value as text that two different values do not share, as far as it can be seen."""
     if isinstance(thing, PLAIN):
         return repr(thing)
-    inner = partial(shown, depth=depth - 1)
+    inner = partial(value_fingerprint, depth=depth - 1)
     if depth == 0:  # functions may hold each other
         return type(thing).__qualname__
     if isinstance(thing, Tensor | np.ndarray):
@@ -48,32 +46,27 @@ def shown(thing: Any, depth: int = DEEPEST) -> str:
     if isinstance(thing, dict):
         return f"dict({', '.join(f'{inner(k)}: {inner(v)}' for k, v in thing.items())})"
     if isinstance(thing, partial):
-        return f"{name_of(thing, inner)} {inner(thing.func)}"
+        return f"{function_name(thing, inner)} {inner(thing.func)}"
     if isinstance(thing, FunctionType):
         return f"{thing.__qualname__} {_digest(*_function(thing, inner))}"
     if isinstance(thing, nn.Module):
-        return module_text(thing)
+        return _module(thing)
     return getattr(thing, "__qualname__", None) or type(thing).__qualname__
 
 
-def module_text(module: nn.Module) -> str:
+def _module(module: nn.Module) -> str:
     """A module, a loss for instance, with its options, its code and all its tensors."""
     parts = [repr(module)]
     for name, layer in module.named_modules():
         options = {k: v for k, v in vars(layer).items() if isinstance(v, PLAIN)}
-        parts.append(f"{name} {type(layer).__qualname__} {options} {_forward(layer)}")
-    parts += [f"{name} {shown(value)}" for name, value in module.state_dict().items()]
-    parts += [f"{name} {shown(value)}" for name, value in module.named_buffers()]
+        kind, code = type(layer), torch.__version__
+        if not kind.__module__.startswith("torch."):  # else the version says enough
+            own = [f for f in vars(kind).values() if isinstance(f, FunctionType)]
+            code = _digest(*(part for f in own for part in _function(f, value_fingerprint)))
+        parts.append(f"{name} {kind.__qualname__} {options} {code}")
+    for named in (module.state_dict().items(), module.named_buffers()):
+        parts += [f"{name} {value_fingerprint(value)}" for name, value in named]
     return f"{type(module).__qualname__} {_digest(*(part.encode() for part in parts))}"
-
-
-def _forward(layer: nn.Module) -> str:
-    """The code of a class that is not PyTorch's; that is known by its version."""
-    kind = type(layer)
-    if kind.__module__.startswith("torch."):
-        return torch.__version__
-    own = [f for f in vars(kind).values() if isinstance(f, FunctionType)]
-    return _digest(*(part for function in own for part in _function(function, shown)))
 
 
 def _function(function: FunctionType, text: Callable[[Any], str]) -> Iterator[bytes]:
@@ -94,7 +87,7 @@ def _code(code: CodeType) -> Iterator[bytes]:
         if isinstance(constant, CodeType):
             yield from _code(constant)
         else:
-            yield shown(constant).encode()
+            yield value_fingerprint(constant).encode()
 
 
 def _digest(*parts: bytes) -> str:

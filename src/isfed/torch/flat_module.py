@@ -1,7 +1,5 @@
 """A module whose model is one flat tensor: loading is one copy."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,18 +19,24 @@ class FlatModule:
     copied. Frozen parameters, integer buffers and buffers that a state_dict leaves out are not in
     it: whenever a model is loaded they get the values they were made with, so that no turn sees
     what another one left.
+
+    Args:
+        module: is moved and keeps its parameters in `flat` from now on.
+        device: where to.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
         self.device = device
-        self.names, self.params = _trainable(self.module)
+        self.params = _trainable(self.module)
         self.dtype = self.params[0].dtype
+        self.numpy_type = np.dtype(str(self.dtype).removeprefix("torch."))
         self.trained = sum(param.numel() for param in self.params)  # entries of `flat` that learn
         self._owners = _float_buffers(self.module)
         buffers = [owner.get_buffer(name) for owner, name in self._owners]
         parts: list[Tensor] = [*self.params, *buffers]
         self.flat = torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
+        self.size = self.flat.numel()
         views = _views(self.flat, parts)
         for param, view in zip(self.params, views, strict=False):
             param.data = view
@@ -41,16 +45,20 @@ class FlatModule:
         self._held = [view if b.dtype == self.dtype else b for b, view in pairs]
         self._copied = [(b, v) for b, v in zip(self._held, self._views, strict=True) if b is not v]
         self._place_buffers()
-        self._outside = _outside(self.module, {id(part) for part in (*self.params, *self._held)})
+        inside = {id(part) for part in (*self.params, *self._held)}
+        tables = [t for m in self.module.modules() for t in (m._parameters, m._buffers)]
+        self._outside = [
+            _Kept(table, name)
+            for table in tables
+            for name, tensor in table.items()
+            if id(tensor) not in inside
+        ]
 
     def _place_buffers(self) -> None:
         for (owner, name), held in zip(self._owners, self._held, strict=True):
             owner._buffers[name] = held
-
-    @property
-    def size(self) -> int:
-        """The length of the vector."""
-        return self.flat.numel()
+        for buffer, view in self._copied:
+            buffer.copy_(view)
 
     def views_of(self, vector: Tensor) -> list[Tensor]:
         """The places of the trainable parameters in a vector like `flat`."""
@@ -61,20 +69,16 @@ class FlatModule:
         source = torch.from_numpy(params) if isinstance(params, np.ndarray) else params
         self.flat.copy_(source)
         self._place_buffers()
-        for buffer, view in self._copied:
-            buffer.copy_(view)
         for kept in self._outside:
             kept.restore()
 
     def collect(self) -> Tensor:
         """`flat`, after a module that put new tensors in its buffers' places has been followed."""
         for (owner, name), view in zip(self._owners, self._views, strict=True):
-            found = owner._buffers[name]
-            if found is not view and found is not None:
-                view.copy_(found)
+            buffer = owner._buffers[name]
+            if buffer is not view and buffer is not None:
+                view.copy_(buffer)
         self._place_buffers()
-        for buffer, view in self._copied:
-            buffer.copy_(view)
         return self.flat
 
     def vector(self) -> np.ndarray:
@@ -87,12 +91,12 @@ class FlatModule:
         held, views = (*self.params, *self._held), (*self.params, *self._views)
         for part, view in zip(held, views, strict=True):
             places[part.data_ptr()] = (view.storage_offset(), view.numel())
-        found = {}
+        parts = {}
         for name, value in self.module.state_dict(keep_vars=True).items():
             if value.numel() and value.data_ptr() in places:
                 begin, count = places[value.data_ptr()]
-                found[name] = vector[begin : begin + count]
-        return found
+                parts[name] = vector[begin : begin + count]
+        return parts
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all that the model consists of, on the CPU, by name."""
@@ -108,32 +112,25 @@ class FlatModule:
             if given != expected:
                 wrong.append(f"{name} has shape {given}, expected {expected}")
         if wrong:
-            shown = "; ".join(sorted(wrong)[:5]) + ("; ..." if len(wrong) > 5 else "")
             raise ValueError(
                 f"these weights are of another architecture than {type(self.module).__name__}: "
-                f"{shown}"
+                + "; ".join(sorted(wrong)[:5] + ["..."] * (len(wrong) > 5))
             )
-        given = {name: torch.as_tensor(value) for name, value in state.items()}
-        self._check_kept(given)
-        self.module.load_state_dict(given)
-
-    def _check_kept(self, given: Mapping[str, Tensor]) -> None:
-        """Raise a ValueError if what is outside the vector differs: it would be lost silently.
-
-        Counters, whole numbers without axes, may differ: those of batch norm always do.
-        """
+        tensors = {name: torch.as_tensor(value) for name, value in state.items()}
         moved = self.named(np.arange(self.size))
-        for name, value in self.module.state_dict().items():
-            own, other = value.detach().cpu(), given[name].detach().cpu()
-            counter = own.dim() == 0 and not own.is_floating_point()
-            kind = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-            if name in moved or counter or torch.equal(own.to(kind), other.to(kind)):
-                continue
-            what = "frozen" if name in dict(self.module.named_parameters()) else "not trained"
-            raise ValueError(
-                f"{name} is {what} and differs from what make_module makes; load it inside "
-                "make_module"
-            )
+        # What is outside the vector must be equal, or it would be lost silently; but for counters,
+        # whole numbers without axes: those of batch norm always differ.
+        for name, value in own.items():
+            one, other = value.detach().cpu(), tensors[name].detach().cpu()
+            counter = one.dim() == 0 and not one.is_floating_point()
+            kind = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+            if not (name in moved or counter or torch.equal(one.to(kind), other.to(kind))):
+                what = "frozen" if name in dict(self.module.named_parameters()) else "not trained"
+                raise ValueError(
+                    f"{name} is {what} and differs from what make_module makes; load it inside "
+                    "make_module"
+                )
+        self.module.load_state_dict(tensors)
 
 
 def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
@@ -161,32 +158,19 @@ class _Kept:
             self.version = self.tensor._version
 
 
-def _outside(module: nn.Module, inside: set[int]) -> list[_Kept]:
-    """The frozen parameters and the buffers of all layers that are not in the vector."""
-    tables: list[dict[str, Any]] = []
-    for layer in module.modules():
-        tables += [layer._parameters, layer._buffers]
-    return [
-        _Kept(table, name)
-        for table in tables
-        for name, tensor in table.items()
-        if id(tensor) not in inside
-    ]
-
-
 def _float_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
     """The layers with float buffers that belong to the model, and the buffers' own names."""
-    kept, found = set(module.state_dict()), []
+    kept, owners = set(module.state_dict()), []
     for full, buffer in module.named_buffers():
         owner, _, name = full.rpartition(".")
         if full in kept and buffer.is_floating_point():
-            found.append((module.get_submodule(owner), name))
-    return found
+            owners.append((module.get_submodule(owner), name))
+    return owners
 
 
-def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
-    """The names and the trainable parameters, each once, in the module's order."""
-    found = {}
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The trainable parameters, each once, in the module's order."""
+    params = []
     for name, param in module.named_parameters():
         if isinstance(param, nn.parameter.UninitializedParameter):
             raise ValueError(
@@ -194,11 +178,11 @@ def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
                 "make_module, so that its lazy layers get theirs"
             )
         if param.requires_grad:
-            found[name] = param
+            params.append(param)
     kind = type(module).__name__
-    if not found:
+    if not params:
         raise ValueError(f"{kind} has no trainable parameters")
-    types = {param.dtype for param in found.values()}
+    types = {param.dtype for param in params}
     if len(types) > 1 or not next(iter(types)).is_floating_point:
         listed = ", ".join(sorted(str(t) for t in types))
         raise ValueError(f"the parameters of {kind} must all be of one float type, got {listed}")
@@ -207,4 +191,4 @@ def _trainable(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
             f"the parameters of {kind} are torch.bfloat16, which NumPy does not have: return "
             "module.float() from make_module"
         )
-    return list(found), list(found.values())
+    return params

@@ -1,17 +1,14 @@
 """Models on disk, by name: safetensors, or what torch.save writes."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import checked
 from isfed.torch.module_checks import check_params
 from isfed.torch.network import Network
 
@@ -31,9 +28,10 @@ def _check_suffix(path: Path) -> None:
 def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     """Write a model; a file that is there is replaced once the new one is complete.
 
-    network: whose architecture it is.
-    params: (M,) the model.
-    path: ends in .safetensors, or in .pt or .pth for a state_dict.
+    Args:
+        network: whose architecture it is.
+        params: (M,) the model.
+        path: ends in .safetensors, or in .pt or .pth for a state_dict.
     """
     path = Path(path)
     _check_suffix(path)
@@ -51,27 +49,13 @@ def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
     unfinished.replace(path)
 
 
-def _check_state(path: Path, state: Any) -> None:
-    """Raise a ValueError unless it is tensors by name."""
-    if not isinstance(state, Mapping):
-        raise ValueError(
-            f"{path} cannot be read as a model: it holds a {type(state).__name__}, expected a "
-            "state_dict"
-        )
-    other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
-    if other:
-        raise ValueError(
-            f"{path} cannot be read as a model: {other[0]!r} is of type "
-            f"{type(state[other[0]]).__name__}, expected a state_dict of tensors"
-        )
-
-
 @checked
-def load_model(network: Network, path: str | Path) -> np.ndarray:
+def load_module_params(network: Network, path: str | Path) -> np.ndarray:
     """The model in a file, as one vector; a ValueError if it is of another architecture.
 
-    network: whose architecture it is.
-    path: what `save_model` wrote, or a state_dict.
+    Args:
+        network: whose architecture it is.
+        path: what `save_model` wrote, or a state_dict.
     """
     path = Path(path)
     _check_suffix(path)
@@ -88,8 +72,19 @@ def load_model(network: Network, path: str | Path) -> np.ndarray:
         raise  # of the disk or the machine, not of the content
     except Exception as error:  # unpickling what is no model can end in any of them
         raise ValueError(f"{path} cannot be read as a model: {error}") from error
-    _check_state(path, state)
+    unread = f"{path} cannot be read as a model"
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{unread}: it holds a {type(state).__name__}, expected a state_dict")
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise ValueError(
+                f"{unread}: {name!r} is of type {kind}, expected a state_dict of tensors"
+            )
     try:
         return network.params(state)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+load_model = load_module_params  # the public name

@@ -1,7 +1,5 @@
 """Small models, and optimizers, by name: for configurations and the studies."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,55 +65,49 @@ def register_model(name: str, make: MakeModel) -> None:
 
 def find_model(name: str) -> MakeModel:
     """A model by its name, or by "package.module:function"."""
+    make = _find("model", name, MODELS)
     if name in MODELS:
-        return MODELS[name]
-    if ":" not in name:
-        raise ValueError(
-            f"model={name!r} must be one of {', '.join(MODELS)}, or package.module:function"
-        )
+        return make
     try:
-        found = import_named(name)
-        signature(found).bind((1,), 2, 3)
-    except ValueError as error:
-        raise ValueError(f"model={error}") from error
-    except TypeError as error:
+        signature(make).bind((1,), 2, 3)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"model={name!r}: {error}; {_WANTED}") from error
-    if isinstance(found, nn.Module):
+    if isinstance(make, nn.Module):
         raise ValueError(f"model={name!r} is a module; {_WANTED}")
-    if not (_is_function(found) or _is_class(found, nn.Module)):
-        raise ValueError(f"model={name!r} is {found!r}; {_WANTED}")
-    return found
-
-
-def _is_function(found: Any) -> bool:
-    """Whether it was written in Python; what is built in could do anything with any argument."""
-    return isinstance(found, FunctionType)
-
-
-def _is_class(found: Any, parent: type) -> bool:
-    return isinstance(found, type) and issubclass(found, parent)
+    if not _makes(make, nn.Module):
+        raise ValueError(f"model={name!r} is {make!r}; {_WANTED}")
+    return make
 
 
 def find_optimizer(name: str, options: Mapping[str, float]) -> Callable[..., torch.optim.Optimizer]:
     """The class of torch.optim of that name, or "package.module:function", with its options."""
-    known = {
-        key: kind
-        for key, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    }
+    kinds = {key: kind for key, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    known = {key: kind for key, kind in kinds.items() if issubclass(kind, torch.optim.Optimizer)}
     known.pop("Optimizer", None)
-    if name not in known and ":" not in name:
-        raise ValueError(
-            f"optimizer={name!r} must be one of {', '.join(sorted(known))}, or "
-            "package.module:function"
-        )
-    try:
-        found: Any = known[name] if name in known else import_named(name)
-    except ValueError as error:
-        raise ValueError(f"optimizer={error}") from error
-    if not (_is_function(found) or _is_class(found, torch.optim.Optimizer)):
-        raise ValueError(f"optimizer={name!r} is {found!r}, not a function or an Optimizer")
+    make = _find("optimizer", name, dict(sorted(known.items())))
+    if not _makes(make, torch.optim.Optimizer):
+        raise ValueError(f"optimizer={name!r} is {make!r}, not a function or an Optimizer")
     for option in options:
-        if option not in signature(found).parameters:
+        if option not in signature(make).parameters:
             raise ValueError(f"optimizer={name!r} has no {option}")
-    return partial(found, **options) if options else found
+    return partial(make, **options) if options else make
+
+
+def _find(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        listed = ", ".join(known)
+        raise ValueError(f"{what}={name!r} must be one of {listed}, or package.module:function")
+    try:
+        return import_named(name)
+    except ValueError as error:
+        raise ValueError(f"{what}={error}") from error
+
+
+def _makes(maker: Any, kind: type) -> bool:
+    """Whether it is a class of that kind, or a function that may make one.
+
+    A function is one written in Python: what is built in could do anything with any argument.
+    """
+    return isinstance(maker, FunctionType) or (isinstance(maker, type) and issubclass(maker, kind))

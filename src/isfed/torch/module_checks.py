@@ -1,7 +1,5 @@
 """What is checked of a module, its loss and its data before the first round."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 import warnings
@@ -11,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isfed.base.value_checks import as_numbers
+from isfed.base.argument_checks import as_numbers
 from isfed.torch.example_norms import AUDIT_TOLERANCE
+from isfed.torch.fingerprint import function_name
 from isfed.torch.module_worker import Worker
-from isfed.torch.numpy_conversion import seeded
+from isfed.torch.numpy_conversion import as_tensor, seeded
 
+NEAR = 1000  # rows among which one that differs from the first is looked for
 CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 NUMBER_LOSSES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
@@ -48,7 +48,31 @@ def check_device(name: str) -> None:
         raise ValueError(f"device={name!r}: PyTorch finds no MPS here; use device='cpu'")
 
 
-def check_optimizer(factory: Any, name: str, worker: Worker) -> None:
+def check_module(
+    worker: Worker, features: np.ndarray, targets: np.ndarray, seed: int, optimizer: Any
+) -> None:
+    """A trial of the module, its loss and the agents' optimizer on the first rows of the data."""
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return as_tensor(array).to(worker.flat.device)
+
+    with seeded(seed):
+        x, y = tensor(features[:1]), tensor(targets[:1])
+        outputs = _check_outputs(worker, x, y)
+        _check_labels(worker.loss, targets, outputs)
+        _warn_of_softmax(worker.loss, outputs)
+        if worker.exact_norms is not None:
+            near = range(1, min(len(features), NEAR))
+            other = next((i for i in near if not np.array_equal(features[i], features[0])), None)
+            if other is not None:
+                rows = [0, other]
+                _check_examples_apart(worker, tensor(features[rows]), tensor(targets[rows]), seed)
+            worker.exact_norms.audit(x, y)
+    if optimizer is not None:
+        _check_optimizer(optimizer, function_name(optimizer), worker)
+
+
+def _check_optimizer(factory: Any, name: str, worker: Worker) -> None:
     """Take one step of the agents' optimizer, or raise an error that says why it cannot be one."""
     params = worker.flat.params
     try:
@@ -72,22 +96,22 @@ def check_optimizer(factory: Any, name: str, worker: Worker) -> None:
         ) from error
 
 
-def check_examples_apart(worker: Worker, x: Tensor, y: Tensor, seed: int) -> None:
+def _check_examples_apart(worker: Worker, x: Tensor, y: Tensor, seed: int) -> None:
     """Raise a ValueError if the loss of the first of two examples depends on the second.
 
     Both passes are over two rows, under one seed: dropout is the same in them.
     """
     start = worker.flat.flat.clone()
-    found = []
+    losses = []
     for rows in ((0, 0), (0, 1)):
         worker.flat.load(start)
         with seeded(seed), torch.no_grad():
-            found.append(worker.values(x[[*rows]], y[[*rows]])[0])
-    if not torch.isclose(found[0], found[1], rtol=AUDIT_TOLERANCE, atol=1e-6):
+            losses.append(worker.values(x[[*rows]], y[[*rows]])[0])
+    if not torch.isclose(losses[0], losses[1], rtol=AUDIT_TOLERANCE, atol=1e-6):
         raise ValueError(
             f"{type(worker.module).__name__} mixes the examples of a batch: the loss of the first "
-            f"is {found[0]:.6g} beside itself and {found[1]:.6g} beside another one, so no example "
-            "has a gradient of its own. Use score='last_layer'"
+            f"is {losses[0]:.6g} beside itself and {losses[1]:.6g} beside another one, so no "
+            "example has a gradient of its own. Use score='last_layer'"
         )
 
 
@@ -108,7 +132,7 @@ def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return targets.astype(np.int64, copy=False) if kind in "iu" else targets
 
 
-def check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
+def _check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
     """Raise a ValueError for the first class that the module has no output for."""
     if isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss):
         bad = np.flatnonzero(~((targets >= 0.0) & (targets <= 1.0)).reshape(-1))
@@ -147,7 +171,7 @@ def _try_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
             ) from error
 
 
-def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
+def _check_outputs(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
     """Run copies of one example; returns the outputs, or raises a ValueError.
 
     Notes whether the module changes its input, in training mode or in evaluation mode.
@@ -182,7 +206,14 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
                 "first example at its initial parameters"
             )
         shapes.append(_loss_shape(worker, outputs, targets, y))
-    worker.trial.writes = worker.trial.writes or _writes_when_evaluated(worker, x)
+    worker.module.eval()
+    try:
+        with torch.no_grad():
+            before = rows._version
+            worker.module(rows)
+            worker.trial.writes = worker.trial.writes or rows._version != before
+    finally:
+        worker.module.train()
     if shapes[0][1:] != shapes[1][1:]:
         raise ValueError(
             f"the loss of outputs {tuple(outputs.shape)} and targets {(2, *y.shape[1:])} has "
@@ -192,7 +223,7 @@ def check_batch(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
     return outputs
 
 
-def warn_of_softmax(loss: Any, outputs: Tensor) -> None:
+def _warn_of_softmax(loss: Any, outputs: Tensor) -> None:
     """Warn where softmax seems to be there twice, or not at all: it trains, but badly."""
     if outputs.dim() != 2 or outputs.shape[1] < 2:
         return
@@ -213,25 +244,13 @@ def warn_of_softmax(loss: Any, outputs: Tensor) -> None:
         )
 
 
-def _writes_when_evaluated(worker: Worker, x: Tensor) -> bool:
-    rows = torch.cat([x, x])
-    before = rows._version
-    worker.module.eval()
-    try:
-        with torch.no_grad():
-            worker.module(rows)
-    finally:
-        worker.module.train()
-    return rows._version != before
-
-
 def _loss_shape(worker: Worker, outputs: Tensor, targets: Tensor, y: Tensor) -> tuple[int, ...]:
     try:
         with warnings.catch_warnings():  # PyTorch's about shapes; ours is an error and says more
             warnings.simplefilter("ignore", UserWarning)
             losses = worker.loss(outputs, targets)
-    except IndexError:  # a class without an output, on which `check_labels` has more to say
-        check_labels(worker.loss, y.cpu().numpy(), outputs)
+    except IndexError:  # a class without an output, on which `_check_labels` has more to say
+        _check_labels(worker.loss, y.cpu().numpy(), outputs)
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         whole = targets.is_floating_point() and bool((targets == targets.round()).all())

@@ -1,7 +1,5 @@
 """One agent's turn on a module: local steps over drawn examples."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,24 +10,26 @@ import torch
 from torch import Tensor
 
 from isfed.base.random_streams import Stream
-from isfed.federation.agents import Local
+from isfed.federation.agents import LocalOptions
 from isfed.sampling.policies import Policy, Refresh, Table
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.module_worker import Batch, Worker
+from isfed.torch.module_worker import BatchGradient, Worker
+from isfed.torch.numpy_conversion import as_float64
 
 _add: Any = getattr(torch, "_foreach_add_")  # noqa: B009  (one call for all tensors)
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
-class Order(NamedTuple):
+class TurnTask(NamedTuple):
     """What one turn is made of, apart from its model and its data.
 
-    agent: its number.
-    steps: E_k.
-    batch_size: B_k.
-    step: the step size, weights and divisions included.
-    correction: (M,) added to every gradient, or None.
-    velocity: (M,) of the momentum, changed in place, or None.
+    Attributes:
+        agent: its number.
+        steps: E_k.
+        batch_size: B_k.
+        step: the step size, weights and divisions included.
+        correction: (M,) added to every gradient, or None.
+        velocity: (M,) of the momentum, changed in place; empty without momentum.
     """
 
     agent: int
@@ -37,192 +37,135 @@ class Order(NamedTuple):
     batch_size: int
     step: float
     correction: np.ndarray | None
-    velocity: np.ndarray | None
+    velocity: np.ndarray
 
 
-class Outcome(NamedTuple):
-    """What a turn found beside the model, which is left in the worker."""
+class TurnResult(NamedTuple):
+    """What a turn gives beside the model, which is left in the worker."""
 
     gradients: int  # examples whose gradients were computed
     loss: float  # the mean over the steps
-    moments: tuple[float, float]  # means of norm * share and of its square, 0 if nobody asked
+    moments: tuple[float, float]  # means of norm * share and of its square, 0 unless requested
 
 
-class Sampled:
-    """How a turn draws its examples: the policy, its table, the stream."""
+class ExampleSampler(NamedTuple):
+    """How a turn draws its examples, and who is told what they turned out to be."""
 
-    def __init__(self, policy: Policy, table: Table, stream: Stream, watch: TurnWatch) -> None:
-        self.policy, self.table, self.stream, self.watch = policy, table, stream, watch
-
-    def draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-        """The examples, their weights in the mean, and their shares 1 / (N_k p_n).
-
-        No weights stand for weights of 1.
-        """
-        units, prob = self.table.draw(batch_size, self.stream)
-        if self.policy.equal and units.size == batch_size:
-            return units, None, None
-        share = 1.0 / (self.table.count * prob)
-        # A design of random size: the mean is over B_k.
-        return units, share * (units.size / batch_size), share
-
-    def learn(self, units: np.ndarray, norms: np.ndarray, share: np.ndarray | None) -> None:
-        """Tell the table and the telemetry what the examples turned out to be."""
-        if self.policy.equal:
-            return
-        assert share is not None
-        known = norms if self.policy.learns else self.table.scores[units]
-        self.watch.batch(share, known)
-        self.table.refresh(units, norms)
+    policy: Policy
+    table: Table
+    stream: Stream
+    watch: TurnWatch
 
 
-def take_turn(
+def train_module(
     worker: Worker,
     data: tuple[Tensor, Tensor],
-    order: Order,
-    sampled: Sampled,
+    task: TurnTask,
+    sampler: ExampleSampler,
     *,
-    local: Local,
+    local: LocalOptions,
     scored: bool,
     optimizer: OptimizerFactory | None = None,
-) -> Outcome:
+) -> TurnResult:
     """Train the worker's module from where it stands."""
-    x, y = data
-    stepper = _stepper(worker, order, local, optimizer)
-    gradients, first, second, drawn = 0, 0.0, 0.0, 0
+    (x, y), (policy, table, stream, watch) = data, sampler
+    take_step = _LocalStep(worker, task, local, optimizer)
+    gradients, first, second, size = 0, 0.0, 0.0, task.batch_size
     loss = worker.flat.flat.new_zeros(())
-    if sampled.policy.refresh == Refresh.ALL and not local.full_batch:
-        sampled.table.replace(_float64(worker.scores(x, y)))  # eq. (49)
+    if policy.refresh == Refresh.ALL and not local.full_batch:
+        table.replace(as_float64(worker.scores(x, y)))  # eq. (49)
         gradients = len(y)
-    for _ in range(order.steps):
-        if local.full_batch:
-            found = worker.batch(x, y, None, scored=scored)
-            units, share = None, None
-            drawn += len(y)
-        else:
-            units, weight, share = sampled.draw(order.batch_size)
-            drawn += order.batch_size
+    for _ in range(task.steps):
+        units = share = weight = None
+        rows = (x, y)
+        if not local.full_batch:
+            units, prob = table.draw(size, stream)
             if units.size == 0:
                 continue
-            rows = torch.from_numpy(units).to(x.device)
-            weights = None if weight is None else torch.from_numpy(weight).to(worker.flat.flat)
-            found = worker.batch(
-                x.index_select(0, rows), y.index_select(0, rows), weights, scored=scored
-            )
-        gradients += len(y) if units is None else units.size
-        stepper(found)
-        loss += found.loss
-        if found.norms is not None:
-            norms = _float64(found.norms)
+            if not policy.equal or units.size != size:
+                share = 1.0 / (table.count * prob)
+                # A design of random size: the mean is over B_k.
+                weight = torch.from_numpy(share * (units.size / size)).to(worker.flat.flat)
+            places = torch.from_numpy(units).to(x.device)
+            rows = x.index_select(0, places), y.index_select(0, places)
+        batch = worker.batch(*rows, weight, scored=scored)
+        gradients += len(rows[1])
+        take_step(batch)
+        loss += batch.loss
+        norms = np.zeros(len(rows[1])) if batch.norms is None else as_float64(batch.norms)
+        if batch.norms is not None:
             weighted = norms if share is None else norms * share
             first += float(weighted.sum())
             second += float(weighted @ weighted)
-            if units is not None:
-                sampled.learn(units, norms, share)
-        elif units is not None and share is not None:
-            sampled.learn(units, np.zeros(units.size), share)
-    mean = float(loss) / max(order.steps, 1)
-    return Outcome(gradients, mean, (first / drawn, second / drawn) if drawn else (0.0, 0.0))
+        if units is not None and not policy.equal:
+            watch.batch(share, norms if policy.learns else table.scores[units])
+            table.refresh(units, norms)
+    drawn = max(task.steps * (len(y) if local.full_batch else size), 1)
+    return TurnResult(gradients, float(loss) / max(task.steps, 1), (first / drawn, second / drawn))
 
 
-def _float64(values: Tensor) -> np.ndarray:
-    return values.detach().cpu().numpy().astype(np.float64)
+class _LocalStep:
+    """Moves the module by the gradient of a batch.
 
+    A plain step; or one with a pull to the start, a correction or momentum, on the flat vector; or
+    a step of the user's own optimizer, fresh for every turn.
+    """
 
-def _stepper(
-    worker: Worker, order: Order, local: Local, optimizer: OptimizerFactory | None
-) -> Callable[[Batch], None]:
-    """What moves the module by the gradients of a batch."""
-    changed = local.prox != 0.0 or local.momentum != 0.0 or order.correction is not None
-    if optimizer is not None:
-        if local.momentum != 0.0:
+    def __init__(
+        self,
+        worker: Worker,
+        task: TurnTask,
+        local: LocalOptions,
+        optimizer: OptimizerFactory | None,
+    ) -> None:
+        if optimizer is not None and local.momentum != 0.0:
             raise ValueError(
                 "both the method and the local optimizer have momentum; use only one of them"
             )
-        made = optimizer(worker.flat.params, lr=order.step)
-        return _OptimizerStep(worker, order, local, made, changed)
-    if changed:
-        return _VectorStep(worker, order, local)
-    return _PlainStep(worker, order.step)
-
-
-class _PlainStep:
-    """x <- x - step gradient."""
-
-    def __init__(self, worker: Worker, step: float) -> None:
+        self.worker, self.local, self.step = worker, local, task.step
         self.params: list[Any] = worker.flat.params
         self.model = worker.flat.flat[: worker.flat.trained]
-        self.step = step
-
-    def __call__(self, batch: Batch) -> None:
-        if batch.vector is not None:
-            self.model.add_(batch.vector, alpha=-self.step)
+        self.optimizer = None if optimizer is None else optimizer(self.params, lr=task.step)
+        self.plain = local.prox == 0.0 and local.momentum == 0.0 and task.correction is None
+        if self.plain:
             return
-        pairs = zip(self.params, batch.gradients, strict=True)
-        used = [(p, g) for p, g in pairs if g is not None]
-        with torch.no_grad():
-            _add([p for p, _ in used], [g for _, g in used], alpha=-self.step)
-
-
-class _VectorStep:
-    """The same with a pull to the start, a correction, or momentum, on the flat vector."""
-
-    def __init__(self, worker: Worker, order: Order, local: Local) -> None:
-        self.worker, self.local, self.step = worker, local, order.step
-        self.model = worker.flat.flat[: worker.flat.trained]
         self.start = self.model.clone() if local.prox != 0.0 else self.model
-        self.correction = self._tensor(order.correction)
-        self.given = order.velocity
-        self.velocity = self._tensor(order.velocity)
+        self.correction = None if task.correction is None else self._tensor(task.correction)
+        self.given, self.velocity = task.velocity, self._tensor(task.velocity)
 
-    def _tensor(self, vector: np.ndarray | None) -> Tensor | None:
-        if vector is None or not vector.size:
-            return None
+    def _tensor(self, vector: np.ndarray) -> Tensor:
         return torch.as_tensor(vector[: self.model.numel()]).to(self.model, copy=True)
 
-    def direction(self, batch: Batch) -> Tensor:
-        """Gradient, pull and correction."""
+    def _direction(self, batch: BatchGradient) -> Tensor:
+        """Gradient, pull, correction and momentum."""
         direction = self.worker.flatten(batch)
         if self.local.prox != 0.0:
             direction.add_(self.model - self.start, alpha=self.local.prox)
         if self.correction is not None:
             direction.add_(self.correction)
-        return direction
+        if self.local.momentum == 0.0:
+            return direction
+        self.velocity.mul_(self.local.momentum).add_(direction)
+        self.given[: self.model.numel()] = self.velocity.cpu().numpy()
+        if self.local.nesterov:
+            return direction.add(self.velocity, alpha=self.local.momentum)
+        return self.velocity
 
-    def __call__(self, batch: Batch) -> None:
-        direction = self.direction(batch)
-        if self.local.momentum != 0.0:
-            assert self.velocity is not None
-            assert self.given is not None
-            self.velocity.mul_(self.local.momentum).add_(direction)
-            heavy = direction.add(self.velocity, alpha=self.local.momentum)
-            direction = heavy if self.local.nesterov else self.velocity
-            self.given[: self.model.numel()] = self.velocity.cpu().numpy()
-        self.model.add_(direction, alpha=-self.step)
-
-
-class _OptimizerStep(_VectorStep):
-    """A step of the user's own optimizer, fresh for every turn."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        order: Order,
-        local: Local,
-        made: torch.optim.Optimizer,
-        changed: bool,
-    ) -> None:
-        super().__init__(worker, order, local)
-        self.made, self.changed = made, changed
-
-    def __call__(self, batch: Batch) -> None:
-        params = self.worker.flat.params
-        gradients = batch.gradients
-        if self.changed:
-            pieces = self.direction(batch).split([p.numel() for p in params])
-            gradients = [piece.view(p.shape) for piece, p in zip(pieces, params, strict=True)]
-        for param, gradient in zip(params, gradients, strict=True):
-            param.grad = gradient
-        self.made.step()
-        for param in params:
-            param.grad = None
+    def __call__(self, batch: BatchGradient) -> None:
+        if self.optimizer is not None:
+            gradients = batch.gradients
+            if not self.plain:
+                gradients = self.worker.flat.views_of(self._direction(batch))
+            for param, gradient in zip(self.params, gradients, strict=True):
+                param.grad = gradient
+            self.optimizer.step()
+            for param in self.params:
+                param.grad = None
+        elif not self.plain or batch.vector is not None:
+            vector = batch.vector if self.plain else self._direction(batch)
+            self.model.add_(vector, alpha=-self.step)
+        else:
+            pairs = zip(self.params, batch.gradients, strict=True)
+            used = [(p, g) for p, g in pairs if g is not None]
+            with torch.no_grad():
+                _add([p for p, _ in used], [g for _, g in used], alpha=-self.step)

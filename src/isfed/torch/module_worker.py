@@ -1,25 +1,24 @@
 """One module with its loss: values, gradients and scores of batches, as tensors."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from isfed.torch.example_norms import Watch
-from isfed.torch.fast_sequential import Chain
+from isfed.torch.example_norms import ExampleNorms
+from isfed.torch.fast_sequential import FastSequential
 from isfed.torch.flat_module import FlatModule
 
 CHUNK = 1024  # rows per pass where there are many: bounds the memory of activations
+_BINARY = {nn.BCEWithLogitsLoss: 0.0, nn.BCELoss: 0.5}  # from which output on the class is 1
 
 
-class Batch(NamedTuple):
-    """What one pass over a batch found."""
+class BatchGradient(NamedTuple):
+    """What one pass over a batch gives."""
 
     gradients: Sequence[Tensor | None]  # of the weighted mean loss, None where there is none
     norms: Tensor | None  # (B,), if asked for
@@ -30,6 +29,26 @@ class Batch(NamedTuple):
 def per_example(values: Tensor) -> Tensor:
     """One loss per example: the mean over any further axes, such as the words of a text."""
     return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def correct_examples(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B,) 1 for an example whose class the outputs predict, 0 for another one.
+
+    Of a sequence, the share of its entries that are right. nan where targets are not classes, or
+    where the loss ignores them.
+    """
+    if type(loss) in _BINARY:
+        classes = bool(((targets == 0) | (targets == 1)).all())
+        right = ((outputs > _BINARY[type(loss)]) == (targets > 0.5)).float()
+    else:
+        classes = not targets.is_floating_point() and outputs.dim() > 1 and outputs.shape[1] > 1
+        classes = classes and outputs.shape[:1] + outputs.shape[2:] == targets.shape
+        if classes:
+            right = (outputs.argmax(1) == targets).float()
+            right[targets == getattr(loss, "ignore_index", -100)] = torch.nan
+    if not classes:
+        return torch.full((len(outputs),), torch.nan, device=outputs.device)
+    return right.reshape(len(right), -1).nanmean(1)
 
 
 def _parts(rows: Tensor) -> Sequence[Tensor]:
@@ -47,17 +66,13 @@ def _bound(slopes: Tensor, share: Tensor | None) -> Tensor:
     return norms * len(norms) if share is None else norms / share
 
 
-def _shares(mean: Tensor, share: Tensor | None, count: int) -> Tensor:
-    """What every example's loss counts in the mean."""
-    return mean.new_full((), 1.0 / count) if share is None else share
-
-
 @dataclass
 class Trial:
     """What a trial of the module has shown; all workers of a network share it.
 
-    others: the layers that go through torch.func.
-    writes: whether the module changes its input in place, e.g. nn.ReLU(inplace=True) in front.
+    Attributes:
+        others: the layers that go through torch.func.
+        writes: whether the module changes its input in place, as nn.ReLU(inplace=True) in front.
     """
 
     others: set[str] = field(default_factory=set)
@@ -65,71 +80,67 @@ class Trial:
 
 
 class Worker:
-    """A flat module in training mode that turns batches into gradients and scores."""
+    """A flat module in training mode that turns batches into gradients and scores.
+
+    Args:
+        flat: the module.
+        loss: outputs and targets to losses.
+        exact_norms: computes exact norms; without it the score is the last layer's bound.
+        trial: what is known of the module.
+    """
 
     def __init__(
         self,
         flat: FlatModule,
         loss: Callable[[Tensor, Tensor], Tensor],
-        watch: Watch | None,
+        exact_norms: ExampleNorms | None,
         trial: Trial | None = None,
     ) -> None:
-        """`watch` finds exact norms; without it the score is the last layer's bound."""
-        self.flat = flat
+        self.flat, self.loss, self.exact_norms = flat, loss, exact_norms
         self.module: nn.Module = flat.module
         self.trial = Trial() if trial is None else trial
-        self.loss = loss
-        self.watch = watch
-        self.chain = Chain.of(flat, loss)
+        self.fast = FastSequential.of(flat, loss)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The forward pass; rows are somebody else's memory, which nothing may change."""
+        """The forward pass; it leaves `x` as it is."""
         return self.module(x.clone() if self.trial.writes else x)
 
     def values(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of every example."""
         return per_example(self.loss(self.outputs(x), y))
 
-    def batch(self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool) -> Batch:
+    def batch(self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool) -> BatchGradient:
         """The gradient of the weighted mean loss; no weight means 1 for every example.
 
-        A weight must be positive where scores are asked for, which are found from weighted losses.
+        A weight must be positive where scores are asked for: they come from the weighted losses.
         """
         if len(x) > CHUNK:
             return self._chunks(x, y, weight, scored=scored)
         share = None if weight is None else weight / len(x)
-        if self.chain is not None and self.chain.takes(x, y):
-            return self._chained(x, y, share, self.chain, scored=scored)
-        if scored and self.watch is not None:
-            return self._watched(x, y, share, self.watch)
+        exact = self.exact_norms if scored else None
+        params, even = self.flat.params, 1.0 / len(x)
+        if self.fast is not None and self.fast.takes(x, y):
+            squares = None if exact is None else x.new_zeros(len(x))
+            mean, slopes = self.fast.batch(x, y, share, squares)
+            norms = _bound(slopes, share) if scored and exact is None else None
+            if squares is not None:
+                squares /= (mean.new_full((), even) if share is None else share).square()
+                norms = squares.sqrt_()
+            return BatchGradient(self.fast.gradients, norms, mean, self.fast.gradient)
+        if exact is not None:
+            with exact.examples(len(x)):
+                mean = _mean(self.values(x, y), share)
+            share = mean.new_full((), even) if share is None else share
+            return BatchGradient(*exact.gradients(mean, params, x, y, share), mean.detach())
         outputs = self.outputs(x)
         mean = _mean(per_example(self.loss(outputs, y)), share)
+        wanted = [outputs, *params] if scored else params
+        gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
         if not scored:
-            gradients = torch.autograd.grad(mean, self.flat.params, allow_unused=True)
-            return Batch(gradients, None, mean.detach())
-        wanted = [outputs, *self.flat.params]
-        slopes, *gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
-        return Batch(gradients, _bound(slopes, share), mean.detach())
+            return BatchGradient(gradients, None, mean.detach())
+        return BatchGradient(gradients[1:], _bound(gradients[0], share), mean.detach())
 
-    def _chained(self, x, y, share: Tensor | None, chain: Chain, *, scored: bool) -> Batch:
-        """The same without autograd."""
-        if not scored or self.watch is None:
-            mean, slopes = chain.batch(x, y, share)
-            norms = _bound(slopes, share) if scored else None
-            return Batch(chain.gradients, norms, mean, chain.gradient)
-        squares = x.new_zeros(len(x))
-        mean, _ = chain.batch(x, y, share, squares)
-        squares /= _shares(mean, share, len(x)).square()
-        return Batch(chain.gradients, squares.sqrt_(), mean, chain.gradient)
-
-    def _watched(self, x: Tensor, y: Tensor, share: Tensor | None, watch: Watch) -> Batch:
-        """The same with exact norms."""
-        with watch.examples(len(x)):
-            mean = _mean(self.values(x, y), share)
-        share = _shares(mean, share, len(x))
-        return Batch(*watch.gradients(mean, self.flat.params, x, y, share), mean.detach())
-
-    def _chunks(self, x, y, weight: Tensor | None, *, scored: bool) -> Batch:
+    def _chunks(self, x, y, weight: Tensor | None, *, scored: bool) -> BatchGradient:
         """The same in several passes."""
         total: list[Tensor | None] = [None] * len(self.flat.params)
         norms, loss = [], x.new_zeros((), dtype=self.flat.dtype)
@@ -143,7 +154,7 @@ class Worker:
                     total[i] = share * gradient if before is None else before + share * gradient
             loss += share * part.loss
             norms.append(part.norms)
-        return Batch(total, torch.cat(norms) if scored else None, loss)
+        return BatchGradient(total, torch.cat(norms) if scored else None, loss)
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """The score of every example; the last layer's bound takes a forward pass alone."""
@@ -151,34 +162,28 @@ class Worker:
         return torch.cat([self._scores(inputs, targets) for inputs, targets in pairs])
 
     def _scores(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.watch is not None:
-            norms = self.batch(x, y, None, scored=True).norms
-            assert norms is not None
-            return norms
+        if self.exact_norms is not None:
+            return self.batch(x, y, None, scored=True).norms
         with torch.no_grad():
             outputs = self.outputs(x)
         outputs = outputs.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(per_example(self.loss(outputs, y)).sum(), outputs)
         return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
 
-    def flatten(self, batch: Batch) -> Tensor:
+    def flatten(self, batch: BatchGradient) -> Tensor:
         """One vector of the trainable parameters' gradients; 0 where one took no part.
 
         The caller may change it, and must be done with it before the next batch.
         """
         if batch.vector is not None:
             return batch.vector
-        gradients, params = batch.gradients, self.flat.params
-        parts = [
-            p.new_zeros(p.numel()) if g is None else g.reshape(-1)
-            for g, p in zip(gradients, params, strict=True)
-        ]
-        return torch.cat(parts)
+        pairs = zip(batch.gradients, self.flat.params, strict=True)
+        return torch.cat([p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in pairs])
 
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """What `measure` makes of outputs and targets, in evaluation mode, row by row."""
-        chain = self.chain if self.chain is not None and self.chain.takes_rows(x[:1]) else None
-        outputs = self.outputs if chain is None else chain.outputs
+        fast = self.fast if self.fast is not None and self.fast.takes_rows(x[:1]) else None
+        outputs = self.outputs if fast is None else fast.outputs
         self.module.eval()
         try:
             with torch.no_grad():
@@ -186,5 +191,5 @@ class Worker:
                 return torch.cat([measure(outputs(i), t) for i, t in pairs])
         finally:
             self.module.train()
-            if chain is not None:
-                chain.forget()
+            if fast is not None:
+                fast.forget()

@@ -1,10 +1,7 @@
-"""Between NumPy and PyTorch."""
-
-# pyright: reportMissingImports=false
+"""Between NumPy and PyTorch: arrays and seeds."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,27 +22,9 @@ def as_tensor(array: Any) -> Tensor:
         return torch.as_tensor(array)
 
 
-def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """The NumPy type with the same name; float32 for one that NumPy does not have."""
-    name = str(dtype).removeprefix("torch.")
-    return np.dtype(name) if hasattr(np, name) else np.dtype(np.float32)
-
-
-def all_finite(vector: Tensor) -> bool:
-    """Whether every number is finite; their squares usually say so, in one fast pass."""
-    square = float(torch.dot(vector, vector))
-    return math.isfinite(square) or bool(torch.isfinite(vector).all())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch uses one thread inside: other processes use the other cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def as_float64(values: Tensor) -> np.ndarray:
+    """The numbers of a tensor."""
+    return values.detach().to("cpu", torch.float64).numpy()
 
 
 @contextmanager
@@ -54,15 +33,3 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
-
-
-def reseed(seed: int, device: torch.device) -> None:
-    """Start the generator of one device from `seed`.
-
-    `torch.manual_seed` starts those of all devices, and takes a fifth of a millisecond for it.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)

@@ -1,17 +1,18 @@
 """Turns of one round in several processes: the same numbers, sooner.
 
 A process holds the problem and one module. What an agent remembers travels with its turn, so that
-any process can take it and the result does not depend on how many there are. Models, corrections
-and changes cross in memory that all of them see, the rest through pipes.
+any process can take it and the result does not depend on how many there are. Arrays cross in a file
+that all processes map, in memory where possible: through a pipe they would be copied four times.
 """
-
-# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
+import mmap
+import os
+import pickle
+import shutil
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,77 +20,82 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.base.temporary_folders import HeldFolder, remove_abandoned
-from isfed.federation.agents import Local, Turns, Uploads
-from isfed.torch.shared_arrays import Mailbox, Place, received, space
+from isfed.federation.agents import LocalOptions, TrainRequest, Uploads
+from isfed.problems import FederatedData, Problem
 
-NOTHING = np.empty(0)
-PREFIX = "isfed-pool-"
+PREFIX, SHARED_PREFIX = "isfed-pool-", "isfed-mail-"
+MEMORY = Path("/dev/shm")  # a folder of files that are never written to a disk, on Linux
+ALIGN = 64
+PROBLEM = "problem.joblib"
 
 
-class Block(NamedTuple):
-    """The turns of one process; large arrays are in the mailbox."""
+class TurnBlock(NamedTuple):
+    """The turns of one process."""
 
-    turns: Turns
+    turns: TrainRequest
     round_index: int
-    local: Local
+    local: LocalOptions
     nodes: dict[int, np.ndarray]  # the score tables of these agents, where they have any
     memory: dict[int, np.ndarray]
-    params: Place | None = None
-    correction: Place | None = None
-    changes: Place | None = None  # where they are to go
+
+    def changes(self, shared: np.ndarray, begin: int) -> np.ndarray:
+        """(n, M) where the changes of these turns go in the shared memory."""
+        params = self.turns.params
+        shape = (self.turns.agents.size, params.shape[-1])
+        size = shape[0] * shape[1] * params.itemsize
+        return shared[begin : begin + size].view(params.dtype).reshape(shape)
 
 
-class Done(NamedTuple):
-    """What a process sends back; its changes are in the mailbox."""
+class BlockResult(NamedTuple):
+    """What a process sends back, beside the changes in the shared memory."""
 
     uploads: Uploads
     nodes: dict[int, np.ndarray]
     memory: dict[int, np.ndarray]
-    told: dict[int, float]
+    turn_losses: dict[int, float]
     trouble: str
 
 
-def _begin(folder: str, address: dict[str, int]) -> Any:
+def _make_agents(folder: str, address: dict[str, int]) -> Any:
     """The agents of this process; the data are one file that all processes map."""
     import joblib
     import torch
 
     torch.set_num_threads(1)
-    problem, rules = joblib.load(Path(folder) / "problem.joblib", mmap_mode="r")
+    loss, arrays, *work, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
+    problem = Problem(FederatedData(*arrays), pickle.loads(loss), *map(np.asarray, work), name)
     return problem.loss.make_agents(problem, rules, **address)
 
 
-def _work(agents: Any, block: Block) -> Done:
+def _take_block(agents: Any, block: TurnBlock, changes: np.ndarray) -> BlockResult:
     """The turns of a block, from what its agents remember."""
     agents.memory = dict(block.memory)
-    agents.told, agents.trouble = {}, ""
+    agents.turn_losses, agents.trouble = {}, ""
     for k, nodes in block.nodes.items():
         agents.table(k).nodes[:] = nodes
-    assert block.params is not None
-    assert block.changes is not None
-    turns, local = block.turns._replace(params=received(block.params)), block.local
-    if block.correction is not None:
-        local = replace(local, correction=received(block.correction))
-    uploads = agents.take_turns(turns, block.round_index, local, received(block.changes))
+    uploads = agents.take_turns(block.turns, block.round_index, block.local, changes)
     nodes = {k: agents.table(k).nodes for k in block.nodes}
-    uploads = uploads._replace(changes=NOTHING)
-    return Done(uploads, nodes, agents.memory, agents.told, agents.trouble)
+    uploads = uploads._replace(changes=np.empty(0))
+    return BlockResult(uploads, nodes, agents.memory, agents.turn_losses, agents.trouble)
 
 
 def _serve(pipe: Connection, folder: str, address: dict[str, int]) -> None:
-    """What a process does: blocks come, what they gave goes, until nobody is at the other end."""
+    """What a process does: answer blocks until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
-    agents = None
+    agents, path, shared = None, "", np.empty(0, np.uint8)
     with suppress(EOFError, ConnectionError):
         while True:
-            block = pipe.recv()
+            file, data, places, begin = pipe.recv()
             try:
-                agents = agents or _begin(folder, address)
-                found: Done | Exception = _work(agents, block)
+                agents = agents or _make_agents(folder, address)
+                if file != path:
+                    path, shared = file, _mapped(file)
+                block = pickle.loads(data, buffers=[shared[slice(*place)] for place in places])
+                reply: Any = _take_block(agents, block, block.changes(shared, begin))
             except Exception as error:  # is raised at the other end
                 own = type(error).__module__ != "builtins"  # which may not survive the pipe
-                found = RuntimeError(f"{type(error).__name__}: {error}") if own else error
-            pipe.send(found)
+                reply = RuntimeError(f"{type(error).__name__}: {error}") if own else error
+            pipe.send(reply)
 
 
 class Pool:
@@ -99,15 +105,20 @@ class Pool:
     """
 
     def __init__(self, problem: Any, rules: Any, processes: int, address: dict[str, int]) -> None:
+        import cloudpickle
         import joblib
         from joblib.externals.loky.backend import get_context
 
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
-        self.mailbox = Mailbox()
+        self.shared = SharedFile()
         remove_abandoned(PREFIX)
         self.folder = HeldFolder(PREFIX)
-        joblib.dump((_Sent(problem), rules), self.folder.path / "problem.joblib")
+        # By value: a module made by a lambda or in __main__ must get there too.
+        loss, data = cloudpickle.dumps(problem.loss), problem.data
+        arrays = (data.features, data.targets, data.offsets)
+        parts = (loss, arrays, problem.local_steps, problem.batch_size, problem.name, rules)
+        joblib.dump(parts, self.folder.path / PROBLEM)
         context = get_context("loky")  # unlike "spawn" it does not run the user's script again
         for _ in range(processes):
             here, there = context.Pipe()
@@ -118,39 +129,38 @@ class Pool:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def start(self, blocks: list[Block], dtype: np.dtype) -> list[np.ndarray]:
-        """Send every block to a process; returns where the changes will be, in `dtype`."""
-        box = self.mailbox
-        box.clear(sum(_space(block, dtype) for block in blocks))
-        shared: dict[int, Place] = {}  # one model for all is sent once
-        places = []
-        for pipe, block in zip(self.pipes, blocks, strict=False):
-            params, correction = block.turns.params, block.local.correction
-            if id(params) not in shared:
-                shared[id(params)] = box.send(params)
-            shape = (block.turns.agents.size, params.shape[-1])
-            light = Block(
-                block.turns._replace(params=NOTHING),
-                block.round_index,
-                replace(block.local, correction=None),
-                block.nodes,
-                block.memory,
-                shared[id(params)],
-                None if correction is None else box.send(correction),
-                box.reserve(shape, dtype),
-            )
-            assert light.changes is not None
+    def start(self, blocks: list[TurnBlock]) -> list[np.ndarray]:
+        """Send every block to a process; returns where the changes will be."""
+        used, pickled = 0, []
+        arrays: dict[tuple[int, int], Any] = {}  # by address: one model for all crosses once
+        for block in blocks:
+            buffers: list[pickle.PickleBuffer] = []
+            data = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
+            places = []
+            for array in (np.asarray(buffer.raw()) for buffer in buffers):
+                key = (array.ctypes.data, array.size)
+                if key not in arrays:
+                    arrays[key] = (used, used + array.size), array
+                    used = _aligned(used + array.size)
+                places.append(arrays[key][0])
+            pickled.append((data, places, used))
+            params = block.turns.params
+            used = _aligned(used + block.turns.agents.size * params.shape[-1] * params.itemsize)
+        self.shared.make_room(used)
+        for place, array in arrays.values():
+            self.shared.bytes[slice(*place)] = array
+        for pipe, message in zip(self.pipes, pickled, strict=False):
             with suppress(ConnectionError):  # `finish` will find out
-                pipe.send(light)
-            places.append(box.array(light.changes))
-        return places
+                pipe.send((self.shared.path, *message))
+        pairs = zip(blocks, pickled, strict=True)
+        return [block.changes(self.shared.bytes, begin) for block, (_, _, begin) in pairs]
 
-    def finish(self, places: list[np.ndarray]) -> list[Done]:
-        """What the processes found; the changes are there until the next start."""
-        found: list[Done | Exception] = []
+    def finish(self, changes: list[np.ndarray]) -> list[BlockResult]:
+        """What the processes computed; the changes are there until the next start."""
+        replies: list[BlockResult | Exception] = []
         try:
-            # Everybody is heard before anything is raised: a reply must not be left in a pipe.
-            found.extend(pipe.recv() for pipe, _ in zip(self.pipes, places, strict=False))
+            # All replies are read before anything is raised: none must be left in a pipe.
+            replies.extend(pipe.recv() for pipe, _ in zip(self.pipes, changes, strict=False))
         except (EOFError, ConnectionError) as error:
             self.close()
             raise RuntimeError(
@@ -158,12 +168,12 @@ class Pool:
                 "not enough memory. Continue from a checkpoint if there is one; threads=1 needs "
                 "less memory"
             ) from error
-        done = []
-        for one, changes in zip(found, places, strict=True):
-            if isinstance(one, Exception):
-                raise one
-            done.append(one._replace(uploads=one.uploads._replace(changes=changes)))
-        return done
+        results = []
+        for reply, some in zip(replies, changes, strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            results.append(reply._replace(uploads=reply.uploads._replace(changes=some)))
+        return results
 
     def close(self) -> None:
         """End the processes, and remove what they shared."""
@@ -172,7 +182,7 @@ class Pool:
             process.terminate()
             process.join()
         self.pipes, self.processes = [], []
-        self.mailbox.close()
+        self.shared.close()
         self.folder.close()
 
     def __del__(self) -> None:
@@ -180,51 +190,44 @@ class Pool:
             self.close()
 
 
-def _space(block: Block, dtype: np.dtype) -> int:
-    """The bytes that a block takes in the mailbox at most."""
-    params, correction = block.turns.params, block.local.correction
-    size = space(params.shape, params.dtype)
-    size += space((block.turns.agents.size, params.shape[-1]), dtype)
-    return size + (0 if correction is None else space(correction.shape, correction.dtype))
+class SharedFile:
+    """A file that several processes map, for the arrays of one round."""
+
+    def __init__(self) -> None:
+        self.folder: HeldFolder | None = None
+        self.bytes = np.empty(0, np.uint8)
+        self.path = ""
+
+    def make_room(self, size: int) -> None:
+        """Have room for `size` bytes, in another file if need be."""
+        if size <= self.bytes.size:
+            return
+        self.close()
+        in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 * size
+        parent = MEMORY if in_memory else None
+        remove_abandoned(SHARED_PREFIX, parent)
+        self.folder = HeldFolder(SHARED_PREFIX, parent)
+        # Another name for every size: a process that has the old file maps the new one.
+        self.path = str(self.folder.path / str(size))
+        with open(self.path, "wb") as file:
+            if hasattr(os, "posix_fallocate"):  # or writing would be fatal where there is no room
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+        self.bytes = _mapped(self.path)
+
+    def close(self) -> None:
+        """Remove the file; arrays that are still in use keep their memory until they are not."""
+        self.bytes = np.empty(0, np.uint8)
+        if self.folder is not None:
+            self.folder.close()
+            self.folder = None
 
 
-class _Sent:
-    """A problem whose loss is pickled by value, and whose arrays are written plainly.
-
-    By value: a module made by a lambda or in __main__ must get there too.
-    """
-
-    def __init__(self, problem: Any) -> None:
-        self.problem = problem
-
-    def __reduce__(self) -> tuple:
-        import cloudpickle
-
-        problem = self.problem
-        data = problem.data
-        parts = (data.features, data.targets, data.offsets, problem.local_steps, problem.batch_size)
-        return _received, (cloudpickle.dumps(problem.loss), parts, problem.name)
+def _mapped(path: str) -> np.ndarray:
+    with open(path, "r+b") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
 
 
-def _received(loss: bytes, parts: tuple, name: str) -> Any:
-    import pickle
-
-    from isfed.problems import FederatedData, Problem
-
-    features, targets, offsets, steps, batch = parts
-    for array in (features, targets):
-        array.flags.writeable = False
-    data = FederatedData(features, targets, np.asarray(offsets))
-    return Problem(data, pickle.loads(loss), np.asarray(steps), np.asarray(batch), name)
-
-
-def part_of(turns: Turns, local: Local, rows: slice) -> tuple[Turns, Local]:
-    """Some of the turns of a round, and how they step."""
-    params = turns.params if turns.params.ndim == 1 else turns.params[rows]
-    return Turns(turns.agents[rows], params, turns.step[rows]), local.rows(rows)
-
-
-def joined(parts: list[Uploads], changes: np.ndarray) -> Uploads:
-    """The uploads of all turns, in their order; their changes are joined already."""
-    _, *columns = zip(*parts, strict=True)
-    return Uploads(changes, *map(np.concatenate, columns))
+def _aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN

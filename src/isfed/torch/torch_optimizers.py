@@ -1,7 +1,5 @@
 """PyTorch's optimisers and schedulers in the cloud."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 import io
@@ -35,8 +33,9 @@ class OptimizerState(NamedTuple):
 class TorchServer(Add):
     """An optimiser of PyTorch as the cloud's, for `Served`: the round's step is -gradient.
 
-    optimizer: from the parameters to a torch.optim.Optimizer, e.g. partial(torch.optim.Adam,
-        lr=0.01).
+    Args:
+        optimizer: from the parameters to a torch.optim.Optimizer, e.g. partial(torch.optim.Adam,
+            lr=0.01).
 
     >>> server = TorchServer(lambda params: torch.optim.SGD(params, lr=1.0))
     >>> server.move(server.init(np.zeros(2)), np.zeros(2), np.array([1.0, -2.0]))[0]
@@ -54,17 +53,14 @@ class TorchServer(Add):
 
     @property
     def name(self) -> str:
-        """That of the optimiser's class."""
         return type(self.optimizer([torch.zeros(1)])).__name__
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> OptimizerState:
-        """Nothing is remembered yet."""
         return OptimizerState(np.empty(0, np.uint8))
 
     def move(
         self, state: OptimizerState, params: np.ndarray, step: np.ndarray
     ) -> tuple[np.ndarray, OptimizerState]:
-        """One step of the optimiser, in float64."""
         model = torch.tensor(params, requires_grad=True)
         made = self.optimizer([model])
         if state.optimizer.size:
@@ -82,8 +78,9 @@ class TorchServer(Add):
 class TorchSchedule:
     """A scheduler of PyTorch as a schedule for `Scheduled`, stepped once per round.
 
-    step_size: that of the first round, as the optimiser's lr.
-    scheduler: from an optimiser to a scheduler, e.g. partial(CosineAnnealingLR, T_max=100).
+    Args:
+        step_size: that of the first round, as the optimiser's lr.
+        scheduler: from an optimiser to a scheduler, e.g. partial(CosineAnnealingLR, T_max=100).
 
     >>> halve = TorchSchedule(0.8, lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5))
     >>> [halve(i) for i in range(5)]
@@ -104,9 +101,6 @@ class TorchSchedule:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": [], "_made": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     def __call__(self, round_index: int) -> float:
         """The step size of a round: the same whatever rounds were asked for before."""

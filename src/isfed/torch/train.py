@@ -1,7 +1,5 @@
 """`train`: a network to its end, with evaluations, callbacks, saved models and a checkpoint."""
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 import hashlib
@@ -14,17 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isfed.base.argument_types import checked
+from isfed.base.argument_checks import check_seed, check_whole, checked
 from isfed.base.atomic_files import load_arrays, save_arrays
-from isfed.base.value_checks import check_seed, check_whole
-from isfed.federation.agents import Ledger
 from isfed.methods.wrappers import Scheduled, layers
 from isfed.problems import Problem
 from isfed.simulate.run_driver import Recording, drive
 from isfed.simulate.run_history import DivergenceError, History
 from isfed.simulate.simulate_call import check_run, make_run
-from isfed.torch.evaluation import Evaluate, Evaluation
-from isfed.torch.fingerprint import shown
+from isfed.torch.evaluation import Evaluate
+from isfed.torch.fingerprint import value_fingerprint
 from isfed.torch.model_files import save_model
 from isfed.torch.network import Network
 from isfed.torch.trackers import Point
@@ -42,14 +38,16 @@ class ResumeError(ValueError):
 class Training:
     """What a training leaves behind.
 
-    params: (M,) the last model.
-    best_params: (M,) the model of the best evaluation, which may be the first one, before round 1;
-        the last model if there are no test rows.
-    best_round: its round.
-    rounds: (points,) after which rounds it was evaluated.
-    loss, accuracy: (points,) what the evaluations found.
-    stopped: whether the target was reached, or a callback asked to stop, before the last round.
-    history: everything else.
+    Attributes:
+        params: (M,) the last model.
+        best_params: (M,) the model of the best evaluation, which may be the first one, before
+            round 1; the last model if there are no test rows.
+        best_round: its round.
+        rounds: (points,) after which rounds it was evaluated.
+        loss: (points,) on the test rows.
+        accuracy: (points,) likewise.
+        stopped: whether the target was reached, or a callback asked to stop, before the last round.
+        history: everything else.
     """
 
     params: np.ndarray
@@ -62,26 +60,24 @@ class Training:
     history: History
 
     def __repr__(self) -> str:
-        """In one line; the arrays are for those who ask for them."""
-        count = self.history.rounds
-        found = f"Training({count} round{'' if count == 1 else 's'}"
-        found += ", stopped" if self.stopped else ""
+        """One line, without the arrays."""
+        count, best = self.history.rounds, ""
         if self.rounds.size and not np.isnan(self.loss).all():
             place = int(np.flatnonzero(self.rounds == self.best_round)[0])
             best = f"loss {self.loss[place]:.4g}"
             if not np.isnan(self.accuracy[place]):
                 best = f"accuracy {self.accuracy[place]:.1%}"
-            found += f", best {best} after round {self.best_round}"
-        return f"{found})"
+            best = f", best {best} after round {self.best_round}"
+        stopped = ", stopped" if self.stopped else ""
+        return f"Training({count} round{'' if count == 1 else 's'}{stopped}{best})"
 
 
-class _Nothing:
+@dataclass
+class _NoEvaluation:
     """The measure of a training without test rows."""
 
+    every: int
     names = ("loss", "accuracy")
-
-    def __init__(self, every: int) -> None:
-        self.every = every
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
         return np.full((len(params), 2), np.nan)
@@ -95,51 +91,41 @@ def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any)
         if isinstance(layer, Scheduled):
             record += repr([layer.schedule(i) for i in range(rounds)])
         for server in layers(getattr(layer, "server", None), "server"):
-            record += shown(getattr(server, "optimizer", None))
+            record += value_fingerprint(getattr(server, "optimizer", None))
     work = (problem.local_steps.tolist(), problem.batch_size.tolist())
     choices = (problem.loss, record, rounds, seed, work, measure.every)
     digest = hashlib.blake2b(repr(choices).encode())
     data = problem.data
-    test = () if isinstance(measure, _Nothing) else (measure.x, measure.y)
+    test = () if isinstance(measure, _NoEvaluation) else (measure.x, measure.y)
     for array in (data.features, data.targets, data.offsets, run.params, *test):
         digest.update(repr((array.shape, array.dtype)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()[:32]
 
 
+@dataclass(eq=False)
 class _Course:
     """What happens at the evaluations of one training."""
 
-    def __init__(
-        self, network: Network, run: Any, recording: Recording, callbacks: Sequence[Callback]
-    ) -> None:
-        self.network, self.run, self.recording = network, run, recording
-        self.callbacks = callbacks
-        self.judged = True  # whether there are test rows
-        self.folder: Path | None = None
-        self.form: Form = "safetensors"
-        self.target: float | None = None
-        self.best: tuple[float, int] = (-math.inf, 0)  # the higher the better
-        self.best_params: np.ndarray = run.params[0]
-        self.at = -1  # the last point that was told
+    network: Network
+    run: Any
+    recording: Recording
+    callbacks: Sequence[Callback]
+    tested: bool  # whether there are test rows
+    target: float | None
+    folder: Path | None
+    form: Form
+
+    def __post_init__(self) -> None:
+        self.measured: Any = self.recording.measured
+        self.best: tuple[float, int] = (-math.inf, 0)  # the higher the better, and its round
+        self.best_params: np.ndarray = self.run.params[0]
+        self.at = -1  # the last evaluation that was reported
         self.stopped = False
 
-    @property
-    def found(self) -> list[Evaluation]:
-        measured = self.recording.measured
-        assert measured is not None
-        return [Evaluation(*row) for row in measured.values[0].tolist()]
-
-    def _worth(self, found: Evaluation) -> float:
-        if math.isnan(found.loss):
-            return -math.inf
-        return -found.loss if math.isnan(found.accuracy) else found.accuracy
-
     def replay(self) -> None:
-        """What the evaluations before a resume were."""
-        measured = self.recording.measured
-        assert measured is not None
-        for i, done in enumerate(measured.rounds.tolist()):
+        """Go through the evaluations before a resume."""
+        for i, done in enumerate(self.measured.rounds.tolist()):
             if done <= self.run.round_index:
                 self._judge(i, done)
                 self.at = i
@@ -160,21 +146,20 @@ class _Course:
         save_model(self.network, params, self.path(name))
 
     def _judge(self, place: int, done: int) -> bool:
-        found = self.found[place]
-        worth = self._worth(found)
-        better = worth > self.best[0] or not self.judged
+        """Whether an evaluation is the best so far; notes whether it reaches the target."""
+        loss, accuracy = self.measured.values[0, place].tolist()
+        worth = -math.inf if math.isnan(loss) else -loss if math.isnan(accuracy) else accuracy
+        better = worth > self.best[0] or not self.tested
         if better:
             self.best = (worth, done)
-        if self.target is not None and found.accuracy >= self.target:
+        if self.target is not None and accuracy >= self.target:
             self.stopped = True
         return better
 
     def __call__(self) -> bool:
         """After a chunk: whether to stop."""
-        measured = self.recording.measured
-        assert measured is not None
-        done, place = self.run.round_index, self.at + 1
-        if self.run.diverged or place >= measured.rounds.size or measured.rounds[place] != done:
+        done, place, rounds = self.run.round_index, self.at + 1, self.measured.rounds
+        if self.run.diverged or place >= rounds.size or rounds[place] != done:
             return self.stopped
         self.at = place
         better, params = self._judge(place, done), self.run.params[0]
@@ -184,19 +169,29 @@ class _Course:
             self.save("last", params)
             if better:
                 self.save("best", params)
-        point = Point(
-            done, *self.found[place], self.recording.seconds, _megabytes(self.run), better, params
-        )
-        told = [callback(point) for callback in self.callbacks]  # all of them
-        asked = [isinstance(said, bool | np.bool_) and bool(said) for said in told]
-        self.stopped = self.stopped or any(asked)
+        ledger, size = self.run.agents[0].ledger, self.run.problem.num_params
+        megabytes = 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
+        numbers = (*self.measured.values[0, place].tolist(), self.recording.seconds, megabytes)
+        point = Point(done, *numbers, better, params)
+        answers = [callback(point) for callback in self.callbacks]  # all of them
+        asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
+        self.stopped = self.stopped or asked
         return self.stopped
 
-
-def _megabytes(run: Any) -> float:
-    ledger: Ledger = run.agents[0].ledger
-    size = run.problem.num_params
-    return 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
+    def drive(self, save: Any) -> History:
+        """To the end, or to where it is to stop."""
+        if self.stopped:  # a training that had stopped before
+            return self.run.history(self.recording.block(), self.measured)
+        known = self.run.diverged
+        try:
+            return drive(self.run, self.recording, save=save, stop=self)
+        except DivergenceError as error:
+            if self.folder is None:
+                raise
+            if not known:
+                self.save("last", self.run.params[0])
+            error.args = (f"{error}; the last finite model is in {self.path('last')}",)
+            raise
 
 
 @checked
@@ -219,24 +214,25 @@ def train(
 ) -> Training:
     """Train a network, evaluate it now and then, and keep the best and the last model.
 
-    problem: its loss is a `Network`.
-    algorithm: any `Algorithm`.
-    rounds: how many, unless the target is reached before.
-    test: features and targets of rows that nobody trains on.
-    every: rounds between evaluations; the last round is always among them.
-    target: an accuracy at which to stop, in (0, 1].
-    seed: the seed of all random draws.
-    initial: the first model, (M,), e.g. from `load_model`; the network's own unless given.
-    folder: where best.safetensors, last.safetensors and the checkpoint go.
-    form: "safetensors", or "pt" for what torch.save writes of a state_dict.
-    resume: go on from the checkpoint in the folder, if there is one; the numbers are those of a
-        training that was never interrupted.
-    callbacks: called with a `Point` at every evaluation; one that returns True ends the training.
-        Those with a method `close` are closed at the end.
-    clock: how fast the agents are; the ledger then counts virtual seconds.
-    threads: processes that share the agents of a round; one unless given.
-
     A run that diverges ends in a `DivergenceError`; the last good model is kept.
+
+    Args:
+        problem: its loss is a `Network`.
+        algorithm: any `Algorithm`.
+        rounds: how many, unless the target is reached before.
+        test: features and targets of rows that nobody trains on.
+        every: rounds between evaluations; the last round is always among them.
+        target: an accuracy at which to stop, in (0, 1].
+        seed: the seed of all random draws.
+        initial: the first model, (M,), e.g. from `load_model`; the network's own unless given.
+        folder: where best.safetensors, last.safetensors and the checkpoint go.
+        form: "safetensors", or "pt" for what torch.save writes of a state_dict.
+        resume: go on from the checkpoint in the folder, if there is one; the numbers are those of a
+            training that was never interrupted.
+        callbacks: called with a `Point` at every evaluation; one that returns True ends the
+            training. Those with a method `close` are closed at the end.
+        clock: how fast the agents are; the ledger then counts virtual seconds.
+        threads: processes that share the agents of a round; one unless given.
     """
     check_seed(seed)
     check_whole(every, name="every", least=1)
@@ -246,8 +242,6 @@ def train(
             f"train needs a problem whose loss is a Network, got {type(network).__name__}; use "
             "simulate"
         )
-    if form not in ("safetensors", "pt"):
-        raise ValueError(f"form={form!r} must be 'safetensors' or 'pt'")
     if target is not None and test is None:
         raise ValueError(f"target={target} needs test=(x, y), rows to measure the accuracy on")
     if target is not None and not 0.0 < target <= 1.0:
@@ -259,30 +253,32 @@ def train(
         problem, algorithm, seed=seed, initial=initial, engine="agents", clock=clock,
         threads=threads,
     )  # fmt: skip
-    measure: Any = _Nothing(every) if test is None else Evaluate(network, *test, every=every)
+    measure: Any = _NoEvaluation(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
-    _check_target(target, recording)
-    course = _Course(network, run, recording, callbacks)
-    course.target, course.form, course.judged = target, form, test is not None
+    place = None if folder is None else Path(folder)
+    course = _Course(network, run, recording, callbacks, test is not None, target, place, form)
+    measured = course.measured
+    if target is not None and math.isnan(measured.values[0, 0, 1]):
+        raise ValueError(
+            f"target={target} is an accuracy, but the targets of the test rows are not classes; "
+            "stop by a callback that returns True"
+        )
     save = None
-    if folder is not None:
-        course.folder = Path(folder)
-        course.folder.mkdir(parents=True, exist_ok=True)
-        path = course.folder / CHECKPOINT
-        mark = _fingerprint(run, algorithm, rounds, seed, measure)
-        save = _saver(path, mark, course)
-        _begin(path, mark, course, resume=resume)
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        path, mark = place / CHECKPOINT, _fingerprint(run, algorithm, rounds, seed, measure)
+        _continue(path, mark, course, resume=resume)
+
+        def save(arrays: dict[str, np.ndarray]) -> None:
+            save_arrays(path, {"mark": np.array(mark), "best": course.best_params, **arrays})
+
     course.replay()
     try:
-        history = _drive(run, recording, course, save)
+        history = course.drive(save)
     finally:
         for callback in callbacks:
-            close = getattr(callback, "close", None)
-            if close is not None:
-                close()
+            getattr(callback, "close", lambda: None)()
     points = slice(0, course.at + 1)
-    measured = recording.measured
-    assert measured is not None
     return Training(
         params=run.params[0],
         best_params=course.best_params,
@@ -295,42 +291,7 @@ def train(
     )
 
 
-def _check_target(target: float | None, recording: Recording) -> None:
-    """Raise a ValueError for a target that no evaluation can reach."""
-    if target is None:
-        return
-    assert recording.measured is not None
-    if math.isnan(recording.measured.values[0, 0, 1]):
-        raise ValueError(
-            f"target={target} is an accuracy, but the targets of the test rows are not classes; "
-            "stop by a callback that returns True"
-        )
-
-
-def _drive(run: Any, recording: Recording, course: _Course, save: Any) -> History:
-    """To the end, or to where it is to stop."""
-    if course.stopped:  # a training that had stopped before
-        return run.history(recording.block(), recording.measured)
-    known = run.diverged
-    try:
-        return drive(run, recording, save=save, stop=course)
-    except DivergenceError as error:
-        if course.folder is None:
-            raise
-        if not known:
-            course.save("last", run.params[0])
-        error.args = (f"{error}; the last finite model is in {course.path('last')}",)
-        raise
-
-
-def _saver(path: Path, mark: str, course: _Course) -> Callable[[dict[str, np.ndarray]], None]:
-    def save(arrays: dict[str, np.ndarray]) -> None:
-        save_arrays(path, {"mark": np.array(mark), "best": course.best_params, **arrays})
-
-    return save
-
-
-def _begin(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
+def _continue(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
     """Go on from a checkpoint, if there is one."""
     if not path.exists():
         return

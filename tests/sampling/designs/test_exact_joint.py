@@ -22,7 +22,7 @@ from isfed.sampling.designs import (
     WithReplacement,
     inclusion_probabilities,
 )
-from isfed.sampling.designs.conditional_poisson import _prepared
+from isfed.sampling.designs.rejective import _prepared
 
 ORACLE = np.array([0.2, 0.7, 0.8, 0.5, 0.4, 0.4])  # ALGORITHMS.md, section 9
 CASES = [

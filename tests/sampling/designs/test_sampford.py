@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Sampford, inclusion_probabilities
-from isfed.sampling.designs.sampford import _draw_sampford
+from isfed.sampling.designs.rejective import _draw_sampford
 
 ORACLE = np.array([0.2, 0.7, 0.8, 0.5, 0.4, 0.4])  # ALGORITHMS.md, section 9
 CASES = [

@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.argument_types import shown
-from isfed.base.interpret_first import Light
+from isfed.base.interpret_first import InterpretFirst
 from isfed.base.jit import compiled
-from isfed.base.random_streams import Stream, as_stream
-from isfed.base.value_checks import as_numbers
-from isfed.sampling.designs.inclusion import check_inclusion
-from isfed.sampling.designs.joints import balanced_joint, with_certain
+from isfed.base.random_streams import as_stream
+from isfed.sampling.designs.design_protocol import FixedSize, RandomSource, with_certain
+from isfed.sampling.designs.inclusion import check_inclusion, check_unit_rows
 
 ROUNDING = 1e-11  # what is nearer to 0 or to 1 is decided
+MOST_ROUNDS = 1000
 
 
 @compiled
@@ -84,8 +83,9 @@ def move(chances, group, direction, coin):
 def _fly(rows, chances, coins):
     """Decide one unit after the other; `chances` become 0 or 1, but for rounding.
 
-    rows: (p, N) the variables over inclusion. A step moves at most p + 1 units; with fewer left
-    only the first variables are kept.
+    Args:
+        rows: (p, N) the variables over inclusion. A step moves at most p + 1 units; with fewer left
+            only the first variables are kept.
     """
     most = rows.shape[0] + 1
     group = np.empty(most, np.int64)
@@ -112,18 +112,19 @@ def _fly(rows, chances, coins):
         size = left
 
 
-_fly_light = Light(_fly, lambda rows, chances, coins: 8 * rows.size * len(rows))
+_fly_light = InterpretFirst(_fly, lambda rows, chances, coins: 8 * rows.size * len(rows))
 
 
 @dataclass(frozen=True, eq=False)
-class Cube:
+class Cube(FixedSize):
     """The cube method of Deville and Tillé (2004): balanced on variables known for every unit.
 
     The inclusion probabilities move along directions that change no estimated total of the
     variables until one of them is 0 or 1, and so on. When the last units leave no such direction,
     the last variable is given up. The number of units is always kept.
 
-    balanced: (N, p) the variables, the most important first; one row for each unit.
+    Args:
+        balanced: (N, p) the variables, the most important first; one row for each unit.
 
     >>> design = Cube(np.arange(8.0))
     >>> int(design.draw([0.5] * 8, rng=0).sum()) in range(12, 17)  # the mean total is 14
@@ -131,7 +132,6 @@ class Cube:
     """
 
     balanced: Any
-    fixed_size: ClassVar[bool] = True
     exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, totals of the given variables nearly "
@@ -139,14 +139,7 @@ class Cube:
     )
 
     def __post_init__(self) -> None:
-        given = np.array(as_numbers(self.balanced, name="balanced"), np.float64)
-        given = given[:, None] if given.ndim == 1 else given
-        if given.ndim != 2 or given.size == 0 or not np.isfinite(given).all():
-            raise ValueError(
-                "balanced must be finite numbers, one row for each unit and as many numbers in "
-                f"each, got {shown(self.balanced)}"
-            )
-        object.__setattr__(self, "balanced", given)
+        object.__setattr__(self, "balanced", check_unit_rows(self.balanced, name="balanced"))
 
     def variables(self, inclusion: np.ndarray) -> np.ndarray:
         """(N, p + 1) the number of units, then the variables."""
@@ -156,7 +149,7 @@ class Cube:
             )
         return np.column_stack([inclusion, self.balanced])
 
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+    def draw(self, inclusion: ArrayLike, rng: RandomSource) -> np.ndarray:
         """The units drawn, in order."""
         values, _ = check_inclusion(inclusion)
         variables = self.variables(values)
@@ -172,11 +165,33 @@ class Cube:
         return np.flatnonzero(values > 0.5)  # rounding is all that can be left of the last one
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Approximate joint inclusion probabilities, those of Deville and Tillé (2005).
+        """Approximate joint inclusion probabilities: those of a draw as random as its balance.
 
-        They suppose that the draw is as random as its balance allows, and ignore the last units,
-        for which variables are given up. Where the approximation is negative it is set to 0.
+        They ignore the last units, for which variables are given up.
         """
         values, num = check_inclusion(inclusion)
         variables = self.variables(values)[(values > 0.0) & (values < 1.0)]
-        return with_certain(values, num, lambda open_, _: balanced_joint(open_, variables))
+        return with_certain(values, num, lambda chances, _: _balanced_joint(chances, variables))
+
+
+def _balanced_joint(inclusion: np.ndarray, balanced: np.ndarray) -> np.ndarray:
+    """An approximation for designs of high entropy that are balanced on (N, p) variables.
+
+    Deville and Tillé (2005): the covariances of independent units, given normally distributed
+    totals of the variables. Their variances `loose` solve a fixed-point equation that makes the
+    diagonal exact, where that has a solution; otherwise they are scaled.
+    """
+    exact = inclusion * (1.0 - inclusion)
+    rows = balanced / inclusion[:, None]
+    loose = exact.copy()
+    for _ in range(MOST_ROUNDS):
+        weighed = loose[:, None] * rows
+        inverse = np.linalg.pinv(rows.T @ weighed, hermitian=True)
+        covariance = np.diag(loose) - weighed @ inverse @ weighed.T  # less what the balance fixes
+        diagonal = np.diag(covariance)
+        if np.all(np.abs(diagonal - exact) <= 1e-13):
+            break
+        loose = loose * np.sqrt(exact / np.maximum(diagonal, 1e-3 * exact))
+    joint = np.outer(inclusion, inclusion) + covariance
+    np.fill_diagonal(joint, inclusion)
+    return np.clip(joint, 0.0, np.minimum.outer(inclusion, inclusion))

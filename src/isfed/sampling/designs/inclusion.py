@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.argument_types import shown
-from isfed.base.interpret_first import Light
-from isfed.base.value_checks import as_numbers, is_number
+from isfed.base.argument_checks import as_numbers, is_number, shown
+from isfed.base.interpret_first import InterpretFirst
 from isfed.sampling.score_table import LIFT, TINY, cap_inclusion
 
 MOST_DRAWS = 2**30  # 8 GB of units
 
-_cap_inclusion = Light(cap_inclusion, lambda weights, count, num: 10 * count)
+_cap_inclusion = InterpretFirst(cap_inclusion, lambda weights, count, num: 10 * count)
 
 
 def check_scores(scores: ArrayLike, *, name: str = "scores") -> np.ndarray:
@@ -56,9 +55,10 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
     Units that would exceed 1 are set to 1 and the rest is rescaled until none does. Scores that are
     all zero give equal probabilities.
 
-    scores: (N,) numbers >= 0.
-    num: how many units will be drawn.
-    floor: the share of uniform probabilities that is mixed in first: `(1 - floor) p + floor / N`.
+    Args:
+        scores: (N,) numbers >= 0.
+        num: how many units will be drawn.
+        floor: the share of uniform probabilities mixed in first: `(1 - floor) p + floor / N`.
 
     >>> inclusion_probabilities([1, 1, 2, 8], 2)
     array([0.25, 0.25, 0.5 , 1.  ])
@@ -70,9 +70,8 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
         return np.full(weights.size, num / weights.size)
     if weights.max() < TINY:  # else the mean of subnormal numbers is rounded away
         weights *= LIFT
-    mean = weights.mean()
     if floor > 0.0:
-        weights = (1.0 - floor) * weights + floor * mean
+        weights = (1.0 - floor) * weights + floor * weights.mean()
     positive = np.count_nonzero(weights)
     if num > positive:
         raise ValueError(
@@ -102,6 +101,18 @@ def check_total(inclusion: np.ndarray) -> int:
     if num > MOST_DRAWS:
         raise ValueError(f"inclusion sums to {total}: more draws than memory holds")
     return num
+
+
+def check_unit_rows(value: Any, *, name: str) -> np.ndarray:
+    """(N, d) finite numbers, one row for each unit; a vector becomes one column."""
+    rows = np.array(as_numbers(value, name=name), np.float64)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.size == 0 or not np.isfinite(rows).all():
+        raise ValueError(
+            f"{name} must be finite numbers, one row for each unit and as many numbers in each, "
+            f"got {shown(value)}"
+        )
+    return rows
 
 
 def check_design(design: Any) -> None:

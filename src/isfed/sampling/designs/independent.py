@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.random_streams import Stream, as_stream
+from isfed.base.random_streams import as_stream
 from isfed.sampling import score_table as table
+from isfed.sampling.designs.design_protocol import RandomSource
 from isfed.sampling.designs.inclusion import check_inclusion, check_scores, check_total
 
 
@@ -23,13 +24,11 @@ class Poisson:
         "average), which costs variance"
     )
 
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
-        """The units drawn, in order."""
+    def draw(self, inclusion: ArrayLike, rng: RandomSource) -> np.ndarray:
         values, _ = check_inclusion(inclusion)
         return np.flatnonzero(as_stream(rng).uniforms(values.size) < values)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Exact joint inclusion probabilities."""
         values, _ = check_inclusion(inclusion)
         joint = np.outer(values, values)
         np.fill_diagonal(joint, values)
@@ -48,7 +47,7 @@ class WithReplacement:
         "any design without replacement of the same probabilities"
     )
 
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
+    def draw(self, inclusion: ArrayLike, rng: RandomSource) -> np.ndarray:
         """The units drawn, in the order of drawing, with repeats."""
         values = check_scores(inclusion, name="inclusion")
         ends = np.cumsum(values)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from isfed.sampling.designs.independent import Poisson, WithReplacement
-from isfed.sampling.designs.pivotal import LocalPivotal
-from isfed.sampling.designs.sampford import Sampford
+from isfed.sampling.designs.local_pivotal import LocalPivotal
+from isfed.sampling.designs.rejective import Sampford
 from isfed.sampling.designs.spread import Along, Spread
 from isfed.sampling.designs.systematic import (
     MOST_ENUMERATED,
@@ -41,9 +41,8 @@ def outcomes(design: Any, inclusion: np.ndarray) -> list[Outcome]:
     if kind is Spread:
         return outcomes(design.along, inclusion)
     if kind is Along:
-        order = design.order.tolist()
-        found = outcomes(design.design, inclusion[design.order])
-        return [(tuple(order[place] for place in drawn), chance) for drawn, chance in found]
+        along = outcomes(design.design, inclusion[design.order])
+        return [(tuple(design.order[list(drawn)].tolist()), chance) for drawn, chance in along]
     num = round(float(inclusion.sum()))
     if kind is WithReplacement:
         units = np.flatnonzero(inclusion > 0.0).tolist()
@@ -56,13 +55,15 @@ def outcomes(design: Any, inclusion: np.ndarray) -> list[Outcome]:
     if rest.size == 0:
         return [(certain, 1.0)]
     if kind is LocalPivotal:
-        found = _pivotal(inclusion[rest], design.points[rest])
+        sets = _pivotal(inclusion[rest], design.points[rest])
     else:
-        found = _open_outcomes(kind, inclusion[rest], size)
-    return [
-        ((*certain, *(int(rest[unit]) for unit in drawn)), chance)
-        for drawn, chance in _merged(found)
-    ]
+        sets = _open_outcomes(kind, inclusion[rest], size)
+    total: dict[tuple[int, ...], float] = {}  # the same sets together
+    for drawn, chance in sets:
+        units = (*certain, *rest[sorted(drawn)].tolist())
+        total[units] = total.get(units, 0.0) + chance
+        _check(len(total))
+    return [(units, chance) for units, chance in total.items() if chance > 0.0]
 
 
 def _check(count: float) -> None:
@@ -70,18 +71,8 @@ def _check(count: float) -> None:
         raise TooManyError(f"{count:.3g} outcomes are too many to list")
 
 
-def _merged(found: Iterator[Outcome]) -> list[Outcome]:
-    """The same sets together, those of no probability left out."""
-    total: dict[tuple[int, ...], float] = {}
-    for drawn, chance in found:
-        key = tuple(sorted(drawn))
-        total[key] = total.get(key, 0.0) + chance
-        _check(len(total))
-    return [(drawn, chance) for drawn, chance in total.items() if chance > 0.0]
-
-
 def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
-    """The same for units that are neither certain nor impossible."""
+    """The outcomes among units that are neither certain nor impossible."""
     count = inclusion.size
     if kind is Poisson:
         _check(2.0**count)

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isfed.base.argument_checks import check_whole
 from isfed.base.portable_arithmetic import inner
-from isfed.base.value_checks import check_whole
 from isfed.sampling.designs.inclusion import inclusion_probabilities
-from isfed.sampling.designs.pivotal import LocalPivotal
+from isfed.sampling.designs.local_pivotal import LocalPivotal
 from isfed.sampling.designs.systematic import Deville, Systematic
 from isfed.sampling.designs.variance import total_variance
 
@@ -36,11 +36,9 @@ class Along:
     all_pairs: ClassVar[bool] = False
 
     def draw(self, inclusion: ArrayLike, rng: Any) -> np.ndarray:
-        """The units drawn."""
         return self.order[self.design.draw(np.asarray(inclusion)[self.order], rng)]
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Those of the design along the order."""
         places = np.argsort(self.order, kind="stable")
         return self.design.joint(np.asarray(inclusion)[self.order])[np.ix_(places, places)]
 
@@ -49,16 +47,18 @@ class Along:
 class Spread:
     """Draw agents that differ from each other, by short sketches of their last changes.
 
-    design: `Deville()` or `Systematic()` along the order, or `LocalPivotal()` among the sketches.
-        In a file this is the key `by`, for instance {design = "spread", by = "local-pivotal"}.
-    sketch: numbers kept of every agent's last change.
-    every: rounds after which the order is renewed.
-
     Equal probabilities often suit a spread better than unequal ones: a draw that takes one agent of
     each kind is exact only if these count the same. At every renewal the share of uniform
     probability is therefore chosen, between the policy's floor and all of it, by the variance that
     draws along the order until now would have had for what was seen since; where agents have costs,
     by that variance times the expected cost of a draw.
+
+    Args:
+        design: `Deville()` or `Systematic()` along the order, or `LocalPivotal()` among the
+            sketches. In a file this is the key `by`, for instance {design = "spread", by =
+            "local-pivotal"}.
+        sketch: numbers kept of every agent's last change.
+        every: rounds after which the order is renewed.
     """
 
     design: Any = field(default_factory=Deville)
@@ -89,7 +89,6 @@ class Spread:
         return self.along.draw(inclusion, rng)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Joint inclusion probabilities in the order in which the units come."""
         return self.along.joint(inclusion)
 
     def over(self, points: np.ndarray, order: np.ndarray) -> Any:
@@ -173,9 +172,10 @@ def best_share(
     size = round(num * seen.size / order.size)
     if seen.size < 2 * num or size < 1:
         return floor
-    found = {}
+    variances = {}
     for share in dict.fromkeys((floor, *(max(share, floor) for share in SHARES))):
         inclusion = inclusion_probabilities(scores[seen], size, floor=share)
         paid = 1.0 if costs is None else inner(inclusion, costs[seen])
-        found[share] = float(total_variance(spread.along, inclusion, sketches[seen]).sum() * paid)
-    return min(found, key=lambda share: found[share])
+        variance = total_variance(spread.along, inclusion, sketches[seen])
+        variances[share] = float(variance.sum() * paid)
+    return min(variances, key=lambda share: variances[share])

@@ -11,14 +11,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.interpret_first import Light
+from isfed.base.interpret_first import InterpretFirst
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
-from isfed.base.random_streams import Stream, as_stream
+from isfed.base.random_streams import as_stream
 from isfed.sampling import score_table as table
-from isfed.sampling.designs.conditional_poisson import rejective_joint
+from isfed.sampling.designs.design_protocol import FixedSize, RandomSource, with_certain
 from isfed.sampling.designs.inclusion import check_inclusion
-from isfed.sampling.designs.joints import with_certain
+from isfed.sampling.designs.rejective import rejective_joint
 
 MOST_ENUMERATED = 8  # 8! = 40320 orders
 
@@ -26,27 +26,27 @@ MOST_ENUMERATED = 8  # 8! = 40320 orders
 @compiled
 def _draw_once(weights, num, design, state):
     """Make a table of `weights`, draw from it once, forget it."""
-    count = weights.size
-    nodes = np.empty(table.table_size(count))
-    nodes[:count] = weights
-    table.rebuild(nodes, 0, count)
-    scratch = (
-        np.empty(num),
-        np.empty(table.MOST_BLOCKS),
-        np.arange(count),
-        np.empty(nodes.size if design == table.HARTLEY_RAO else 0),
-    )
-    units = np.empty(num, np.int64)
-    prob = np.empty(num)
-    table.draw_scored(nodes, 0, count, 0.0, num, design, state, scratch, units, prob)
-    return units
+    nodes = table.table_of(weights)
+    return table.draw_from_table(nodes, weights.size, 0.0, num, design, False, state)[0]
 
 
-_draw_light = Light(_draw_once, lambda weights, num, *_: 5 * weights.size + 50 * num)
+_draw_light = InterpretFirst(_draw_once, lambda weights, num, *_: 5 * weights.size + 50 * num)
+
+
+class _FromTable(FixedSize):
+    """A design that compiled code draws from a score table."""
+
+    code: ClassVar[int]
+
+    def draw(self, inclusion: ArrayLike, rng: RandomSource) -> np.ndarray:
+        """The units drawn, in order but for `HartleyRao`."""
+        values, num = check_inclusion(inclusion)
+        units = _draw_light(values, num, self.code, as_stream(rng).state)
+        return units if self.code == table.HARTLEY_RAO else np.sort(units)
 
 
 @dataclass(frozen=True)
-class Systematic:
+class Systematic(_FromTable):
     """Systematic sampling in the given order: equally spaced points after one random start.
 
     >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
@@ -54,39 +54,26 @@ class Systematic:
     """
 
     code: ClassVar[int] = table.SYSTEMATIC
-    fixed_size: ClassVar[bool] = True
     all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
         "periodic order of the units can cost variance"
     )
 
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
-        """The units drawn, in order."""
-        values, num = check_inclusion(inclusion)
-        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
-
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by integration over the start."""
-        values, num = check_inclusion(inclusion)
-        return systematic_joint(values, num)
+        return _systematic_joint(*check_inclusion(inclusion))
 
 
 @dataclass(frozen=True)
-class HartleyRao:
+class HartleyRao(_FromTable):
     """Systematic sampling in a new random order for every draw, the scheme that the paper uses."""
 
     code: ClassVar[int] = table.HARTLEY_RAO
-    fixed_size: ClassVar[bool] = True
     exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
     )
-
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
-        """The units drawn."""
-        values, num = check_inclusion(inclusion)
-        return _draw_light(values, num, self.code, as_stream(rng).state)
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Joint inclusion probabilities: exact for up to 8 units, by enumeration of the orders.
@@ -100,39 +87,27 @@ class HartleyRao:
         total = np.zeros((values.size, values.size))
         for order in permutations(range(values.size)):
             along = np.array(order)
-            total[np.ix_(along, along)] += systematic_joint(values[along], num)
+            total[np.ix_(along, along)] += _systematic_joint(values[along], num)
         return total / factorial(values.size)
 
 
 @dataclass(frozen=True)
-class Deville:
+class Deville(_FromTable):
     """Deville's systematic sampling (ordered pivotal): one random number for every unit length."""
 
     code: ClassVar[int] = table.DEVILLE
-    fixed_size: ClassVar[bool] = True
     all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, safe for any order of the units, and "
         "spread along that order; O(n log N) from a sum tree"
     )
 
-    def draw(self, inclusion: ArrayLike, rng: Stream | np.random.Generator | int) -> np.ndarray:
-        """The units drawn, in order."""
-        values, num = check_inclusion(inclusion)
-        return np.sort(_draw_light(values, num, self.code, as_stream(rng).state))
-
-    def joint(self, inclusion: ArrayLike) -> np.ndarray:
-        """Exact joint inclusion probabilities, from the chain of strata."""
-        values, num = check_inclusion(inclusion)
-        return with_certain(values, num, _deville_joint)
+    def _open_joint(self, inclusion: np.ndarray, num: int) -> np.ndarray:
+        pairs = deville_pairs(inclusion, num, np.eye(inclusion.size), np.outer)
+        return pairs + pairs.T
 
 
-def _deville_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
-    pairs = deville_pairs(inclusion, num, np.eye(inclusion.size), np.outer)
-    return pairs + pairs.T
-
-
-def systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
+def _systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
     """P(i and j drawn) for the ordered systematic draw."""
     joint = np.zeros((inclusion.size, inclusion.size))
     for drawn, chance in systematic_cells(inclusion, num):

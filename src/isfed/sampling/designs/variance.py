@@ -57,20 +57,21 @@ def total_variance(design: Any, inclusion: ArrayLike, values: np.ndarray) -> np.
         squares = (values[seen] ** 2 / chances[seen, None]).sum(axis=0)
         return squares - values.sum(axis=0) ** 2 / num
     # Certain units add nothing to the variance, and the rest is drawn as if they were not there.
-    open_units = (chances > 0.0) & (chances < 1.0)
-    whole, chances, values = chances, chances[open_units], values[open_units]
-    num -= int(np.count_nonzero(np.asarray(inclusion) == 1.0))
-    if chances.size == 0 or num == 0:
+    open_units = np.flatnonzero((chances > 0.0) & (chances < 1.0))
+    num -= int(np.count_nonzero(chances == 1.0))
+    if open_units.size == 0 or num == 0:
         return np.zeros(values.shape[1])
-    weighted = values / chances[:, None]
-    variance = _second_moment(design, whole, num, weighted) - values.sum(axis=0) ** 2
+    values = values[open_units]
+    variance = _second_moment(design, chances, open_units, num, values) - values.sum(axis=0) ** 2
     return np.maximum(variance, 0.0)  # rounding alone can lead below
 
 
-def _second_moment(design: Any, whole: np.ndarray, num: int, weighted: np.ndarray) -> np.ndarray:
-    """E of the square of the sum of `weighted` over the units drawn that are not certain."""
-    open_units = np.flatnonzero((whole > 0.0) & (whole < 1.0))
+def _second_moment(
+    design: Any, whole: np.ndarray, open_units: np.ndarray, num: int, values: np.ndarray
+) -> np.ndarray:
+    """E of the square of the sum of values / inclusion over the open units drawn."""
     chances = whole[open_units]
+    weighted = values / chances[:, None]
     if getattr(design, "fixed_size", False) and num == 1:
         return weighted_sum(chances, weighted**2)
     kind = type(design)  # not isinstance: what a subclass draws is not known

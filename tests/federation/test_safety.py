@@ -1,0 +1,91 @@
+"""Scores that the cloud refuses, clips and caps, and the noise of an agent."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isfed import Deville, Memory, Running, Uniform
+from isfed.federation.safety import (
+    ScoreRange,
+    check_most_inclusion,
+    default_most_inclusion,
+    limit_inclusion,
+    revealed_score,
+)
+from isfed.sampling.policies import Table
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_absurd_scores_are_refused(score):
+    assert not ScoreRange(0.0, 1e9).accepts(score)
+
+
+def test_what_is_revealed_is_accepted():
+    scores, rng = ScoreRange(1e-3, 1e3), np.random.default_rng(0)
+    for score in (0.0, 1e-9, 1.0, 1e9):
+        for noise in (0.0, 5.0):
+            assert scores.accepts(revealed_score(score, scores, noise=noise, rng=rng))
+
+
+def test_noise_has_the_stated_privacy():
+    """The frequency of any outcome differs by at most e^epsilon between the two extreme scores."""
+    scores, rng, noise = ScoreRange(0.1, 10.0), np.random.default_rng(1), 4.0
+    told = {
+        score: np.array([revealed_score(score, scores, noise=noise, rng=rng) for _ in range(40000)])
+        for score in (0.1, 10.0)
+    }
+    edges = np.array([0.0, 0.1000001, 0.3, 1.0, 3.0, 9.999999, 11.0])
+    counts = {score: np.histogram(values, edges)[0] for score, values in told.items()}
+    ratio = np.log(counts[0.1] / counts[10.0])
+    error = np.sqrt(1 / counts[0.1] + 1 / counts[10.0])  # of the logarithm of a ratio of counts
+    assert (np.abs(ratio) <= scores.epsilon(noise) + 4 * error).all()
+    assert np.abs(ratio).max() > 0.5 * scores.epsilon(noise)  # the bound is not idle
+
+
+def test_noise_needs_a_range_above_zero():
+    with pytest.raises(ValueError, match="begins above 0"):
+        revealed_score(1.0, ScoreRange(), noise=1.0, rng=np.random.default_rng())
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    scores=st.lists(st.one_of(st.just(-1.0), st.floats(0.0, 1e9)), min_size=4, max_size=40),
+    share=st.floats(0.0, 1.0),
+    num_active=st.integers(1, 4),
+    floor=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_nobody_exceeds_the_cap(scores, share, num_active, floor):
+    values = np.array(scores)
+    table = Table(values.size, Memory(floor=floor), Deville())
+    table.refresh(np.flatnonzero(values >= 0.0), values[values >= 0.0])
+    most = num_active / values.size + share * (1.0 - num_active / values.size)
+    lowered = limit_inclusion(table, num_active, most)
+    assert table.inclusion(num_active).max() <= max(most * (1 + 1e-9), num_active / values.size)
+    kept = table.scores == values
+    assert lowered == (~kept).sum()
+    assert (table.scores <= values).all()
+
+
+def test_one_agent_alone_cannot_exceed_the_cap():
+    table = Table(100, Memory(), Deville())
+    table.replace(np.ones(100))
+    table.refresh(np.array([7]), np.array([1e9]))
+    assert table.inclusion(5)[7] == 1.0
+    assert limit_inclusion(table, 5, 0.3) == 1
+    assert table.inclusion(5)[7] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("policy", [Uniform(), Running(), Memory()])
+def test_nothing_is_touched_within_the_cap(policy):
+    table = Table(50, policy, Deville())
+    before = table.nodes.copy()
+    assert limit_inclusion(table, 5, default_most_inclusion(50, 5)) == 0
+    assert (table.nodes == before).all()
+
+
+def test_a_cap_below_the_uniform_probability_is_refused():
+    with pytest.raises(ValueError, match=r"most_inclusion=0\.1 must be between .* = 0\.5 and 1"):
+        check_most_inclusion(0.1, num_agents=4, num_active=2)
