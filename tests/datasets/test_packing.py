@@ -17,7 +17,7 @@ import pytest
 from isfed.base import atomic_files
 from isfed.base.atomic_files import load_arrays, pack_arrays
 from isfed.datasets import read_table
-from isfed.datasets.compression import RefusedFileError, unpacked
+from isfed.datasets.dataset_files import RefusedFileError, unpacked
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_data import Columns
 from isfed.datasets.table_sources import open_source

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData
-from isfed.datasets.feature_scaling import agent_squares, agent_sums, federated_mean, standardise
+from isfed.datasets.encoder import agent_squares, agent_sums, federated_mean, standardise
 
 OFFSETS = np.array([0, 3, 4, 60])
 

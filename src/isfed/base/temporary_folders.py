@@ -1,4 +1,4 @@
-"""Temporary folders that are removed even if the process that made them was killed.
+"""What is left of a process that was killed: its temporary folders go, and its workers end.
 
 The system releases a dead process's locks, so the next process sees which folders are abandoned.
 """
@@ -6,17 +6,21 @@ The system releases a dead process's locks, so the next process sees which folde
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from isfed.base.atomic_files import lock_file
 
 LOCK = "lock"
+BETWEEN = 0.5  # seconds between two looks at the parent
 
 
 class HeldFolder:
@@ -75,3 +79,27 @@ def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
     """Remove the folders of dead processes."""
     for _ in abandoned(prefix, parent):
         pass
+
+
+def end_with(parent: int) -> None:
+    """End this process, whatever it is doing, as soon as its parent has ended.
+
+    Linux's PR_SET_PDEATHSIG will not do: it fires when the thread that started a worker ends.
+
+    Args:
+        parent: The parent's process id, from the parent: it may be dead before we can ask.
+    """
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="isfed-orphans").start()
+
+
+def _watch(parent: int) -> NoReturn:
+    process = multiprocessing.parent_process()
+
+    def alive() -> bool:
+        if os.name == "nt":  # where a dead parent keeps its number, and can be waited for
+            return process is None or process.is_alive()
+        return os.getppid() == parent  # an orphan is given another parent
+
+    while alive():
+        time.sleep(BETWEEN)
+    os._exit(1)

@@ -83,7 +83,7 @@ def compare(
     Trains FedAvg and ISFedAvg on your table, each at its own best step size, and reports how many
     rounds, uploads and gradient evaluations each needs to reach the loss with which FedAvg ends.
     """
-    from isfed.datasets.compression import inner_name, stem
+    from isfed.datasets.dataset_files import inner_name, stem
     from isfed.report.comparison_report import (
         agreement_line,
         comparison_figure,
@@ -203,7 +203,7 @@ def diagnose(
     name: paper, equal, outliers (the paper's regression), ijcnn1, ijcnn1-natural, parkinsons,
     digits, breast-cancer.
     """
-    from isfed.datasets.compression import stem
+    from isfed.datasets.dataset_files import stem
     from isfed.report.diagnosis_report import (
         answer_lines,
         constant_lines,

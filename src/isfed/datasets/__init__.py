@@ -1,6 +1,6 @@
 """Where data comes from: tables, encoders, partitions and named data sets."""
 
-from isfed.datasets.feature_scaling import Scaling, standardise
+from isfed.datasets.encoder import Scaling, standardise
 from isfed.datasets.partition import Partition
 from isfed.datasets.table_data import Columns, FederatedTable, read_table
 

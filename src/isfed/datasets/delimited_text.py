@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from isfed.datasets.compression import PACKED, unpacked
+from isfed.datasets.dataset_files import PACKED, unpacked
 from isfed.datasets.read_options import BLANKS, Reading
 
 SIGNS = (",", ";", "\t", "|")

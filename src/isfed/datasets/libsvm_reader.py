@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.datasets.compression import unpacked
+from isfed.datasets.dataset_files import unpacked
 
 MOST_BYTES = 8 * 2**30  # of the dense matrix
 

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isfed.datasets.compression import unpacked
 from isfed.datasets.dataset_files import (
     VARIABLE,
     DataMissingError,
@@ -19,6 +18,7 @@ from isfed.datasets.dataset_files import (
     content_of,
     find_file,
     search_folders,
+    unpacked,
 )
 from isfed.datasets.libsvm_reader import read_libsvm
 from isfed.datasets.partition import by_column

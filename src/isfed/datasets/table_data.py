@@ -11,8 +11,7 @@ import numpy as np
 from isfed.base.argument_checks import check_argument, shown
 from isfed.base.progress import say
 from isfed.datasets import column_encoding, table_report
-from isfed.datasets.encoder import Columns, Recipe
-from isfed.datasets.feature_scaling import Scaling, federated_mean, federated_scaling
+from isfed.datasets.encoder import Columns, Recipe, Scaling, federated_mean, federated_scaling
 from isfed.datasets.partition import by_column
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_report import Role, TableReport

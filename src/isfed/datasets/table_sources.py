@@ -22,9 +22,8 @@ import pyarrow.parquet as arrow_parquet
 from isfed.base.atomic_files import declared_size
 from isfed.base.progress import say
 from isfed.base.text_format import typed
-from isfed.datasets.compression import PACKED, check_size, inner_name, unpacked
+from isfed.datasets.dataset_files import PACKED, check_size, inner_name, unpacked
 from isfed.datasets.delimited_text import SIGNS, USUAL, TextFile
-from isfed.datasets.excel_reader import read_excel
 from isfed.datasets.libsvm_reader import libsvm_line, read_libsvm
 from isfed.datasets.number_and_date_parsing import as_dates
 from isfed.datasets.read_options import FORMATS, Reading
@@ -199,7 +198,7 @@ def _open_file(path: Path, reading: Reading) -> Source:
         if zipfile.is_zipfile(whole):  # as a workbook is; its reader refuses everything else
             with zipfile.ZipFile(whole) as archive:
                 check_size(path, declared_size(archive), reading.most_gigabytes)
-        table, numbers = read_excel(path, whole)
+        table, numbers = _read_excel(path, whole)
         return Source(table, name, Spot(numbers.__getitem__, "row"), reading)
     try:
         if kind == "feather":
@@ -225,6 +224,63 @@ def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
         columns[QUERY] = queries
     columns.update({str(j + 1): features[:, j] for j in range(features.shape[1])})
     return pa.table(columns)
+
+
+def _read_excel(path: Path, content: Any) -> tuple[pa.Table, list[int]]:
+    """The sheet that the file opens with, and the number that Excel shows beside each row.
+
+    Rows and nameless columns without a value are left out. The first row that is not empty names
+    the columns. `content` is what to read: the path, or the file if it was unpacked.
+    """
+    filled = [
+        (number, row)
+        for number, row in enumerate(_rows(path, content), start=1)
+        if any(value is not None for value in row)
+    ]
+    if not filled:
+        raise ValueError(f"{path} has no rows")
+    first, header = filled[0]
+    rows = filled[1:]
+    names, arrays = [], []
+    for place in range(max(len(row) for _, row in filled)):
+        name = header[place] if place < len(header) else None
+        values = [row[place] if place < len(row) else None for _, row in rows]
+        if name is None and all(value is None for value in values):
+            continue
+        if name is None:
+            raise ValueError(
+                f"{path}: row {first} of the sheet does not name all columns (column {place + 1} "
+                "has no name); the first filled row must name the columns: delete what is above it"
+            )
+        names.append(str(name).strip())
+        arrays.append(_cells(values))
+    return pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows]
+
+
+def _rows(path: Path, content: Any) -> list[tuple]:
+    try:
+        import openpyxl  # type: ignore[import-not-found]
+    except ImportError:
+        raise ValueError(
+            f"{path} is an Excel file, which needs openpyxl: pip install 'isfed[excel]', or save "
+            "it as CSV"
+        ) from None
+    try:
+        workbook = openpyxl.load_workbook(content, read_only=True, data_only=True)
+    except Exception as error:  # of its own kinds, and of zip's and XML's
+        raise ValueError(f"{path} is not an Excel file: {error}") from error
+    sheet: Any = workbook.active
+    rows = list(sheet.iter_rows(values_only=True))
+    workbook.close()  # which reads from the file until then
+    return rows
+
+
+def _cells(values: list) -> pa.Array:
+    """A column of a sheet; a mixture of kinds as text."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _without(source: Source, na: Any) -> Source:

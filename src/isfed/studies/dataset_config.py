@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from isfed.datasets.feature_scaling import standardise
+from isfed.datasets.encoder import standardise
 from isfed.datasets.named_datasets import (
     Ijcnn1,
     Writers,

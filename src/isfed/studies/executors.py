@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from isfed.base.orphan_watch import end_with
+from isfed.base.temporary_folders import end_with
 from isfed.simulate.kernel_run import num_cores
 from isfed.simulate.simulate_call import make_run
 from isfed.studies.config_schema import ConfigError, nearest

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from isfed.base.atomic_files import declared_size
-from isfed.datasets.compression import RefusedFileError, check_size
+from isfed.datasets.dataset_files import RefusedFileError, check_size
 
 KNOWN = ("x", "y", "agent", "test_x", "test_y")
 TEST_EVERY = 10  # of rows without a test part of their own, every tenth is kept for it
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 def read_rows(file: Path, most_gigabytes: float | None = None) -> Rows:
     """The arrays x and y, and agent, test_x and test_y if any; a ValueError says what is wrong.
 
-    most_gigabytes: what the file may unpack to, see `isfed.datasets.compression.unpacked`.
+    most_gigabytes: what the file may unpack to, see `isfed.datasets.dataset_files.unpacked`.
     """
     arrays = _load(file, most_gigabytes)
     x, y = _pair(file, arrays, "x", "y")

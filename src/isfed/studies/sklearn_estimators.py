@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from isfed.datasets.feature_scaling import federated_scaling
+from isfed.datasets.encoder import federated_scaling
 from isfed.datasets.partition import by_column
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
