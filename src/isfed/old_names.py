@@ -11,170 +11,85 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 ROOMS = {"algorithms": "methods", "experiments": "studies"}
-RENAMED = {
-    "algorithms.agnostic": "methods.agnostic_fl",
-    "algorithms.algorithm": "methods.method_protocol",
-    "algorithms.around": "methods.wrappers",
-    "algorithms.clustered": "methods.clustered_sampling",
-    "algorithms.cooperative": "methods.cooperative_sgd",
-    "algorithms.importance": "methods.importance_defaults",
-    "algorithms.in_process": "methods.object_federation",
-    "algorithms.local_gd": "methods.local_sgd",
-    "algorithms.job": "methods.network_job",
-    "algorithms.momentum": "methods.momentum_sgd",
-    "algorithms.parts": "methods.shared_fields",
-    "algorithms.qffl": "methods.q_ffl",
-    "algorithms.restarted": "methods.restarted_sgd",
-    "algorithms.samplers": "methods.uniform_samplers",
-    "algorithms.server": "methods.server_wrappers",
-    "base.arguments": "base.argument_checks",
-    "base.arithmetic": "base.portable_arithmetic",
-    "base.checks": "base.argument_checks",
-    "base.compiled": "base.jit",
-    "base.compiled_parts": "base.jit",
-    "base.compiling": "base.progress",
-    "base.files": "base.atomic_files",
-    "base.folders": "base.temporary_folders",
-    "base.gram": "base.gram_matrix",
-    "base.imports": "base.import_by_name",
-    "base.interpreted": "base.interpret_first",
-    "base.orphans": "base.temporary_folders",
-    "base.streams": "base.random_streams",
-    "base.words": "base.text_format",
-    "cli.common": "cli.command_helpers",
-    "cli.stopping": "cli.interrupt_exit",
-    "cli.tables": "cli.compare_and_diagnose",
-    "datasets.account": "datasets.table_report",
-    "datasets.columns": "datasets.encoder",
-    "datasets.dates": "datasets.number_and_date_parsing",
-    "datasets.encoding": "datasets.column_encoding",
-    "datasets.excel": "datasets.table_sources",
-    "datasets.files": "datasets.dataset_files",
-    "datasets.flwr_partitions": "datasets.partition",
-    "datasets.images": "datasets.named_datasets",
-    "datasets.libsvm": "datasets.libsvm_reader",
-    "datasets.named": "datasets.named_datasets",
-    "datasets.numerals": "datasets.number_and_date_parsing",
-    "datasets.packing": "datasets.dataset_files",
-    "datasets.reading": "datasets.read_options",
-    "datasets.recipe": "datasets.encoder",
-    "datasets.scaling": "datasets.encoder",
-    "datasets.sources": "datasets.table_sources",
-    "datasets.tables": "datasets.table_data",
-    "datasets.text": "datasets.delimited_text",
-    "experiments.cells": "studies.work_cells",
-    "experiments.classification": "studies.classification_study",
-    "experiments.config": "studies.experiment_config",
-    "experiments.contest": "studies.comparison_run",
-    "experiments.data_sets": "studies.dataset_config",
-    "experiments.deals": "studies.partition_config",
-    "experiments.diagnosing": "studies.diagnosis_folder",
-    "experiments.estimators": "studies.sklearn_estimators",
-    "experiments.folder": "studies.results_folder",
-    "experiments.forecast": "studies.runtime_forecast",
-    "experiments.held_out": "studies.held_out_error",
-    "experiments.heterogeneity": "studies.heterogeneity_study",
-    "experiments.keys": "studies.config_schema",
-    "experiments.measures": "studies.test_measures",
-    "experiments.named": "studies.named_problems",
-    "experiments.network_data": "studies.network_config",
-    "experiments.networks": "studies.networks_study",
-    "experiments.own_rows": "studies.npz_data",
-    "experiments.registry": "studies.name_registry",
-    "experiments.resting": "studies.fixed_points",
-    "experiments.results": "studies.results_reader",
-    "experiments.runner": "studies.experiment_runner",
-    "experiments.settling": "studies.steady_state",
-    "experiments.sources": "studies.problem_sources",
-    "experiments.steps": "studies.step_size_search",
-    "experiments.summary": "studies.results_summary",
-    "experiments.systems": "studies.systems_study",
-    "experiments.tuned": "studies.tuned_step_sizes",
-    "experiments.workers": "studies.executors",
-    "federation.absences": "federation.response_rates",
-    "federation.apart": "federation.remote_variates",
-    "federation.arrays": "federation.problem_arrays",
-    "federation.clock": "federation.virtual_clock",
-    "federation.correction": "federation.variate_updates",
-    "federation.privacy": "federation.safety",
-    "federation.reports": "federation.guarded",
-    "federation.standing": "federation.agent_records",
-    "federation.trust": "federation.safety",
-    "federation.turn": "federation.compiled_turn",
-    "flower.arrays": "flower.array_records",
-    "flower.check": "flower.connection_check",
-    "flower.client": "flower.agent_handler",
-    "flower.exchange": "flower.message_exchange",
-    "flower.keyring": "flower.key_folder",
-    "flower.memory": "flower.agent_state",
-    "flower.own": "flower.agent_handler",
-    "flower.processes": "flower.local_processes",
-    "flower.registry": "flower.key_folder",
-    "flower.roll": "flower.node_directory",
-    "flower.torch": "flower.torch_handler",
-    "flower.turns": "flower.message_exchange",
-    "flower.wire": "flower.wire_format",
-    "problems.data": "problems.federated_data",
-    "problems.devices": "problems.synthetic_problems",
-    "problems.gradients": "problems.compiled_losses",
-    "problems.newton": "problems.optimum",
-    "problems.risk": "problems.scaled_risk",
-    "problems.synthetic": "problems.synthetic_problems",
-    "problems.values": "problems.compiled_losses",
-    "report.axes": "report.axis_ticks",
-    "report.comparison": "report.comparison_report",
-    "report.diagnosis": "report.diagnosis_report",
-    "report.from_results": "report.page_from_results",
-    "report.markup": "report.html_markup",
-    "report.measured": "report.page_sentences",
-    "report.methods": "report.methods_table",
-    "report.networks": "report.networks_report",
-    "report.page": "report.html_page",
-    "report.pair": "report.two_runs",
-    "report.progress": "report.progress_bar",
-    "report.quantities": "report.page_curves",
-    "report.svg": "report.svg_chart",
-    "report.systems": "report.systems_report",
-    "report.tables": "report.terminal_tables",
-    "report.thin": "report.svg_chart",
-    "report.ways": "report.diagnosis_report",
-    "simulate.driver": "simulate.run_driver",
-    "simulate.history": "simulate.run_history",
-    "simulate.interrupts": "simulate.run_driver",
-    "simulate.run": "simulate.simulate_call",
-    "simulate.running": "simulate.run_base",
-    "theory.bound": "theory.msd_bound",
-    "theory.choices": "theory.probabilities",
-    "theory.constants": "theory.paper_constants",
-    "theory.curvature": "theory.round_curvature",
-    "theory.findings": "theory.diagnosis",
-    "theory.prediction": "theory.msd_prediction",
-    "theory.remembering": "theory.variate_variance",
-    "theory.settling": "theory.msd_prediction",
-    "theory.stability": "theory.stable_step_size",
-    "theory.variance": "theory.round_variance",
-    "theory.ways": "theory.strategies",
-    "torch.chain": "torch.fast_sequential",
-    "torch.check": "torch.module_checks",
-    "torch.convert": "torch.numpy_conversion",
-    "torch.convolve": "torch.fast_sequential",
-    "torch.evaluate": "torch.evaluation",
-    "torch.files": "torch.model_files",
-    "torch.flat": "torch.flat_module",
-    "torch.halve": "torch.fast_sequential",
-    "torch.hits": "torch.module_worker",
-    "torch.identity": "torch.fingerprint",
-    "torch.links": "torch.fast_sequential",
-    "torch.mailbox": "torch.process_pool",
-    "torch.norms": "torch.example_norms",
-    "torch.pool": "torch.process_pool",
-    "torch.server": "torch.torch_optimizers",
-    "torch.turn": "torch.module_turn",
-    "torch.watch": "torch.example_norms",
-    "torch.worker": "torch.module_worker",
+# By the old room: old=new names of the modules in it.
+_RENAMED = {
+    "algorithms": """
+        agnostic=agnostic_fl algorithm=method_protocol around=wrappers clustered=clustered_sampling
+        cooperative=cooperative_sgd importance=importance_defaults in_process=object_federation
+        job=network_job local_gd=local_sgd momentum=momentum_sgd parts=shared_fields qffl=q_ffl
+        restarted=restarted_sgd samplers=uniform_samplers server=server_wrappers
+    """,
+    "base": """
+        arguments=argument_checks arithmetic=portable_arithmetic checks=argument_checks compiled=jit
+        compiled_parts=jit compiling=progress files=atomic_files folders=temporary_folders
+        gram=gram_matrix imports=import_by_name interpreted=interpret_first
+        orphans=temporary_folders streams=random_streams words=text_format
+    """,
+    "cli": """
+        common=command_helpers stopping=interrupt_exit tables=compare_and_diagnose
+    """,
+    "datasets": """
+        account=table_report columns=encoder dates=number_and_date_parsing encoding=column_encoding
+        excel=table_sources files=dataset_files flwr_partitions=partition images=named_datasets
+        libsvm=libsvm_reader named=named_datasets numerals=number_and_date_parsing
+        packing=dataset_files reading=read_options recipe=encoder scaling=encoder
+        sources=table_sources tables=table_data text=delimited_text
+    """,
+    "experiments": """
+        cells=work_cells classification=classification_study config=experiment_config
+        contest=comparison_run data_sets=dataset_config deals=partition_config
+        diagnosing=diagnosis_folder estimators=sklearn_estimators folder=results_folder
+        forecast=runtime_forecast held_out=held_out_error heterogeneity=heterogeneity_study
+        keys=config_schema measures=test_measures named=named_problems network_data=network_config
+        networks=networks_study own_rows=npz_data registry=name_registry resting=fixed_points
+        results=results_reader runner=experiment_runner settling=steady_state
+        sources=problem_sources steps=step_size_search summary=results_summary systems=systems_study
+        tuned=tuned_step_sizes workers=executors
+    """,
+    "federation": """
+        absences=response_rates apart=remote_variates arrays=problem_arrays clock=virtual_clock
+        correction=variate_updates privacy=safety reports=guarded standing=agent_records
+        trust=safety turn=compiled_turn
+    """,
+    "flower": """
+        arrays=array_records check=connection_check client=agent_handler exchange=message_exchange
+        keyring=key_folder memory=agent_state own=agent_handler processes=local_processes
+        registry=key_folder roll=node_directory torch=torch_handler turns=message_exchange
+        wire=wire_format
+    """,
+    "problems": """
+        data=federated_data devices=synthetic_problems gradients=compiled_losses newton=optimum
+        risk=scaled_risk synthetic=synthetic_problems values=compiled_losses
+    """,
+    "report": """
+        axes=axis_ticks comparison=comparison_report diagnosis=diagnosis_report
+        from_results=page_from_results markup=html_markup measured=page_sentences
+        methods=methods_table networks=networks_report page=html_page pair=two_runs
+        progress=progress_bar quantities=page_curves svg=svg_chart systems=systems_report
+        tables=terminal_tables thin=svg_chart ways=diagnosis_report
+    """,
+    "simulate": """
+        driver=run_driver history=run_history interrupts=run_driver run=simulate_call
+        running=run_base
+    """,
+    "theory": """
+        bound=msd_bound choices=probabilities constants=paper_constants curvature=round_curvature
+        findings=diagnosis prediction=msd_prediction remembering=variate_variance
+        settling=msd_prediction stability=stable_step_size variance=round_variance ways=strategies
+    """,
+    "torch": """
+        chain=fast_sequential check=module_checks convert=numpy_conversion convolve=fast_sequential
+        evaluate=evaluation files=model_files flat=flat_module halve=fast_sequential
+        hits=module_worker identity=fingerprint links=fast_sequential mailbox=process_pool
+        norms=example_norms pool=process_pool server=torch_optimizers turn=module_turn
+        watch=example_norms worker=module_worker
+    """,
 }
-
-
+RENAMED = {
+    f"{room}.{old}": f"{ROOMS.get(room, room)}.{new}"
+    for room, table in _RENAMED.items()
+    for old, new in (pair.split("=") for pair in table.split())
+}
 PUBLIC = {"Local": "LocalOptions", "Rules": "AgentConfig", "Turns": "TrainRequest"}
 REMOVED = {
     "Cloud": "isfed.Federated(sampler, local, estimator) runs the rounds of a cloud",

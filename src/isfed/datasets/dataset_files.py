@@ -31,9 +31,7 @@ _OPENERS: dict[str, Any] = {
     ".zst": lambda file: pa.CompressedInputStream(file, "zstd"),
 }
 PACKED = (*_OPENERS, ".zip")
-
 VARIABLE = "ISFED_DATA"
-TIMEOUT = 20.0  # seconds without an answer
 
 
 class DataMissingError(FileNotFoundError):
@@ -57,23 +55,27 @@ def cache_folder() -> Path:
 
 def search_folders(data_dir: str | Path | None) -> list[Path]:
     """The explicit folder, then $ISFED_DATA, then the user's cache."""
-    folders = []
-    if data_dir is not None:
-        if not Path(data_dir).is_dir():
-            raise FileNotFoundError(f"there is no folder {data_dir}; create it or name another")
-        folders.append(Path(data_dir))
-    if os.environ.get(VARIABLE):
-        folders.append(Path(os.environ[VARIABLE]))
-    return [*folders, cache_folder()]
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise FileNotFoundError(f"there is no folder {data_dir}; create it or name another")
+    given = (data_dir, os.environ.get(VARIABLE) or None)
+    return [*(Path(folder) for folder in given if folder is not None), cache_folder()]
 
 
 def find_file(folder: str, names: Sequence[str], data_dir: str | Path | None) -> Path | None:
     """The first of these files that is in one of the folders, or in the data set's folder there."""
-    for home in search_folders(data_dir):
-        for path in (place / name for place in (home / folder, home) for name in names):
-            if path.is_file():
-                return path
-    return None
+    places = (place for home in search_folders(data_dir) for place in (home / folder, home))
+    paths = (place / name for place in places for name in names)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def missing_file(file: File, home: Path, data_dir: str | Path | None, why: str) -> DataMissingError:
+    """What to do about a file that is in none of the folders; `home` is where it should be."""
+    looked = ", ".join(str(folder / file.folder) for folder in search_folders(data_dir))
+    return DataMissingError(
+        f"{file.name} was not found (looked in {looked}){why}. Get {file.urls[0]} on a machine "
+        f"with a network and put it at {home / file.name}, or set {VARIABLE} to the folder that "
+        f"has {file.folder}/{file.name}"
+    )
 
 
 def content_of(file: File, data_dir: str | Path | None = None) -> tuple[Path, bytes]:
@@ -88,12 +90,8 @@ def content_of(file: File, data_dir: str | Path | None = None) -> tuple[Path, by
     try:
         path = fetch(file, home)
     except OSError as error:
-        looked = ", ".join(str(folder / file.folder) for folder in search_folders(data_dir))
-        raise DataMissingError(
-            f"{file.name} was not found (looked in {looked}) and could not be fetched: {error}. "
-            f"Get {file.urls[0]} on a machine with a network and put it at {home / file.name}, "
-            f"or set {VARIABLE} to the folder that has {file.folder}/{file.name}"
-        ) from error
+        why = f" and could not be fetched: {error}"
+        raise missing_file(file, home, data_dir, why) from error
     return path, unpacked(path)
 
 
@@ -121,7 +119,7 @@ def fetch(file: File, home: Path) -> Path:
                 part = Path(folder) / file.name
                 with (
                     part.open("wb") as sink,
-                    urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
+                    urllib.request.urlopen(url, timeout=20.0) as answer,
                     wrap_file(
                         answer,
                         int(answer.headers.get("Content-Length") or 0),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import io
 import re
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
@@ -21,7 +19,6 @@ from isfed.datasets.read_options import BLANKS, Reading
 
 SIGNS = (",", ";", "\t", "|")
 USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
-PIECE = 1 << 22  # bytes that are looked at together
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 MOST_HEADER = 1 << 26  # characters of a header that are looked at
 ROWS = 6  # lines that a separator has to divide alike
@@ -55,7 +52,6 @@ class TextFile:
             header = text.readline(MOST_HEADER)
             fields = next(csv.reader([header], delimiter=self.delimiter), [])
             reading.check_columns(str(path), len(fields))
-        self._lines: np.ndarray | None = None  # that rows begin in, the header's first
 
     def _as_utf8(self, raw: bytes, sign: str) -> bytes:
         try:
@@ -96,9 +92,8 @@ class TextFile:
     def _parse(self, types: dict[str, pa.DataType]) -> pa.Table:
         return arrow_csv.read_csv(
             str(self.path) if self._content is None else io.BytesIO(self._content),
-            # A line break can only be inside a field if there are quotes.
             parse_options=arrow_csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=self._quotes()
+                delimiter=self.delimiter, newlines_in_values=self._quoted
             ),
             convert_options=arrow_csv.ConvertOptions(
                 strings_can_be_null=True, column_types=types,
@@ -120,9 +115,11 @@ class TextFile:
             fault = next(self.uneven_lines(), f"{self.path}: {error}")
         raise ValueError(fault) from error
 
-    def _quotes(self) -> bool:
+    @cached_property
+    def _quoted(self) -> bool:
+        """Whether there are quotes: only then can a line break be inside a field."""
         with self._open() as text:
-            return any(b'"' in piece for piece in iter(partial(text.buffer.read, PIECE), b""))
+            return any(b'"' in piece for piece in iter(partial(text.buffer.read, 1 << 22), b""))
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """(line, fields) of every line that is not empty; a quoted field may span lines."""
@@ -135,35 +132,15 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        if self._lines is None:
-            found = self._first_lines()
-            self._lines = np.array([line for line, _ in self.rows()]) if found is None else found
-        return int(self._lines[row + 1])
+        return self._first_lines[row + 1]
 
-    def _first_lines(self) -> np.ndarray | None:
-        """The line in which every row begins, or None if a quote is at an unusual place.
-
-        Every second quote opens, after a separator or a line break; the others close, before one.
-        Of two quotes in a row inside a field, the first closes and the second opens.
-        """
-        borders = np.array([ord(self.delimiter), *b'"\r\n'], np.uint8)
-        before, inside, found = 0, 0, [np.zeros(0, np.int64)]
-        with self._open() as text:
-            while piece := text.buffer.read(PIECE) + text.buffer.readline():
-                piece = piece if before else piece.removeprefix(codecs.BOM_UTF8)
-                signs = np.frombuffer(b"\n" + piece + b"\n", np.uint8)  # sign i of the piece: i + 1
-                quotes = np.flatnonzero(signs == ord('"'))
-                around = signs[quotes[inside::2] - 1], signs[quotes[1 - inside :: 2] + 1]
-                if not np.isin(np.concatenate(around), borders).all():
-                    return None
-                returns = (signs[:-1] == ord("\r")) & (signs[1:] != ord("\n"))
-                starts = np.flatnonzero(returns | (signs[:-1] == ord("\n"))) + 1
-                starts = starts[starts <= len(piece)]
-                outside = (np.searchsorted(quotes, starts) + inside) % 2 == 0
-                first = outside & (signs[starts] != ord("\r")) & (signs[starts] != ord("\n"))
-                found.append(before + np.flatnonzero(first) + 1)
-                before, inside = before + starts.size, (inside + quotes.size) % 2
-        return np.concatenate(found)
+    @cached_property
+    def _first_lines(self) -> list[int]:
+        """The line in which every row begins, the header first."""
+        if self._quoted:
+            return [line for line, _ in self.rows()]
+        with self._open() as text:  # every line that is not empty is a row
+            return [line for line, row in enumerate(text, start=1) if row.strip("\r\n")]
 
     def uneven_lines(self) -> Iterator[str]:
         """What is wrong with every line that has another number of fields than the header."""

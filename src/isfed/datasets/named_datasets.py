@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isfed.datasets.dataset_files import (
-    VARIABLE,
-    DataMissingError,
     File,
     content_of,
     find_file,
+    missing_file,
     search_folders,
     unpacked,
 )
@@ -38,8 +37,6 @@ _MNIST = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
-
-
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/parkinsons/telemonitoring"
 # As sha256sum prints them, but of the unpacked content.
 _SHA256 = """
@@ -219,13 +216,8 @@ def _read(name: str, stem: str, data_dir: str | Path | None) -> np.ndarray:
     path = find_file(name, [f"{stem}.gz", stem], data_dir)
     if path is not None:
         return read_idx(unpacked(path), path.name)
-    folders = search_folders(data_dir)
-    looked = ", ".join(str(folder / name) for folder in folders)
-    raise DataMissingError(
-        f"{stem}.gz was not found (looked in {looked}). Get {IMAGE_HOMES[name]}/{stem}.gz on a "
-        f"machine with a network and put it at {folders[-1] / name / stem}.gz, or set {VARIABLE} "
-        f"to the folder that has {name}/{stem}.gz"
-    )
+    file = File(name, f"{stem}.gz", "", (f"{IMAGE_HOMES[name]}/{stem}.gz",))
+    raise missing_file(file, search_folders(data_dir)[-1] / name, data_dir, "")
 
 
 SUBJECT, SCORES = "subject#", ("motor_UPDRS", "total_UPDRS")
@@ -249,17 +241,20 @@ def parkinsons(
     return Examples(features.astype(np.float64), table.column(target).to_numpy(), subjects)
 
 
+def _bundled(name: str) -> list[np.ndarray]:
+    from sklearn import datasets  # takes a second to import
+
+    loaded = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return [np.asarray(part, dtype=np.float64) for part in loaded]
+
+
 def digits() -> Examples:
     """1797 small digits, 64 grey levels in [0, 1], targets 0 to 9; always there."""
-    from sklearn.datasets import load_digits  # takes a second to import
-
-    x, y = (np.asarray(part, dtype=np.float64) for part in load_digits(return_X_y=True))
+    x, y = _bundled("digits")
     return Examples(x / 16.0, y)
 
 
 def breast_cancer() -> Examples:
     """569 tumours, 30 measures of any scale, targets -1 (malignant) and +1; always there."""
-    from sklearn.datasets import load_breast_cancer  # takes a second to import
-
-    x, y = (np.asarray(part, dtype=np.float64) for part in load_breast_cancer(return_X_y=True))
+    x, y = _bundled("breast_cancer")
     return Examples(x, 2.0 * y - 1.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import io
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Spot:
         return f"row {row + 1}" if self.line is None else f"{self.counted} {self.line(row)}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Source:
     """An Arrow table that can say where in the user's file a row is."""
 
@@ -74,15 +75,14 @@ class Source:
 
     def release(self, name: str) -> None:
         """Forget a column, whose memory is then free if nobody else holds it."""
-        object.__setattr__(self, "table", self.table.drop_columns([name]))
+        self.table = self.table.drop_columns([name])
 
     def read_dates(self, name: str) -> None:
         """Take a column of text for dates from now on, if that is what its words are."""
         column = self.column(name)
-        if pa.types.is_string(column.type):
-            at, dates = self.table.column_names.index(name), as_dates(column)
-            if dates is not column:
-                object.__setattr__(self, "table", self.table.set_column(at, name, dates))
+        if pa.types.is_string(column.type) and (dates := as_dates(column)) is not column:
+            at = self.table.column_names.index(name)
+            self.table = self.table.set_column(at, name, dates)
 
     def place(self, row: int, column: str = "") -> str:
         """Where a row is, for an error."""
@@ -117,8 +117,10 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
         raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
     if opened.table.num_rows == 0:
         raise ValueError(f"{opened.name} has no rows")
-    opened = replace(opened, table=_plain_columns(opened.table))
-    return _without(opened, reading.na) if reading.na else opened
+    opened.table = _plain_columns(opened.table)
+    if reading.na:
+        opened.table = _without(opened.table, reading)
+    return opened
 
 
 def _plain_columns(table: pa.Table) -> pa.Table:
@@ -283,16 +285,13 @@ def _cells(values: list) -> pa.Array:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def _without(source: Source, na: Any) -> Source:
+def _without(table: pa.Table, reading: Reading) -> pa.Table:
     """The table with nulls in place of the values that stand for a missing one."""
-    words = [str(value).strip() for value in na]
+    words = [str(value).strip() for value in reading.na]
     numeric = []
     for word in words:
-        try:
-            numeric.append(float(word.replace(",", ".") if source.reading.comma else word))
-        except ValueError:
-            continue
-    table = source.table
+        with contextlib.suppress(ValueError):
+            numeric.append(float(word.replace(",", ".") if reading.comma else word))
     for place, name in enumerate(table.column_names):
         column = table.column(name)
         kind = column.type
@@ -307,4 +306,4 @@ def _without(source: Source, na: Any) -> Source:
         if pc.any(gone).as_py():
             empty = pc.if_else(gone, pa.scalar(None, kind), column)
             table = table.set_column(place, name, empty)
-    return replace(source, table=table)
+    return table
