@@ -99,7 +99,7 @@ def test_after_ctrl_c_the_next_round_hears_no_old_reply(monkeypatch):
     )
     turns = TrainRequest(np.arange(5), NETWORK.initial(), np.full(5, 0.1))
 
-    def interrupted(pool, places):  # while it waits; the reply stays in the pipe
+    def interrupted(pool, count):  # while it waits; the reply stays in the pipe
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -108,42 +108,36 @@ class TorchAgents(AddressedAgents):
         if self.pool is None:
             self.pool = Pool(self.problem, self.rules, self.workers - 1, self.address)
         params = np.asarray(turns.params, self.network.worker.flat.numpy_type)
+        which = turns.agents.tolist()
+        nodes = {} if self.rules.examples.equal else {k: self.table(k).nodes for k in which}
+        memory = {k: self.memory[k] for k in which if k in self.memory}
+        block = TurnBlock(turns._replace(params=params), round_index, local, nodes, memory)
         edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int).tolist()
         # This process also joins the parts, so that its own is the smallest: the first.
         rows = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
-        blocks = [self._block(turns._replace(params=params), round_index, local, i) for i in rows]
+        first = rows[0].stop
+        others = [slice(part.start - first, part.stop - first) for part in rows[1:]]
         threads = torch.get_num_threads()
         try:
-            started = self.pool.start(blocks[1:])
+            theirs = self.pool.start(block.rows(slice(first, None)), others)
             try:
                 torch.set_num_threads(1)  # other processes use the other cores
-                own = self.take_turns(*blocks[0][:3], changes[rows[0]])
+                own = self.take_turns(*block.rows(rows[0])[:3], changes[:first])
             finally:
                 torch.set_num_threads(threads)
-                results = self.pool.finish(started)
+                results = self.pool.finish(len(others))
         except (RuntimeError, KeyboardInterrupt):
             self.pool = None  # the next round begins with new processes, and reads no old replies
             raise
-        for part, some in zip(results, rows[1:], strict=True):
-            changes[some] = part.uploads.changes
+        changes[first:] = theirs
+        for part in results:
             for k, nodes in part.nodes.items():
                 self.table(k).nodes[:] = nodes
             self.memory.update(part.memory)
             self.turn_losses.update(part.turn_losses)
             self.trouble = self.trouble or part.trouble
-        parts = (own, *(part.uploads for part in results))
-        return Uploads(changes, *map(np.concatenate, list(zip(*parts, strict=True))[1:]))
-
-    def _block(
-        self, turns: TrainRequest, round_index: int, local: LocalOptions, rows: slice
-    ) -> TurnBlock:
-        """Some of the turns of a round, with all that they need."""
-        params = turns.params if turns.params.ndim == 1 else turns.params[rows]
-        some = TrainRequest(turns.agents[rows], params, turns.step[rows])
-        which = some.agents.tolist()
-        nodes = {} if self.rules.examples.equal else {k: self.table(k).nodes for k in which}
-        memory = {k: self.memory[k] for k in which if k in self.memory}
-        return TurnBlock(some, round_index, local.rows(rows), nodes, memory)
+        parts = zip(own, *(part.uploads for part in results), strict=True)
+        return Uploads(changes, *map(np.concatenate, list(parts)[1:]))
 
     def take_turns(
         self, turns: TrainRequest, round_index: int, local: LocalOptions, changes: np.ndarray

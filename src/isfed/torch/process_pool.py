@@ -21,7 +21,7 @@ import numpy as np
 
 from isfed.base.temporary_folders import HeldFolder, remove_abandoned
 from isfed.federation.agents import LocalOptions, TrainRequest, Uploads
-from isfed.problems import FederatedData, Problem
+from isfed.problems import Problem
 
 PREFIX, SHARED_PREFIX = "isfed-pool-", "isfed-mail-"
 MEMORY = Path("/dev/shm")  # a folder of files that are never written to a disk, on Linux
@@ -30,7 +30,7 @@ PROBLEM = "problem.joblib"
 
 
 class TurnBlock(NamedTuple):
-    """The turns of one process."""
+    """Turns of one round, with all that they need."""
 
     turns: TrainRequest
     round_index: int
@@ -38,16 +38,19 @@ class TurnBlock(NamedTuple):
     nodes: dict[int, np.ndarray]  # the score tables of these agents, where they have any
     memory: dict[int, np.ndarray]
 
-    def changes(self, shared: np.ndarray, begin: int) -> np.ndarray:
-        """(n, M) where the changes of these turns go in the shared memory."""
-        params = self.turns.params
-        shape = (self.turns.agents.size, params.shape[-1])
-        size = shape[0] * shape[1] * params.itemsize
-        return shared[begin : begin + size].view(params.dtype).reshape(shape)
+    def rows(self, rows: slice) -> TurnBlock:
+        """Some of the turns."""
+        agents, params, step = self.turns
+        some = TrainRequest(agents[rows], params if params.ndim == 1 else params[rows], step[rows])
+        which = set(some.agents.tolist())
+        nodes, memory = (
+            {k: kept[k] for k in kept.keys() & which} for kept in (self.nodes, self.memory)
+        )
+        return TurnBlock(some, self.round_index, self.local.rows(rows), nodes, memory)
 
 
 class BlockResult(NamedTuple):
-    """What a process sends back, beside the changes in the shared memory."""
+    """What a process sends back; the changes are in the shared memory."""
 
     uploads: Uploads
     nodes: dict[int, np.ndarray]
@@ -62,15 +65,14 @@ def _make_agents(folder: str, address: dict[str, int]) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    loss, arrays, *work, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
-    problem = Problem(FederatedData(*arrays), pickle.loads(loss), *map(np.asarray, work), name)
+    data, loss, *work, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
+    problem = Problem(data, pickle.loads(loss), *map(np.asarray, work), name)
     return problem.loss.make_agents(problem, rules, **address)
 
 
 def _take_block(agents: Any, block: TurnBlock, changes: np.ndarray) -> BlockResult:
     """The turns of a block, from what its agents remember."""
-    agents.memory = dict(block.memory)
-    agents.turn_losses, agents.trouble = {}, ""
+    agents.memory, agents.turn_losses, agents.trouble = dict(block.memory), {}, ""
     for k, nodes in block.nodes.items():
         agents.table(k).nodes[:] = nodes
     uploads = agents.take_turns(block.turns, block.round_index, block.local, changes)
@@ -80,18 +82,18 @@ def _take_block(agents: Any, block: TurnBlock, changes: np.ndarray) -> BlockResu
 
 
 def _serve(pipe: Connection, folder: str, address: dict[str, int]) -> None:
-    """What a process does: answer blocks until the other end of the pipe is closed."""
+    """What a process does: answer requests until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
     agents, path, shared = None, "", np.empty(0, np.uint8)
     with suppress(EOFError, ConnectionError):
         while True:
-            file, data, places, begin = pipe.recv()
+            file, data, places, rows = pipe.recv()
             try:
                 agents = agents or _make_agents(folder, address)
                 if file != path:
                     path, shared = file, _mapped(file)
-                block = pickle.loads(data, buffers=[shared[slice(*place)] for place in places])
-                reply: Any = _take_block(agents, block, block.changes(shared, begin))
+                block, changes = pickle.loads(data, buffers=[shared[place] for place in places])
+                reply: Any = _take_block(agents, block.rows(rows), changes[rows])
             except Exception as error:  # is raised at the other end
                 own = type(error).__module__ != "builtins"  # which may not survive the pipe
                 reply = RuntimeError(f"{type(error).__name__}: {error}") if own else error
@@ -115,9 +117,8 @@ class Pool:
         remove_abandoned(PREFIX)
         self.folder = HeldFolder(PREFIX)
         # By value: a module made by a lambda or in __main__ must get there too.
-        loss, data = cloudpickle.dumps(problem.loss), problem.data
-        arrays = (data.features, data.targets, data.offsets)
-        parts = (loss, arrays, problem.local_steps, problem.batch_size, problem.name, rules)
+        loss, work = cloudpickle.dumps(problem.loss), (problem.local_steps, problem.batch_size)
+        parts = (problem.data, loss, *work, problem.name, rules)
         joblib.dump(parts, self.folder.path / PROBLEM)
         context = get_context("loky")  # unlike "spawn" it does not run the user's script again
         for _ in range(processes):
@@ -129,38 +130,29 @@ class Pool:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def start(self, blocks: list[TurnBlock]) -> list[np.ndarray]:
-        """Send every block to a process; returns where the changes will be."""
-        used, pickled = 0, []
-        arrays: dict[tuple[int, int], Any] = {}  # by address: one model for all crosses once
-        for block in blocks:
-            buffers: list[pickle.PickleBuffer] = []
-            data = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
-            places = []
-            for array in (np.asarray(buffer.raw()) for buffer in buffers):
-                key = (array.ctypes.data, array.size)
-                if key not in arrays:
-                    arrays[key] = (used, used + array.size), array
-                    used = _aligned(used + array.size)
-                places.append(arrays[key][0])
-            pickled.append((data, places, used))
-            params = block.turns.params
-            used = _aligned(used + block.turns.agents.size * params.shape[-1] * params.itemsize)
-        self.shared.make_room(used)
-        for place, array in arrays.values():
-            self.shared.bytes[slice(*place)] = array
-        for pipe, message in zip(self.pipes, pickled, strict=False):
+    def start(self, block: TurnBlock, rows: list[slice]) -> np.ndarray:
+        """Share turns among the processes; returns where the changes will be, (n, M)."""
+        params = block.turns.params
+        changes = np.empty((block.turns.agents.size, params.shape[-1]), params.dtype)
+        buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps((block, changes), protocol=5, buffer_callback=buffers.append)
+        arrays = [np.asarray(buffer.raw()) for buffer in buffers]
+        ends = np.cumsum([-(-array.size // ALIGN) * ALIGN for array in arrays]).tolist()
+        begins = [0, *ends[:-1]]
+        places = [slice(at, at + array.size) for at, array in zip(begins, arrays, strict=True)]
+        self.shared.make_room(ends[-1])
+        for place, array in zip(places[:-1], arrays[:-1], strict=True):
+            self.shared.bytes[place] = array
+        for pipe, some in zip(self.pipes, rows, strict=False):
             with suppress(ConnectionError):  # `finish` will find out
-                pipe.send((self.shared.path, *message))
-        pairs = zip(blocks, pickled, strict=True)
-        return [block.changes(self.shared.bytes, begin) for block, (_, _, begin) in pairs]
+                pipe.send((self.shared.path, data, places, some))
+        return self.shared.bytes[places[-1]].view(changes.dtype).reshape(changes.shape)
 
-    def finish(self, changes: list[np.ndarray]) -> list[BlockResult]:
-        """What the processes computed; the changes are there until the next start."""
-        replies: list[BlockResult | Exception] = []
+    def finish(self, count: int) -> list[BlockResult]:
+        """What the first `count` processes computed; the changes stay until the next start."""
         try:
             # All replies are read before anything is raised: none must be left in a pipe.
-            replies.extend(pipe.recv() for pipe, _ in zip(self.pipes, changes, strict=False))
+            replies: list[BlockResult | Exception] = [pipe.recv() for pipe in self.pipes[:count]]
         except (EOFError, ConnectionError) as error:
             self.close()
             raise RuntimeError(
@@ -168,12 +160,10 @@ class Pool:
                 "not enough memory. Continue from a checkpoint if there is one; threads=1 needs "
                 "less memory"
             ) from error
-        results = []
-        for reply, some in zip(replies, changes, strict=True):
+        for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-            results.append(reply._replace(uploads=reply.uploads._replace(changes=some)))
-        return results
+        return replies  # type: ignore[return-value]
 
     def close(self) -> None:
         """End the processes, and remove what they shared."""
@@ -227,7 +217,3 @@ class SharedFile:
 def _mapped(path: str) -> np.ndarray:
     with open(path, "r+b") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGN) * ALIGN
