@@ -78,8 +78,8 @@ _RENAMED = {
         settling=msd_prediction stability=stable_step_size variance=round_variance ways=strategies
     """,
     "torch": """
-        chain=fast_sequential check=module_checks convert=numpy_conversion convolve=fast_sequential
-        evaluate=evaluation files=model_files flat=flat_module halve=fast_sequential
+        chain=fast_sequential check=module_checks convert=flat_module convolve=fast_sequential
+        evaluate=evaluation files=network flat=flat_module halve=fast_sequential
         hits=module_worker identity=fingerprint links=fast_sequential mailbox=process_pool
         norms=example_norms pool=process_pool server=torch_optimizers turn=module_turn
         watch=example_norms worker=module_worker

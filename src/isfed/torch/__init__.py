@@ -11,8 +11,7 @@ from isfed.methods.importance_defaults import importance
 from isfed.torch.diagnose import NetworkDiagnosis, diagnose
 from isfed.torch.evaluation import Evaluate, evaluate, evaluate_agents
 from isfed.torch.example_norms import LayerError
-from isfed.torch.model_files import load_model, save_model
-from isfed.torch.network import Network
+from isfed.torch.network import Network, load_model, save_model
 from isfed.torch.torch_optimizers import TorchSchedule, TorchServer
 from isfed.torch.trackers import Lines, MLflow, Point, TensorBoard
 from isfed.torch.train import ResumeError, Training, train

@@ -25,7 +25,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.module_turn import ExampleSampler, TurnResult, TurnTask, train_module
+from isfed.torch.module_turn import TurnResult, TurnTask, train_module
 from isfed.torch.process_pool import Pool, TurnBlock
 
 MODULE = np.uint64(0x9E3779B97F4A7C15)  # turns the key of the examples into that of the module
@@ -55,15 +55,14 @@ class TorchAgents(AddressedAgents):
         self.network: Any = problem.loss
         self.rules = rules
         self.scored = wants_norms(rules.agents, rules.examples)
-        if rules.agents.learns and rules.agents.score != Score.SECOND_MOMENT:
-            width = memory_size(rules.agents, problem.num_params)
-            gigabytes = 8e-9 * width * self.num_agents
-            if gigabytes > 8.0:
-                raise ValueError(
-                    f"agents that report an averaged gradient remember {width} numbers each, "
-                    f"{gigabytes:.0f} GB for {self.num_agents} agents; use "
-                    "Memory(score=Score.SECOND_MOMENT)"
-                )
+        width = memory_size(rules.agents, problem.num_params)
+        gigabytes = 8e-9 * width * self.num_agents
+        if gigabytes > 8.0:
+            raise ValueError(
+                f"agents that report an averaged gradient remember {width} numbers each, "
+                f"{gigabytes:.0f} GB for {self.num_agents} agents; use "
+                "Memory(score=Score.SECOND_MOMENT)"
+            )
         self.first = 0  # the number of the first agent; an agent on its own machine has another
         self.x, self.y = self.network.tensors(problem.data.features, problem.data.targets)
         self.offsets = problem.data.offsets
@@ -153,6 +152,8 @@ class TorchAgents(AddressedAgents):
         # As the module can hold them.
         models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
         rows, change = torch.from_numpy(changes), torch.empty_like(flat.flat)
+        capped = not isinstance(self.rules.example_design, WithReplacement)
+        floor = self.rules.examples.floor
         with torch.random.fork_rng():
             for i, k in enumerate(turns.agents.tolist()):
                 task = TurnTask(
@@ -162,11 +163,16 @@ class TorchAgents(AddressedAgents):
                     step=float(turns.step[i]),
                     correction=None if local.correction is None else local.correction[i],
                     velocity=velocity[i],
+                    local=local,
+                    table=self.table(k),
+                    stream=self.stream(Purpose.EXAMPLES, round_index, self.first + k),
+                    watch=TurnWatch(int(self.sizes[k]), floor, capped=capped),
                 )
-                place = i if models.dim() == 2 else slice(None)
-                result, watch[i] = self._turn(task, models[place], round_index, local)
+                start = models[i] if models.dim() == 2 else models
+                result = self._turn(task, start, round_index)
+                watch[i] = task.watch.turn
                 # In the model's type, as it would cross.
-                torch.sub(flat.collect(), models[place], out=change)
+                torch.sub(flat.collect(), start, out=change)
                 rows[i].copy_(change)
                 self.turn_losses[k] = result.loss
                 scores[i] = self._score(task, changes[i, : flat.trained], result)
@@ -174,7 +180,7 @@ class TorchAgents(AddressedAgents):
                 # A finite sum of squares says that all are finite, in one fast pass.
                 finite = math.isfinite(torch.dot(change, change)) or change.isfinite().all()
                 if not finite and not self.trouble:
-                    self.trouble = self._trouble(k, models[place], round_index)
+                    self.trouble = self._trouble(k, start, round_index)
         return Uploads(changes, scores, gradients, watch, velocity)
 
     def _trouble(self, agent: int, start: torch.Tensor, round_index: int) -> str:
@@ -190,31 +196,22 @@ class TorchAgents(AddressedAgents):
         where = f"agent {number} ended its turn of round {round_index}"
         return f"{where} with a model that is not finite"
 
-    def _turn(
-        self, task: TurnTask, start: torch.Tensor, round_index: int, local: LocalOptions
-    ) -> tuple[TurnResult, np.ndarray]:
-        """Train the module from `start`; returns the result and the telemetry."""
-        worker, rules, agent = self.network.worker, self.rules, task.agent
-        number = self.first + agent
-        stream = self.stream(Purpose.EXAMPLES, round_index, number)
-        self._reseed(round_index, agent)
-        capped = not isinstance(rules.example_design, WithReplacement)
-        watch = TurnWatch(int(self.sizes[agent]), rules.examples.floor, capped=capped)
-        worker.flat.load(start)
-        rows = slice(int(self.offsets[agent]), int(self.offsets[agent + 1]))
-        sampler = ExampleSampler(rules.examples, self.table(agent), stream, watch)
+    def _turn(self, task: TurnTask, start: torch.Tensor, round_index: int) -> TurnResult:
+        """Train the module from `start`."""
+        self._reseed(round_index, task.agent)
+        self.network.worker.flat.load(start)
+        rows = slice(*self.offsets[task.agent : task.agent + 2].tolist())
         try:
-            result = train_module(
-                worker, (self.x[rows], self.y[rows]), task, sampler,
-                local=local, scored=self.scored, optimizer=self.network.optimizer,
+            return train_module(
+                self.network.worker, (self.x[rows], self.y[rows]), task,
+                scored=self.scored, optimizer=self.network.optimizer,
             )  # fmt: skip
         except (IndexError, RuntimeError, ValueError) as error:  # the module's, or the loss's
-            where = f"agent {number} cannot do its turn of round {round_index}"
+            where = f"agent {self.first + task.agent} cannot do its turn of round {round_index}"
             raise ValueError(f"{where}: {error}") from error
-        return result, watch.turn
 
     def _reseed(self, round_index: int, agent: int) -> None:
-        """Dropout and whatever else a module draws, from the one key that an agent is told."""
+        """Dropout and whatever else a module draws, from the key of its examples."""
         key = self.key(Purpose.EXAMPLES) ^ MODULE
         seeds = Stream.at(key, round_index=round_index, agent=self.first + agent)
         seed, device = int(seeds.state[0] >> np.uint64(1)), self.network.worker.flat.device.type
@@ -225,20 +222,19 @@ class TorchAgents(AddressedAgents):
 
     def _score(self, task: TurnTask, change: np.ndarray, result: TurnResult) -> float:
         """What the cloud's policy asks the agent to report."""
-        rules = self.rules
-        if not rules.agents.learns:
+        policy, examples = self.rules.agents, self.rules.examples
+        if not policy.learns:
             return 0.0
         first, second = result.moments
-        spread = second if rules.examples.equal else first * first
-        stored = -1.0
-        if rules.examples.refresh == Refresh.TOUCHED and rules.agents.score != Score.BOUND:
-            stored = self.table(task.agent).mean_seen() ** 2
+        spread = second if examples.equal else first * first
+        seen = examples.refresh == Refresh.TOUCHED and policy.score != Score.BOUND
+        stored = task.table.mean_seen() ** 2 if seen else -1.0
         if task.agent not in self.memory:
-            self.memory[task.agent] = np.full(memory_size(rules.agents, change.size), -1.0)
+            self.memory[task.agent] = np.full(memory_size(policy, change.size), -1.0)
         gradient = change.astype(np.float64) / (-task.step * task.steps)
         return score_of_turn(
-            int(rules.agents.score), rules.agents.rate, task.steps, task.batch_size,
-            spread, stored, gradient, self.memory[task.agent],
+            int(policy.score), policy.rate, task.steps, task.batch_size, spread, stored, gradient,
+            self.memory[task.agent],
         )  # fmt: skip
 
     def gradients(
@@ -247,14 +243,14 @@ class TorchAgents(AddressedAgents):
         which = np.asarray(which, np.int64)
         models = np.broadcast_to(params, (which.size, self.num_params))
         self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
-        gradients = [self._norms(models[i], k)[1] for i, k in enumerate(which)]
-        return np.array(gradients).reshape(-1, self.num_params)
+        rows = [self._norms(model, k)[1] for k, model in zip(which, models, strict=True)]
+        return np.array(rows).reshape(-1, self.num_params)
 
     def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """The score of every example of an agent, and the gradient of its risk."""
         x, y = self.problem.data.agent(agent)
         with torch.random.fork_rng():
-            # The model stands for the round, which whoever asks does not say.
+            # A question names no round: the model itself addresses the random numbers.
             self._reseed(zlib.crc32(np.ascontiguousarray(params)), agent)
             gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
@@ -263,14 +259,13 @@ class TorchAgents(AddressedAgents):
         if charge:
             self.charge_everybody()
         examples = self.rules.examples
-        scores = np.empty(self.num_agents)
-        for k in range(self.num_agents):
-            norms, gradient = self._norms(params, k)
-            scores[k] = score_of_examples(
-                norms, gradient, int(self.local_steps[k]), int(self.batch_size[k]),
+        return np.array([
+            score_of_examples(
+                *self._norms(params, k), int(self.local_steps[k]), int(self.batch_size[k]),
                 examples.floor, examples.equal,
-            )  # fmt: skip
-        return scores
+            )
+            for k in range(self.num_agents)
+        ])  # fmt: skip
 
     def example_prob(self, params: np.ndarray) -> np.ndarray:
         if self.rules.examples.refresh == Refresh.ALL:  # between turns they hold the last turn's

@@ -19,25 +19,29 @@ from isfed.methods.fedavg import FedAvg
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, Spread, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
+from isfed.torch.flat_module import seeded
 from isfed.torch.network import Network
-from isfed.torch.numpy_conversion import seeded
 
 SKETCH = 4096  # numbers that stand for a gradient where all of them would not fit
 MOST_NUMBERS = 50_000_000
 FLOOR = 0.2  # of the probabilities of agents, as `importance` has it
-CLEARLY = 0.8  # a way beats a simpler one if its variance is below this share of the other's
+CLEARLY = 0.8  # a strategy beats a simpler one if its variance is below this share of the other's
 BIASED = 0.25  # of the variance of uniform draws: a bias above it is worth a sentence
-SIMPLEST_FIRST = (
-    "uniform", "importance", "importance of agents and examples", "spread", "difference",
-)  # fmt: skip
+SIMPLEST_FIRST = {  # what to write for each strategy
+    "uniform": "FedAvg(...): agents and examples are alike enough",
+    "importance": "importance(...)",
+    "importance of agents and examples": "importance(..., examples=Memory())",
+    "spread": "importance(..., agents=Uniform(), agent_design=Spread())",
+    "difference": 'importance(..., correction="difference")',
+}
 
 
 @dataclass(frozen=True)
 class NetworkDiagnosis:
-    """The variance of one round's estimate of the gradient, by the way to sample.
+    """The variance of one round's estimate of the gradient, by sampling strategy.
 
     Attributes:
-        variance: by way, in units of |g|^2.
+        variance: by strategy, in units of |g|^2.
         stderr: the standard error of each, from the Monte-Carlo draws.
         drift: |mean local gradient of a turn - g|^2 / |g|^2, if all agents take part: the bias that
             several local steps add, which no sampling removes and correction="drift" does.
@@ -51,28 +55,21 @@ class NetworkDiagnosis:
 
     @property
     def choice(self) -> str:
-        """The way that is recommended: the simplest whose variance is near the least.
+        """The strategy that is recommended: the simplest whose variance is near the least.
 
         Never "drift", whatever the bias: in the study of networks (docs/networks.md) it nowhere
         ended clearly above "difference", and lost or diverged on the CNN.
         """
         least = min(self.variance.values())
-        return next(way for way in SIMPLEST_FIRST if least >= CLEARLY * self.variance[way])
+        return next(name for name in SIMPLEST_FIRST if least >= CLEARLY * self.variance[name])
 
     def recommendation(self) -> str:
         """A sentence, and the numbers behind it."""
-        code = {
-            "uniform": "FedAvg(...): agents and examples are alike enough",
-            "importance": "importance(...)",
-            "importance of agents and examples": "importance(..., examples=Memory())",
-            "spread": "importance(..., agents=Uniform(), agent_design=Spread())",
-            "difference": 'importance(..., correction="difference")',
-        }[self.choice]
         numbers = "; ".join(
-            f"{way} {value:.3g} ± {self.stderr[way]:.1g}" for way, value in self.variance.items()
+            f"{name} {value:.3g} ± {self.stderr[name]:.1g}" for name, value in self.variance.items()
         )
-        text = f"Use {code}. Variance of a round over the squared gradient: {numbers}. "
-        text += f"Bias of the local steps: {self.drift:.3g}"
+        text = f"Use {SIMPLEST_FIRST[self.choice]}. Variance of a round over the squared gradient: "
+        text += f"{numbers}. Bias of the local steps: {self.drift:.3g}"
         if self.drift <= BIASED * self.variance["uniform"]:
             return f"{text}."
         return (
@@ -106,7 +103,7 @@ def diagnose_network(
     draws: int = 400,
     seed: int = 0,
 ) -> NetworkDiagnosis:
-    """The variance of a round under each way to sample, at one model.
+    """The variance of a round under each sampling strategy, at one model.
 
     It takes every agent's gradient, four batches and two turns. "spread" and "difference" assume
     that the cloud remembers the agents' gradients at this very model: the best that they can do.
@@ -138,8 +135,7 @@ def diagnose_network(
     model = network.initial()
     if params is not None:
         model = check_vector(params, name="params", size=model.size)
-    count = problem.num_agents
-    rng = np.random.default_rng(seed)
+    count, rng = problem.num_agents, np.random.default_rng(seed)
     sketch = _sketcher(model.size, count, seed)
     gradients, uniform_noise, scored_noise = [], np.empty(count), np.empty(count)
     with seeded(seed):  # what the module draws, such as dropout
@@ -162,18 +158,18 @@ def diagnose_network(
             "params of another model"
         )
     squares, alike = np.einsum("km,km->k", vectors, vectors), np.ones(count)
-    means, both = np.broadcast_to(mean, vectors.shape), "importance of agents and examples"
-    ways: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
-        "uniform": (HartleyRao(), alike, vectors, uniform_noise),  # as FedAvg draws
-        "importance": (Deville(), np.sqrt(squares + uniform_noise), vectors, uniform_noise),
-        both: (Deville(), np.sqrt(squares + scored_noise), vectors, scored_noise),
-        "spread": (_spread(vectors), alike, vectors, uniform_noise),
-        "difference": (Deville(), alike, means, uniform_noise),
-    }
+    means = np.broadcast_to(mean, vectors.shape)
+    cases: list[tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = [
+        (HartleyRao(), alike, vectors, uniform_noise),  # as FedAvg draws
+        (Deville(), np.sqrt(squares + uniform_noise), vectors, uniform_noise),
+        (Deville(), np.sqrt(squares + scored_noise), vectors, scored_noise),
+        (_spread(vectors), alike, vectors, uniform_noise),
+        (Deville(), alike, means, uniform_noise),
+    ]
     variance, stderr = {}, {}
-    for way, case in ways.items():
+    for name, case in zip(SIMPLEST_FIRST, cases, strict=True):
         value, error = _round_variance(*case, num_active, draws, rng)
-        variance[way], stderr[way] = value / signal, error / signal
+        variance[name], stderr[name] = value / signal, error / signal
     drift = _drift(problem, model, step_size, seed)
     return NetworkDiagnosis(variance, stderr, drift, signal)
 
@@ -204,8 +200,7 @@ def _round_variance(
     draws: int, rng: Any,
 ) -> tuple[float, float]:  # fmt: skip
     """E |estimate - mean|^2 over draws of agents, and the standard error of that."""
-    count = len(scores)
-    total = scores.sum()
+    count, total = len(scores), scores.sum()
     shares = scores / total if total > 0.0 else np.full(count, 1.0 / count)
     inclusion = inclusion_probabilities((1.0 - FLOOR) * shares + FLOOR / count, num_active)
     mean = vectors.mean(axis=0)

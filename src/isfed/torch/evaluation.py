@@ -48,8 +48,8 @@ def _check_rows(network: Network, x: np.ndarray, y: np.ndarray, what: str) -> No
 
 
 def _evaluate(network: Network, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> Evaluation:
-    losses, hits = network.losses_and_hits(params, x, y).T
-    counted = hits[~np.isnan(hits)]  # a loss may ignore some
+    losses, correct = network.losses_and_correct(params, x, y).T
+    counted = correct[~np.isnan(correct)]  # a loss may ignore some
     return Evaluation(float(losses.mean()), float(counted.mean()) if counted.size else np.nan)
 
 

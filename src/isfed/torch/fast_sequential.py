@@ -99,11 +99,11 @@ class FastSequential:
             self.layers.append(layer)
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
-        """Whether the gradient of a batch can be found this way."""
+        """Whether the gradient of a batch can be computed by hand."""
         return y.dim() == 1 and y.dtype == torch.int64 and self.takes_rows(x)
 
     def takes_rows(self, x: Tensor) -> bool:
-        """Whether rows can go forward this way."""
+        """Whether rows can go forward by hand."""
         if x.dtype != self.dtype or any(self.hooks) or torch.is_autocast_enabled("cpu"):
             return False
         shape = x.shape[1:]

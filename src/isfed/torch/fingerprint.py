@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -73,21 +74,16 @@ def _function(function: FunctionType, text: Callable[[Any], str]) -> Iterator[by
     yield from _code(function.__code__)
     yield text(function.__defaults__ or ()).encode()
     for cell in function.__closure__ or ():
-        try:
-            inside = cell.cell_contents
-        except ValueError:  # a cell that is still empty
-            continue
-        yield text(inside).encode()
+        with suppress(ValueError):  # a cell that is still empty
+            yield text(cell.cell_contents).encode()
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
     yield code.co_code
     yield repr((code.co_names, code.co_varnames)).encode()
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield value_fingerprint(constant).encode()
+        inner = isinstance(constant, CodeType)
+        yield from _code(constant) if inner else [value_fingerprint(constant).encode()]
 
 
 def _digest(*parts: bytes) -> str:

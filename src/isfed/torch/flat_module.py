@@ -1,8 +1,10 @@
-"""A module whose model is one flat tensor: loading is one copy."""
+"""A module whose model is one flat tensor, and tensors between NumPy and PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,36 @@ import torch
 from torch import Tensor, nn
 
 
+def as_tensor(array: Any) -> Tensor:
+    """A tensor over the memory of an array, which is only read; a reversed one is copied."""
+    if isinstance(array, np.ndarray) and any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    with warnings.catch_warnings():
+        # Federated data is read-only; PyTorch warns that it cannot keep it so. We only read.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(array)
+
+
+def as_float64(values: Tensor) -> np.ndarray:
+    """The numbers of a tensor."""
+    return values.detach().to("cpu", torch.float64).numpy()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """PyTorch's generators start from `seed` inside, and are outside what they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
 class FlatModule:
     """A module on its device, with `flat`, the vector that its model consists of.
 
-    First come the trainable parameters, then the float buffers that a state_dict holds, such as
-    the running means of batch norm: they cross like parameters, and become a mean of what the
-    agents sent. Both are views of `flat`, except for buffers of another float type, which are
-    copied. Frozen parameters, integer buffers and buffers that a state_dict leaves out are not in
-    it: whenever a model is loaded they get the values they were made with, so that no turn sees
-    what another one left.
+    First come the trainable parameters, views of `flat`. Then come copies of the float buffers that
+    a state_dict holds, such as the running means of batch norm, which cross like parameters. Frozen
+    parameters, integer buffers and buffers that a state_dict leaves out are not in it: whenever a
+    model is loaded they get the values they were made with, so that no turn sees what another left.
 
     Args:
         module: is moved and keeps its parameters in `flat` from now on.
@@ -32,33 +55,25 @@ class FlatModule:
         self.dtype = self.params[0].dtype
         self.numpy_type = np.dtype(str(self.dtype).removeprefix("torch."))
         self.trained = sum(param.numel() for param in self.params)  # entries of `flat` that learn
-        self._owners = _float_buffers(self.module)
-        buffers = [owner.get_buffer(name) for owner, name in self._owners]
-        parts: list[Tensor] = [*self.params, *buffers]
+        owners = _float_buffers(self.module)
+        for table, name in owners:
+            table[name] = table[name].detach().clone(memory_format=torch.contiguous_format)
+        parts: list[Tensor] = [*self.params, *(table[name] for table, name in owners)]
         self.flat = torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
         self.size = self.flat.numel()
         views = _views(self.flat, parts)
         for param, view in zip(self.params, views, strict=False):
             param.data = view
-        self._views = views[len(self.params) :]
-        pairs = zip(buffers, self._views, strict=True)
-        self._held = [view if b.dtype == self.dtype else b for b, view in pairs]
-        self._copied = [(b, v) for b, v in zip(self._held, self._views, strict=True) if b is not v]
-        self._place_buffers()
-        inside = {id(part) for part in (*self.params, *self._held)}
+        self._places = dict(zip(parts, views, strict=True))
+        places = zip(owners, views[len(self.params) :], strict=True)
+        self._buffers = [_Kept(*owner, view) for owner, view in places]
         tables = [t for m in self.module.modules() for t in (m._parameters, m._buffers)]
         self._outside = [
-            _Kept(table, name)
+            _Kept(table, name, None if tensor is None else tensor.detach().clone())
             for table in tables
             for name, tensor in table.items()
-            if id(tensor) not in inside
+            if tensor is None or tensor not in self._places
         ]
-
-    def _place_buffers(self) -> None:
-        for (owner, name), held in zip(self._owners, self._held, strict=True):
-            owner._buffers[name] = held
-        for buffer, view in self._copied:
-            buffer.copy_(view)
 
     def views_of(self, vector: Tensor) -> list[Tensor]:
         """The places of the trainable parameters in a vector like `flat`."""
@@ -68,17 +83,17 @@ class FlatModule:
         """Set the model."""
         source = torch.from_numpy(params) if isinstance(params, np.ndarray) else params
         self.flat.copy_(source)
-        self._place_buffers()
-        for kept in self._outside:
+        for kept in self._buffers:
             kept.restore()
+        for kept in self._outside:
+            kept.restore(unless=kept.version)
 
     def collect(self) -> Tensor:
-        """`flat`, after a module that put new tensors in its buffers' places has been followed."""
-        for (owner, name), view in zip(self._owners, self._views, strict=True):
-            buffer = owner._buffers[name]
-            if buffer is not view and buffer is not None:
-                view.copy_(buffer)
-        self._place_buffers()
+        """`flat` with the present buffers, in whose places a module may have put new tensors."""
+        for kept in self._buffers:
+            buffer = kept.table[kept.name]
+            if buffer is not None:
+                kept.value.copy_(buffer.detach())
         return self.flat
 
     def vector(self) -> np.ndarray:
@@ -87,16 +102,15 @@ class FlatModule:
 
     def named(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """The parts of a vector by the names of a state_dict; tied parameters under every name."""
-        places = {}
-        held, views = (*self.params, *self._held), (*self.params, *self._views)
-        for part, view in zip(held, views, strict=True):
-            places[part.data_ptr()] = (view.storage_offset(), view.numel())
-        parts = {}
-        for name, value in self.module.state_dict(keep_vars=True).items():
-            if value.numel() and value.data_ptr() in places:
-                begin, count = places[value.data_ptr()]
-                parts[name] = vector[begin : begin + count]
-        return parts
+        places = {
+            part.data_ptr(): slice(view.storage_offset(), view.storage_offset() + view.numel())
+            for part, view in self._places.items()
+        }
+        return {
+            name: vector[places[value.data_ptr()]]
+            for name, value in self.module.state_dict(keep_vars=True).items()
+            if value.numel() and value.data_ptr() in places
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all that the model consists of, on the CPU, by name."""
@@ -140,32 +154,27 @@ def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
 
 
 class _Kept:
-    """A tensor of a layer that no vector holds, and the value it was made with."""
+    """A tensor of a layer that is no view of `flat`, and the value to give it."""
 
-    def __init__(self, table: dict[str, Any], name: str) -> None:
-        self.table, self.name, self.tensor = table, name, table[name]
-        if self.tensor is not None:
-            self.value = self.tensor.detach().clone()
-            self.version = self.tensor._version
+    def __init__(self, table: dict[str, Any], name: str, value: Any) -> None:
+        self.table, self.name, self.tensor, self.value = table, name, table[name], value
+        self.version = None if self.tensor is None else self.tensor._version
 
-    def restore(self) -> None:
-        """Undo what a module did to it, in its place or by putting another one there."""
-        if self.table[self.name] is not self.tensor:
-            self.table[self.name] = self.tensor
-        if self.tensor is not None and self.tensor._version != self.version:
+    def restore(self, unless: int | None = None) -> None:
+        """Put it back into its place, with its value `unless` it has that version."""
+        self.table[self.name] = self.tensor
+        if self.tensor is not None and self.tensor._version != unless:
             with torch.no_grad():
                 self.tensor.copy_(self.value)
             self.version = self.tensor._version
 
 
-def _float_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The layers with float buffers that belong to the model, and the buffers' own names."""
-    kept, owners = set(module.state_dict()), []
-    for full, buffer in module.named_buffers():
-        owner, _, name = full.rpartition(".")
-        if full in kept and buffer.is_floating_point():
-            owners.append((module.get_submodule(owner), name))
-    return owners
+def _float_buffers(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """The float buffers that belong to the model: the tables of their layers, and their names."""
+    kept = set(module.state_dict())
+    names = [n for n, b in module.named_buffers() if n in kept and b.is_floating_point()]
+    parts = (name.rpartition(".") for name in names)
+    return [(module.get_submodule(owner)._buffers, name) for owner, _, name in parts]
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from isfed.base.argument_checks import as_numbers
 from isfed.torch.example_norms import AUDIT_TOLERANCE
 from isfed.torch.fingerprint import function_name
+from isfed.torch.flat_module import as_tensor, seeded
 from isfed.torch.module_worker import Worker
-from isfed.torch.numpy_conversion import as_tensor, seeded
 
 NEAR = 1000  # rows among which one that differs from the first is looked for
 CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -37,13 +37,11 @@ def check_device(name: str) -> None:
         raise ValueError(f"device={name!r} is unknown; use 'cpu', 'cuda' or 'mps'") from error
     if device.type not in ("cpu", "cuda", "mps"):
         raise ValueError(f"device={name!r} is not supported; use 'cpu', 'cuda' or 'mps'")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count <= (device.index or 0):
-            raise ValueError(
-                f"device={name!r}: PyTorch finds {count or 'no'} CUDA device(s) here; use "
-                "device='cpu'"
-            )
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and count <= (device.index or 0):
+        raise ValueError(
+            f"device={name!r}: PyTorch finds {count or 'no'} CUDA device(s) here; use device='cpu'"
+        )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(f"device={name!r}: PyTorch finds no MPS here; use device='cpu'")
 
@@ -69,12 +67,12 @@ def check_module(
                 _check_examples_apart(worker, tensor(features[rows]), tensor(targets[rows]), seed)
             worker.exact_norms.audit(x, y)
     if optimizer is not None:
-        _check_optimizer(optimizer, function_name(optimizer), worker)
+        _check_optimizer(optimizer, worker.flat.params)
 
 
-def _check_optimizer(factory: Any, name: str, worker: Worker) -> None:
+def _check_optimizer(factory: Any, params: list[nn.Parameter]) -> None:
     """Take one step of the agents' optimizer, or raise an error that says why it cannot be one."""
-    params = worker.flat.params
+    name = function_name(factory)
     try:
         made = factory(params, lr=1e-3)
     except (TypeError, ValueError) as error:
@@ -101,7 +99,7 @@ def _check_examples_apart(worker: Worker, x: Tensor, y: Tensor, seed: int) -> No
 
     Both passes are over two rows, under one seed: dropout is the same in them.
     """
-    start = worker.flat.flat.clone()
+    start = worker.flat.collect().clone()
     losses = []
     for rows in ((0, 0), (0, 1)):
         worker.flat.load(start)
@@ -134,41 +132,34 @@ def targets_for(loss: Any, targets: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _check_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
     """Raise a ValueError for the first class that the module has no output for."""
+    flat = targets.reshape(-1)
     if isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss):
-        bad = np.flatnonzero(~((targets >= 0.0) & (targets <= 1.0)).reshape(-1))
+        bad = np.flatnonzero(~((flat >= 0.0) & (flat <= 1.0)))
         if bad.size:
             raise ValueError(
-                f"targets[{bad[0]}]={targets.reshape(-1)[bad[0]]:g} but {type(loss).__name__} "
-                f"takes numbers from 0 to 1 ({bad.size} others)"
+                f"targets[{bad[0]}]={flat[bad[0]]:g} but {type(loss).__name__} takes numbers from "
+                f"0 to 1 ({bad.size} others)"
             )
     if targets.dtype.kind not in "iu":
         return
-    if not isinstance(loss, CLASS_LOSSES):
-        _try_labels(loss, targets, outputs)
-        return
-    classes = outputs.shape[1] if outputs.dim() > 1 else 1
-    ignored = getattr(loss, "ignore_index", -100)
-    flat = targets.reshape(-1)
-    bad = np.flatnonzero(((flat < 0) | (flat >= classes)) & (flat != ignored))
-    if bad.size:
-        raise ValueError(
-            f"targets[{bad[0]}]={flat[bad[0]]} but the module has {classes} outputs, for the "
-            f"classes 0 to {classes - 1} ({bad.size} such)"
-        )
-
-
-def _try_labels(loss: Any, targets: np.ndarray, outputs: Tensor) -> None:
-    """The same for a loss of which only a trial shows that it takes classes."""
-    if targets.ndim != 1 or outputs.device.type != "cpu":  # elsewhere a wrong index is fatal
-        return
-    for place in (int(targets.argmin()), int(targets.argmax())):
-        try:
-            loss(outputs[:1], torch.as_tensor(targets[place : place + 1]))
-        except (IndexError, RuntimeError) as error:  # the first example's target went through
+    if isinstance(loss, CLASS_LOSSES):
+        classes = outputs.shape[1] if outputs.dim() > 1 else 1
+        ignored = getattr(loss, "ignore_index", -100)
+        bad = np.flatnonzero(((flat < 0) | (flat >= classes)) & (flat != ignored))
+        if bad.size:
             raise ValueError(
-                f"targets[{place}]={targets[place]} but the module's outputs have shape "
-                f"{tuple(outputs.shape[1:])} per example: {error}"
-            ) from error
+                f"targets[{bad[0]}]={flat[bad[0]]} but the module has {classes} outputs, for the "
+                f"classes 0 to {classes - 1} ({bad.size} such)"
+            )
+    elif targets.ndim == 1 and outputs.device.type == "cpu":  # elsewhere a wrong index is fatal
+        for place in (int(targets.argmin()), int(targets.argmax())):
+            try:  # only a trial shows which classes such a loss takes
+                loss(outputs[:1], torch.as_tensor(targets[place : place + 1]))
+            except (IndexError, RuntimeError) as error:  # the first example's target went through
+                raise ValueError(
+                    f"targets[{place}]={targets[place]} but the module's outputs have shape "
+                    f"{tuple(outputs.shape[1:])} per example: {error}"
+                ) from error
 
 
 def _check_outputs(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
@@ -179,17 +170,22 @@ def _check_outputs(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
     kind = type(worker.module).__name__
     shapes = []
     outputs: Any = None
+
+    def run(rows: Tensor) -> Any:
+        before = rows._version  # counts what is done in place
+        outputs = worker.module(rows)
+        worker.trial.writes = worker.trial.writes or rows._version != before
+        return outputs
+
     for copies in (3, 2):  # two sizes: what grows with both is no loss per example
         rows, targets = torch.cat([x] * copies), torch.cat([y] * copies)
-        before = rows._version  # counts what is done in place
         try:
-            outputs = worker.module(rows)
+            outputs = run(rows)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{kind} cannot take features of shape {tuple(rows.shape)} and {rows.dtype}: "
                 f"{error}"
             ) from error
-        worker.trial.writes = worker.trial.writes or rows._version != before
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"{kind} returns {type(outputs).__name__}, expected one tensor; wrap it in a "
@@ -200,20 +196,16 @@ def _check_outputs(worker: Worker, x: Tensor, y: Tensor) -> Tensor:
                 f"{kind} returns a tensor of shape {tuple(outputs.shape)} for {copies} examples; "
                 "expected one row of outputs per example"
             )
-        if not torch.isfinite(outputs).all():
+        bad = outputs[~torch.isfinite(outputs)]
+        if bad.numel():
             raise ValueError(
-                f"{kind} returns {outputs[~torch.isfinite(outputs)].flatten()[0].item()} for the "
-                "first example at its initial parameters"
+                f"{kind} returns {bad[0].item()} for the first example at its initial parameters"
             )
         shapes.append(_loss_shape(worker, outputs, targets, y))
     worker.module.eval()
-    try:
-        with torch.no_grad():
-            before = rows._version
-            worker.module(rows)
-            worker.trial.writes = worker.trial.writes or rows._version != before
-    finally:
-        worker.module.train()
+    with torch.no_grad():
+        run(rows)
+    worker.module.train()
     if shapes[0][1:] != shapes[1][1:]:
         raise ValueError(
             f"the loss of outputs {tuple(outputs.shape)} and targets {(2, *y.shape[1:])} has "

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from isfed.base.random_streams import Stream
 from isfed.federation.agents import LocalOptions
-from isfed.sampling.policies import Policy, Refresh, Table
+from isfed.sampling.policies import Refresh, Table
 from isfed.sampling.telemetry import TurnWatch
+from isfed.torch.flat_module import as_float64
 from isfed.torch.module_worker import BatchGradient, Worker
-from isfed.torch.numpy_conversion import as_float64
 
-_add: Any = getattr(torch, "_foreach_add_")  # noqa: B009  (one call for all tensors)
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
@@ -30,6 +29,9 @@ class TurnTask(NamedTuple):
         step: the step size, weights and divisions included.
         correction: (M,) added to every gradient, or None.
         velocity: (M,) of the momentum, changed in place; empty without momentum.
+        local: momentum, pull to the start and full batches.
+        table: the scores of the examples; draws them by `stream`.
+        watch: the telemetry.
     """
 
     agent: int
@@ -38,6 +40,10 @@ class TurnTask(NamedTuple):
     step: float
     correction: np.ndarray | None
     velocity: np.ndarray
+    local: LocalOptions
+    table: Table
+    stream: Stream
+    watch: TurnWatch
 
 
 class TurnResult(NamedTuple):
@@ -48,28 +54,17 @@ class TurnResult(NamedTuple):
     moments: tuple[float, float]  # means of norm * share and of its square, 0 unless requested
 
 
-class ExampleSampler(NamedTuple):
-    """How a turn draws its examples, and who is told what they turned out to be."""
-
-    policy: Policy
-    table: Table
-    stream: Stream
-    watch: TurnWatch
-
-
 def train_module(
     worker: Worker,
     data: tuple[Tensor, Tensor],
     task: TurnTask,
-    sampler: ExampleSampler,
     *,
-    local: LocalOptions,
     scored: bool,
-    optimizer: OptimizerFactory | None = None,
+    optimizer: OptimizerFactory | None,
 ) -> TurnResult:
     """Train the worker's module from where it stands."""
-    (x, y), (policy, table, stream, watch) = data, sampler
-    take_step = _LocalStep(worker, task, local, optimizer)
+    (x, y), table, local, policy = data, task.table, task.local, task.table.policy
+    take_step = _LocalStep(worker, task, optimizer)
     gradients, first, second, size = 0, 0.0, 0.0, task.batch_size
     loss = worker.flat.flat.new_zeros(())
     if policy.refresh == Refresh.ALL and not local.full_batch:
@@ -79,7 +74,7 @@ def train_module(
         units = share = weight = None
         rows = (x, y)
         if not local.full_batch:
-            units, prob = table.draw(size, stream)
+            units, prob = table.draw(size, task.stream)
             if units.size == 0:
                 continue
             if not policy.equal or units.size != size:
@@ -98,7 +93,7 @@ def train_module(
             first += float(weighted.sum())
             second += float(weighted @ weighted)
         if units is not None and not policy.equal:
-            watch.batch(share, norms if policy.learns else table.scores[units])
+            task.watch.batch(share, norms if policy.learns else table.scores[units])
             table.refresh(units, norms)
     drawn = max(task.steps * (len(y) if local.full_batch else size), 1)
     return TurnResult(gradients, float(loss) / max(task.steps, 1), (first / drawn, second / drawn))
@@ -111,13 +106,8 @@ class _LocalStep:
     a step of the user's own optimizer, fresh for every turn.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        task: TurnTask,
-        local: LocalOptions,
-        optimizer: OptimizerFactory | None,
-    ) -> None:
+    def __init__(self, worker: Worker, task: TurnTask, optimizer: OptimizerFactory | None) -> None:
+        local = task.local
         if optimizer is not None and local.momentum != 0.0:
             raise ValueError(
                 "both the method and the local optimizer have momentum; use only one of them"
@@ -161,11 +151,6 @@ class _LocalStep:
             self.optimizer.step()
             for param in self.params:
                 param.grad = None
-        elif not self.plain or batch.vector is not None:
-            vector = batch.vector if self.plain else self._direction(batch)
-            self.model.add_(vector, alpha=-self.step)
         else:
-            pairs = zip(self.params, batch.gradients, strict=True)
-            used = [(p, g) for p, g in pairs if g is not None]
-            with torch.no_grad():
-                _add([p for p, _ in used], [g for _, g in used], alpha=-self.step)
+            direction = self.worker.flatten(batch) if self.plain else self._direction(batch)
+            self.model.add_(direction, alpha=-self.step)

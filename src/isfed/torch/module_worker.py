@@ -37,17 +37,14 @@ def correct_examples(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
     Of a sequence, the share of its entries that are right. nan where targets are not classes, or
     where the loss ignores them.
     """
-    if type(loss) in _BINARY:
-        classes = bool(((targets == 0) | (targets == 1)).all())
+    classes = not targets.is_floating_point() and outputs.dim() > 1 and outputs.shape[1] > 1
+    if type(loss) in _BINARY and ((targets == 0) | (targets == 1)).all():
         right = ((outputs > _BINARY[type(loss)]) == (targets > 0.5)).float()
+    elif classes and outputs.shape[:1] + outputs.shape[2:] == targets.shape:
+        right = (outputs.argmax(1) == targets).float()
+        right[targets == getattr(loss, "ignore_index", -100)] = torch.nan
     else:
-        classes = not targets.is_floating_point() and outputs.dim() > 1 and outputs.shape[1] > 1
-        classes = classes and outputs.shape[:1] + outputs.shape[2:] == targets.shape
-        if classes:
-            right = (outputs.argmax(1) == targets).float()
-            right[targets == getattr(loss, "ignore_index", -100)] = torch.nan
-    if not classes:
-        return torch.full((len(outputs),), torch.nan, device=outputs.device)
+        right = torch.full((len(outputs),), torch.nan, device=outputs.device)
     return right.reshape(len(right), -1).nanmean(1)
 
 
@@ -68,15 +65,10 @@ def _bound(slopes: Tensor, share: Tensor | None) -> Tensor:
 
 @dataclass
 class Trial:
-    """What a trial of the module has shown; all workers of a network share it.
+    """What a trial of the module has shown; all workers of a network share it."""
 
-    Attributes:
-        others: the layers that go through torch.func.
-        writes: whether the module changes its input in place, as nn.ReLU(inplace=True) in front.
-    """
-
-    others: set[str] = field(default_factory=set)
-    writes: bool = False
+    others: set[str] = field(default_factory=set)  # the layers that go through torch.func
+    writes: bool = False  # whether the module changes its input, as nn.ReLU(inplace=True) in front
 
 
 class Worker:
@@ -98,7 +90,7 @@ class Worker:
     ) -> None:
         self.flat, self.loss, self.exact_norms = flat, loss, exact_norms
         self.module: nn.Module = flat.module
-        self.trial = Trial() if trial is None else trial
+        self.trial = trial or Trial()
         self.fast = FastSequential.of(flat, loss)
 
     def outputs(self, x: Tensor) -> Tensor:
@@ -148,9 +140,8 @@ class Worker:
         for rows, targets, some in zip(_parts(x), _parts(y), weights, strict=True):
             part = self.batch(rows, targets, some, scored=scored)
             share = len(rows) / len(x)
-            for i, gradient in enumerate(part.gradients):
+            for i, (before, gradient) in enumerate(zip(total, part.gradients, strict=True)):
                 if gradient is not None:
-                    before = total[i]
                     total[i] = share * gradient if before is None else before + share * gradient
             loss += share * part.loss
             norms.append(part.norms)
@@ -158,17 +149,17 @@ class Worker:
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """The score of every example; the last layer's bound takes a forward pass alone."""
-        pairs = zip(_parts(x), _parts(y), strict=True)
-        return torch.cat([self._scores(inputs, targets) for inputs, targets in pairs])
-
-    def _scores(self, x: Tensor, y: Tensor) -> Tensor:
         if self.exact_norms is not None:
             return self.batch(x, y, None, scored=True).norms
-        with torch.no_grad():
-            outputs = self.outputs(x)
-        outputs = outputs.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(per_example(self.loss(outputs, y)).sum(), outputs)
-        return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+        norms = []
+        for rows, targets in zip(_parts(x), _parts(y), strict=True):
+            with torch.no_grad():
+                outputs = self.outputs(rows)
+            outputs = outputs.detach().requires_grad_()
+            total = per_example(self.loss(outputs, targets)).sum()
+            (gradient,) = torch.autograd.grad(total, outputs)
+            norms.append(torch.linalg.vector_norm(gradient.flatten(1), dim=1))
+        return torch.cat(norms)
 
     def flatten(self, batch: BatchGradient) -> Tensor:
         """One vector of the trainable parameters' gradients; 0 where one took no part.

@@ -1,4 +1,4 @@
-"""A neural network as a loss: an nn.Module and an unreduced loss of its outputs."""
+"""A neural network as a loss: an nn.Module and an unreduced loss of its outputs; its files."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isfed.base.argument_checks import check_fields, check_seed
+from isfed.base.argument_checks import check_fields, check_seed, checked
 from isfed.federation.agent import AgentConfig
 from isfed.problems import FederatedData, Problem
 from isfed.torch.agents import TorchAgents
 from isfed.torch.example_norms import ExampleNorms, OtherLayers
 from isfed.torch.fingerprint import function_name, value_fingerprint
-from isfed.torch.flat_module import FlatModule
-from isfed.torch.module_checks import check_device, check_module, targets_for
+from isfed.torch.flat_module import FlatModule, as_float64, as_tensor, seeded
+from isfed.torch.module_checks import check_device, check_module, check_params, targets_for
 from isfed.torch.module_turn import OptimizerFactory
 from isfed.torch.module_worker import Trial, Worker, correct_examples, per_example
-from isfed.torch.numpy_conversion import as_float64, as_tensor, seeded
 
 Score = Literal["last_layer", "exact"]
+SAFETENSORS = ".safetensors"
+PICKLED = (".pt", ".pth")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +94,16 @@ class Network:
 
     def __repr__(self) -> str:
         """What the network computes, the same in every process: fingerprints are made of it."""
-        with seeded(self.seed):
-            parts = (self.make_module(), self.loss, self.optimizer)
+        parts = (self._made(), self.loss, self.optimizer)
         module, loss, optimizer = map(value_fingerprint, parts)
         return (
             f"Network({module}, {self.num_params()} parameters, loss={loss}, "
             f"score={self.score!r}, optimizer={optimizer}, seed={self.seed})"
         )
+
+    def _made(self, seed: int | None = None) -> nn.Module:
+        with seeded(self.seed if seed is None else seed):
+            return self.make_module()
 
     @property
     def worker(self) -> Worker:
@@ -109,13 +114,11 @@ class Network:
 
     def make_worker(self) -> Worker:
         """A module of its own, in training mode, at the initial parameters."""
-        with seeded(self.seed):
-            made = self.make_module()
+        made = self._made()
         if not isinstance(made, nn.Module):
             raise TypeError(f"make_module returned {type(made).__name__}, expected an nn.Module")
         flat = FlatModule(made, torch.device(self.device))
         flat.module.train()
-
         exact = None
         if self.score == "exact":
             exact = ExampleNorms(flat.module, self._losses, self.other_layers, self._trial.others)
@@ -126,7 +129,7 @@ class Network:
 
     # What makes it a loss.
 
-    without_optimum = True  # nobody knows the minimiser of a network, and nobody expects it
+    without_optimum = True  # the minimiser of a network is unknown
     diagnosed_by = "isfed.torch.diagnose"
 
     @property
@@ -168,8 +171,7 @@ class Network:
 
     def initial(self, seed: int | None = None) -> np.ndarray:
         """The parameters of a fresh module; another seed gives others."""
-        with seeded(self.seed if seed is None else seed):
-            return FlatModule(self.make_module(), torch.device("cpu")).vector()
+        return FlatModule(self._made(seed), torch.device("cpu")).vector()
 
     def gradient(
         self, params: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray
@@ -200,7 +202,7 @@ class Network:
         """The loss of every example, in evaluation mode."""
         return self._evaluate(self._losses, params, x, y)
 
-    def losses_and_hits(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def losses_and_correct(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """(n, 2) the loss of every example, and 1 where its class is predicted, 0 where not.
 
         In evaluation mode; nan where targets are not classes.
@@ -208,8 +210,8 @@ class Network:
 
         def measure(outputs: Tensor, targets: Tensor) -> Tensor:
             losses = self._losses(outputs, targets)
-            hits = correct_examples(self.loss, outputs, targets)
-            return torch.stack([losses, hits.to(losses)], 1)
+            correct = correct_examples(self.loss, outputs, targets)
+            return torch.stack([losses, correct.to(losses)], 1)
 
         return self._evaluate(measure, params, x, y)
 
@@ -243,7 +245,78 @@ class Network:
 
     def module(self, params: np.ndarray) -> nn.Module:
         """A module of the user's own with this model, in evaluation mode."""
-        with seeded(self.seed):
-            module = self.make_module()
+        module = self._made()
         module.load_state_dict(self.state_dict(params))
         return module.eval()
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in (SAFETENSORS, *PICKLED):
+        raise ValueError(
+            f"{path} ends in {path.suffix or 'nothing'!r}; expected {SAFETENSORS}, or "
+            f"{' or '.join(PICKLED)} for a state_dict"
+        )
+
+
+@checked
+def save_model(network: Network, params: np.ndarray, path: str | Path) -> None:
+    """Write a model; a file that is there is replaced once the new one is complete.
+
+    Args:
+        network: whose architecture it is.
+        params: (M,) the model.
+        path: ends in .safetensors, or in .pt or .pth for a state_dict.
+    """
+    path = Path(path)
+    _check_suffix(path)
+    check_params(params, network.num_params())
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+    state = {name: value.contiguous() for name, value in network.state_dict(params).items()}
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    if path.suffix == SAFETENSORS:
+        from safetensors.torch import save_file
+
+        save_file(state, unfinished)
+    else:
+        torch.save(state, unfinished)
+    unfinished.replace(path)
+
+
+@checked
+def load_module_params(network: Network, path: str | Path) -> np.ndarray:
+    """The model in a file, as one vector; a ValueError if it is of another architecture.
+
+    Args:
+        network: whose architecture it is.
+        path: what `save_model` wrote, or a state_dict.
+    """
+    path = Path(path)
+    _check_suffix(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        if path.suffix == SAFETENSORS:
+            from safetensors.torch import load_file
+
+            state = load_file(path)
+        else:
+            state = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, MemoryError):
+        raise  # of the disk or the machine, not of the content
+    except Exception as error:  # unpickling what is no model can end in any of them
+        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+    unread = f"{path} cannot be read as a model"
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{unread}: it holds a {type(state).__name__}, expected a state_dict")
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            what = f"{name!r} is of type {type(value).__name__}"
+            raise ValueError(f"{unread}: {what}, expected a state_dict of tensors")
+    try:
+        return network.params(state)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+load_model = load_module_params  # the public name

@@ -7,7 +7,6 @@ that all processes map, in memory where possible: through a pipe they would be c
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 import shutil
@@ -215,5 +214,4 @@ class SharedFile:
 
 
 def _mapped(path: str) -> np.ndarray:
-    with open(path, "r+b") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+    return np.asarray(np.memmap(path, np.uint8, mode="r+"))

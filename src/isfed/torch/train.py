@@ -21,8 +21,7 @@ from isfed.simulate.run_history import DivergenceError, History
 from isfed.simulate.simulate_call import check_run, make_run
 from isfed.torch.evaluation import Evaluate
 from isfed.torch.fingerprint import value_fingerprint
-from isfed.torch.model_files import save_model
-from isfed.torch.network import Network
+from isfed.torch.network import Network, save_model
 from isfed.torch.trackers import Point
 
 CHECKPOINT = "checkpoint.npz"
@@ -83,31 +82,10 @@ class _NoEvaluation:
         return np.full((len(params), 2), np.nan)
 
 
-def _fingerprint(run: Any, algorithm: Any, rounds: int, seed: int, measure: Any) -> str:
-    """What a checkpoint must agree with: all that decides the numbers."""
-    problem = run.problem
-    record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
-    for layer in layers(algorithm):  # two functions may look alike
-        if isinstance(layer, Scheduled):
-            record += repr([layer.schedule(i) for i in range(rounds)])
-        for server in layers(getattr(layer, "server", None), "server"):
-            record += value_fingerprint(getattr(server, "optimizer", None))
-    work = (problem.local_steps.tolist(), problem.batch_size.tolist())
-    choices = (problem.loss, record, rounds, seed, work, measure.every)
-    digest = hashlib.blake2b(repr(choices).encode())
-    data = problem.data
-    test = () if isinstance(measure, _NoEvaluation) else (measure.x, measure.y)
-    for array in (data.features, data.targets, data.offsets, run.params, *test):
-        digest.update(repr((array.shape, array.dtype)).encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()[:32]
-
-
 @dataclass(eq=False)
 class _Course:
     """What happens at the evaluations of one training."""
 
-    network: Network
     run: Any
     recording: Recording
     callbacks: Sequence[Callback]
@@ -125,15 +103,14 @@ class _Course:
 
     def replay(self) -> None:
         """Go through the evaluations before a resume."""
-        for i, done in enumerate(self.measured.rounds.tolist()):
-            if done <= self.run.round_index:
-                self._judge(i, done)
-                self.at = i
-        if self.best[1] == self.run.round_index:  # else it is the checkpoint's
+        done = self.run.round_index
+        for i in range(int(np.searchsorted(self.measured.rounds, done, side="right"))):
+            self._judge(i)
+        if self.best[1] == done:  # else it is the checkpoint's
             self.best_params = self.run.params[0]
         if self.folder is not None and not self.run.diverged:
             self.save("best", self.best_params)
-            if self.run.round_index == 0 or not self.path("last").exists():
+            if done == 0 or not self.path("last").exists():
                 self.save("last", self.run.params[0])
 
     def path(self, name: str) -> Path:
@@ -143,17 +120,17 @@ class _Course:
 
     def save(self, name: str, params: np.ndarray) -> None:
         """Write one of them."""
-        save_model(self.network, params, self.path(name))
+        save_model(self.run.problem.loss, params, self.path(name))
 
-    def _judge(self, place: int, done: int) -> bool:
+    def _judge(self, place: int) -> bool:
         """Whether an evaluation is the best so far; notes whether it reaches the target."""
+        self.at = place
         loss, accuracy = self.measured.values[0, place].tolist()
         worth = -math.inf if math.isnan(loss) else -loss if math.isnan(accuracy) else accuracy
         better = worth > self.best[0] or not self.tested
         if better:
-            self.best = (worth, done)
-        if self.target is not None and accuracy >= self.target:
-            self.stopped = True
+            self.best = (worth, int(self.measured.rounds[place]))
+        self.stopped = self.stopped or (self.target is not None and accuracy >= self.target)
         return better
 
     def __call__(self) -> bool:
@@ -161,14 +138,12 @@ class _Course:
         done, place, rounds = self.run.round_index, self.at + 1, self.measured.rounds
         if self.run.diverged or place >= rounds.size or rounds[place] != done:
             return self.stopped
-        self.at = place
-        better, params = self._judge(place, done), self.run.params[0]
+        better, params = self._judge(place), self.run.params[0]
         if better:
             self.best_params = params
         if self.folder is not None:
-            self.save("last", params)
-            if better:
-                self.save("best", params)
+            for name in ("last", "best") if better else ("last",):
+                self.save(name, params)
         ledger, size = self.run.agents[0].ledger, self.run.problem.num_params
         megabytes = 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
         numbers = (*self.measured.values[0, place].tolist(), self.recording.seconds, megabytes)
@@ -192,6 +167,25 @@ class _Course:
                 self.save("last", self.run.params[0])
             error.args = (f"{error}; the last finite model is in {self.path('last')}",)
             raise
+
+
+def _fingerprint(course: _Course, algorithm: Any, rounds: int, seed: int) -> str:
+    """What a checkpoint must agree with: all that decides the numbers."""
+    problem, data, measure = course.run.problem, course.run.problem.data, course.measured.measure
+    record = re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm))  # a function's address is no choice
+    for layer in layers(algorithm):  # two functions may look alike
+        if isinstance(layer, Scheduled):
+            record += repr([layer.schedule(i) for i in range(rounds)])
+        for server in layers(getattr(layer, "server", None), "server"):
+            record += value_fingerprint(getattr(server, "optimizer", None))
+    work = (problem.local_steps.tolist(), problem.batch_size.tolist())
+    choices = (problem.loss, record, rounds, seed, work, measure.every)
+    digest = hashlib.blake2b(repr(choices).encode())
+    test = (measure.x, measure.y) if course.tested else ()
+    for array in (data.features, data.targets, data.offsets, course.run.params, *test):
+        digest.update(repr((array.shape, array.dtype)).encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()[:32]
 
 
 @checked
@@ -256,7 +250,7 @@ def train(
     measure: Any = _NoEvaluation(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
     place = None if folder is None else Path(folder)
-    course = _Course(network, run, recording, callbacks, test is not None, target, place, form)
+    course = _Course(run, recording, callbacks, test is not None, target, place, form)
     measured = course.measured
     if target is not None and math.isnan(measured.values[0, 0, 1]):
         raise ValueError(
@@ -266,7 +260,7 @@ def train(
     save = None
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        path, mark = place / CHECKPOINT, _fingerprint(run, algorithm, rounds, seed, measure)
+        path, mark = place / CHECKPOINT, _fingerprint(course, algorithm, rounds, seed)
         _continue(path, mark, course, resume=resume)
 
         def save(arrays: dict[str, np.ndarray]) -> None:
