@@ -120,7 +120,7 @@ def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
     agents, turns, flag = _deadly_agents(tmp_path)
     before = agents.work(turns, 0).changes.copy()
     pool = agents.pool
-    shared, folder = pool.shared.folder.path, pool.folder.path
+    shared, folder = pool.shared.path, pool.folder.path
     assert shared in _shared_files()
     flag.touch()
     with pytest.raises(RuntimeError, match="takes turns of the agents has ended"):
@@ -129,7 +129,7 @@ def test_a_killed_process_is_an_error_and_leaves_no_memory_behind(tmp_path):
     assert not folder.exists()
     flag.unlink()
     np.testing.assert_array_equal(agents.work(turns, 0).changes, before)
-    again = agents.pool.shared.folder.path
+    again = agents.pool.shared.path
     assert again in _shared_files()
     del pool
     agents.pool = None  # collected

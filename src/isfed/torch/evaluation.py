@@ -62,10 +62,10 @@ def evaluate_agents(network: Network, params: np.ndarray, data: FederatedData) -
         params: (M,) the model.
         data: the rows of all agents.
     """
-    agents = range(data.num_agents)
     check_params(params, network.num_params())
     _check_rows(network, data.features, data.targets, "the rows of the agents")
-    return np.array([_evaluate(network, params, *data.agent(k)) for k in agents])
+    rows = map(data.agent, range(data.num_agents))
+    return np.array([_evaluate(network, params, x, y) for x, y in rows])
 
 
 @dataclass(eq=False)

@@ -8,7 +8,8 @@ batch where they cost nothing more. Examples must be along the first axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -129,12 +130,9 @@ def _normalization(layer: nn.LayerNorm | nn.GroupNorm, x: Tensor, g: Tensor) -> 
 
 RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], SquaredNorms]] = {
     nn.Linear: _linear,
-    nn.Conv1d: _convolution,
-    nn.Conv2d: _convolution,
-    nn.Conv3d: _convolution,
     nn.Embedding: _embedding,
-    nn.LayerNorm: _normalization,
-    nn.GroupNorm: _normalization,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm), _normalization),
 }
 
 
@@ -168,9 +166,9 @@ def _layers_without_rule(module: nn.Module) -> dict[str, str]:
 
     Raises a LayerError for the first layer that mixes the examples of a batch.
     """
-    owners: dict[int, list[str]] = {}
+    owners: dict[Tensor, list[str]] = {}
     for name, param in module.named_parameters(remove_duplicate=False):
-        owners.setdefault(id(param), []).append(name)
+        owners.setdefault(param, []).append(name)
     reasons = {}
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
@@ -184,8 +182,8 @@ def _layers_without_rule(module: nn.Module) -> dict[str, str]:
         if not _has_rule(layer):
             reasons[name] = f"there is no rule for layer {name!r} ({type(layer).__name__})"
         for param in layer.parameters(recurse=False):
-            if len(owners[id(param)]) > 1:
-                shared = " and ".join(repr(owner) for owner in owners[id(param)])
+            if len(owners[param]) > 1:
+                shared = " and ".join(map(repr, owners[param]))
                 reasons[name] = f"layer {name!r} shares a parameter: {shared} are the same"
     return reasons
 
@@ -211,9 +209,7 @@ class ExampleNorms:
         other_layers: OtherLayers,
         others: set[str] | None = None,
     ) -> None:
-        self.module = module
-        self.values = values
-        self.other_layers = other_layers
+        self.module, self.values, self.other_layers = module, values, other_layers
         self.others: set[str] = set() if others is None else others
         for name, reason in _layers_without_rule(module).items():
             self._refuse_or_add(LayerError(name, reason))
@@ -248,11 +244,8 @@ class ExampleNorms:
             loss = self.values(self.module(x.clone()), y).sum()
         keep: Any = {"allow_unused": True, "retain_graph": True}
         gradients = torch.autograd.grad(loss, list(named.values()), **keep)
-        literal = {
-            name: gradient.square().sum()
-            for name, gradient in zip(named, gradients, strict=True)
-            if gradient is not None
-        }
+        pairs = zip(named, gradients, strict=True)
+        literal = {name: g.square().sum() for name, g in pairs if g is not None}
         for layer in self.layers.keys() - self.calls.keys() - self.others:
             used = [name for name in _own(layer, self.layers[layer]) if name in literal]
             if used:
@@ -273,16 +266,12 @@ class ExampleNorms:
         self.num_examples = num_examples
         self.calls.clear()
         self.given.clear()
-        hooks = [
-            layer.register_forward_hook(self._hook(name), with_kwargs=True)
-            for name, layer in self.layers.items()
-            if name not in self.others
-        ]
-        try:
+        with ExitStack() as hooks:
+            for name, layer in self.layers.items():
+                if name not in self.others:
+                    note = partial(self._note, name)
+                    hooks.enter_context(layer.register_forward_hook(note, with_kwargs=True))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def gradients(
         self,
@@ -340,26 +329,24 @@ class ExampleNorms:
             ) from error
         return torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
 
-    def _hook(self, name: str):
-        def forward(layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
-            if not output.requires_grad:
-                return
-            if name in self.calls:
-                raise LayerError(
-                    name,
-                    f"layer {name!r} is used more than once in a forward pass: the norm of the "
-                    "summed gradient is not found from its parts",
-                )
-            x = (args[0] if args else kwargs["input"]).detach()
-            if len(x) != self.num_examples:
-                raise LayerError(
-                    name,
-                    f"layer {name!r} gets an input of shape {tuple(x.shape)}, but examples must "
-                    f"be along its first axis ({self.num_examples} of them)",
-                )
-            # The edge, not the tensor: something in place may follow, as nn.ReLU(inplace=True).
-            edge = torch.autograd.graph.get_gradient_edge(output)
-            self.calls[name] = (layer, x, edge)
-            self.given.update(_given_by_rule(layer, output))
-
-        return forward
+    def _note(self, name: str, layer: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+        """The hook of a layer: keep what its rule needs."""
+        if not output.requires_grad:
+            return
+        if name in self.calls:
+            raise LayerError(
+                name,
+                f"layer {name!r} is used more than once in a forward pass: the norm of the summed "
+                "gradient is not found from its parts",
+            )
+        x = (args[0] if args else kwargs["input"]).detach()
+        if len(x) != self.num_examples:
+            raise LayerError(
+                name,
+                f"layer {name!r} gets an input of shape {tuple(x.shape)}, but examples must be "
+                f"along its first axis ({self.num_examples} of them)",
+            )
+        # The edge, not the tensor: something in place may follow, as nn.ReLU(inplace=True).
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        self.calls[name] = (layer, x, edge)
+        self.given.update(_given_by_rule(layer, output))

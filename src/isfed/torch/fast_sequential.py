@@ -27,13 +27,6 @@ from isfed.torch.flat_module import FlatModule
 from isfed.torch.maxpool_kernels import give_back, take_largest
 
 _aten: Any = torch.ops.aten
-_relu_backward: Any = _aten.threshold_backward.default
-_convolution_backward: Any = _aten.convolution_backward.default
-_pool: Any = _aten.max_pool2d_with_indices.default
-_pool_backward: Any = _aten.max_pool2d_with_indices_backward.default
-_log_softmax_backward: Any = _aten._log_softmax_backward_data.default
-_nll_backward: Any = _aten.nll_loss_backward.default
-
 LEAST_CHANNELS = 16  # the fewest that the compiler makes vectors of
 NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -59,8 +52,7 @@ class FastSequential:
             self._append(_fast_layer(layer, self.gradients[at : at + count], channels))
             at += count
         for one, other in pairwise(self.layers):
-            if isinstance(other, FastReLU):
-                other.in_place = one.makes_new
+            other.in_place = one.makes_new  # of use to a ReLU
         # The gradient in the input of the first layer that learns is of no use.
         self.first = next(i for i, layer in enumerate(self.layers) if hasattr(layer, "gradients"))
         self.fits: dict[torch.Size, bool] = {}
@@ -132,11 +124,8 @@ class FastSequential:
     ) -> tuple[Tensor, Tensor]:
         """The mean loss and its gradient in the outputs; `gradient` has that of the model.
 
-        Args:
-            x: the rows.
-            y: their classes.
-            share: (B,) the weight of every example's loss, 1 / B each if it is None.
-            squares: (B,) is increased by the squared norm of every example's part of the gradient.
+        `share`, (B,), is the weight of every example's loss, 1 / B unless given. `squares`, (B,),
+        is increased by the squared norm of every example's part of the gradient.
         """
         with torch.no_grad():
             logs = torch.log_softmax(self.outputs(x), 1)
@@ -147,9 +136,10 @@ class FastSequential:
                 mean, share = values.mean(), self.shares.get(len(x))
                 if share is None:
                     share = self.shares[len(x)] = torch.ones(len(x), dtype=self.dtype) / len(x)
-            slope = _nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
+            nll_backward = _aten.nll_loss_backward.default
+            slope = nll_backward(share, logs, y, None, 0, self.ignored, self.zero)
             parts: list[Tensor] = []
-            slopes = slope = _log_softmax_backward(slope, logs, 1, logs.dtype)
+            slopes = slope = _aten._log_softmax_backward_data.default(slope, logs, 1, logs.dtype)
             for i in range(len(self.layers) - 1, self.first - 1, -1):
                 layer = self.layers[i]
                 if squares is not None and hasattr(layer, "gradients"):
@@ -187,7 +177,7 @@ def _fast_layer(layer: nn.Module, gradients: list[Tensor], channels: int) -> Any
         pool = FastMaxPool2d(layer)
         fused = channels >= LEAST_CHANNELS and pool.how == MaxPoolReLU.how
         return MaxPoolReLU() if fused else pool
-    if kind is nn.ReLU or kind is nn.Tanh:
+    if kind in (nn.ReLU, nn.Tanh):
         return FastReLU() if kind is nn.ReLU else FastTanh()
     if kind is nn.Unflatten or (kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)):
         return FastReshape(layer)
@@ -220,11 +210,9 @@ class FastLinear:
     makes_new = True
 
     def __init__(self, layer: nn.Linear, gradients: list[Tensor]) -> None:
-        self.weight = layer.weight.detach()
+        self.layer, self.gradients, self.weight = layer, gradients, layer.weight.detach()
         self.transposed = self.weight.t()
         self.bias = None if layer.bias is None else layer.bias.detach()
-        self.gradients = gradients
-        self.layer = layer
         # A product can round differently where its memory is not aligned, as autograd's is.
         self.aligned = gradients[0].data_ptr() % 64 == 0
 
@@ -260,7 +248,7 @@ class FastReLU:
         return self.result
 
     def backward(self, slope: Tensor, first: bool) -> Tensor:
-        return _relu_backward(slope, self.result, 0)
+        return _aten.threshold_backward.default(slope, self.result, 0)
 
 
 class FastTanh:
@@ -296,10 +284,8 @@ class FastConv2d:
     makes_new = True
 
     def __init__(self, layer: nn.Conv2d, gradients: list[Tensor]) -> None:
-        self.weight = layer.weight.detach()
+        self.layer, self.gradients, self.weight = layer, gradients, layer.weight.detach()
         self.bias = None if layer.bias is None else layer.bias.detach()
-        self.gradients = gradients
-        self.layer = layer
         self.known = False  # whether `squares` computed the gradient of the weight
         (high, wide), self.groups = _pair(layer.padding), layer.groups
         self.how = (layer.stride, (high, wide), layer.dilation)
@@ -312,10 +298,10 @@ class FastConv2d:
         if x.dim() != 4:
             raise UnfitError
         self.x, self.ordered = _channels_last(x), _channels_last(self.weight)
-        if self.around is None:
-            return functional.conv2d(self.x, self.ordered, self.bias, *self.how, self.groups)
-        x, (stride, _, dilation) = functional.pad(self.x, self.around), self.how
-        return functional.conv2d(x, self.ordered, self.bias, stride, 0, dilation, self.groups)
+        x, (stride, padding, dilation) = self.x, self.how
+        if self.around is not None:
+            x, padding = functional.pad(x, self.around), 0
+        return functional.conv2d(x, self.ordered, self.bias, stride, padding, dilation, self.groups)
 
     def squares(self, slope: Tensor) -> Tensor:
         # The rule multiplies numbers of one channel, so those go next to each other.
@@ -327,7 +313,7 @@ class FastConv2d:
 
     def backward(self, slope: Tensor, first: bool) -> Tensor:
         slope, asked, self.known = _channels_last(slope), not self.known, False
-        before, gradient, _ = _convolution_backward(
+        before, gradient, _ = _aten.convolution_backward.default(
             slope, self.x, self.ordered, None, *self.how,
             False, [0, 0], self.groups, [not first, asked, False],
         )  # fmt: skip
@@ -351,12 +337,13 @@ class FastMaxPool2d:
         if x.dim() != 4:
             raise UnfitError
         self.x = x
-        largest, self.places = _pool(x, *self.how)
+        largest, self.places = _aten.max_pool2d_with_indices.default(x, *self.how)
         return largest
 
     def backward(self, slope: Tensor, first: bool) -> Tensor:
         slope = _channels_last(slope) if slope.shape[1] > 1 else slope
-        return _pool_backward(slope, self.x, *self.how, self.places)
+        backward = _aten.max_pool2d_with_indices_backward.default
+        return backward(slope, self.x, *self.how, self.places)
 
 
 class MaxPoolReLU:

@@ -136,8 +136,8 @@ class Network:
     def not_for_objects(self) -> str | None:
         """Why agents that know nothing but `gradient` cannot train it; None if they can."""
         if self.optimizer is not None:
-            name = function_name(self.optimizer)
-            has = f"Network(optimizer={name}) steps by an optimizer of its own"
+            given = f"Network(optimizer={function_name(self.optimizer)})"
+            has = f"{given} steps by an optimizer of its own"
         elif self.worker.flat.trained < self.worker.flat.size:
             has = (
                 "this network has buffers that change during training (such as the running means "
@@ -160,8 +160,7 @@ class Network:
 
     def prepare(self, data: FederatedData) -> FederatedData:
         """The data in the module's types, after a trial on its first rows."""
-        worker = self.make_worker()  # of its own: a trial changes the buffers of some layers
-        features = data.features
+        worker, features = self.make_worker(), data.features  # a trial changes some buffers
         if features.dtype.kind == "f":
             features = np.asarray(features, worker.flat.numpy_type)
         targets = targets_for(self.loss, data.targets, features.dtype)
@@ -217,9 +216,7 @@ class Network:
 
     def predict(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The outputs of the module, in evaluation mode."""
-        self.worker.flat.load(params)
-        inputs, _ = self.tensors(x, np.zeros(0))
-        return as_float64(self.worker.evaluate(lambda outputs, _: outputs, inputs, inputs))
+        return self._evaluate(lambda outputs, _: outputs, params, x, np.zeros(len(x)))
 
     def tensors(self, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
         """Rows and targets as tensors of the types that the module and the loss take."""

@@ -112,7 +112,8 @@ class Pool:
 
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
-        self.shared = SharedFile()
+        self.shared: HeldFolder | None = None  # with the file of `bytes`, for one round's arrays
+        self.bytes, self.path = np.empty(0, np.uint8), ""
         remove_abandoned(PREFIX)
         self.folder = HeldFolder(PREFIX)
         # By value: a module made by a lambda or in __main__ must get there too.
@@ -139,13 +140,13 @@ class Pool:
         ends = np.cumsum([-(-array.size // ALIGN) * ALIGN for array in arrays]).tolist()
         begins = [0, *ends[:-1]]
         places = [slice(at, at + array.size) for at, array in zip(begins, arrays, strict=True)]
-        self.shared.make_room(ends[-1])
+        self.make_room(ends[-1])
         for place, array in zip(places[:-1], arrays[:-1], strict=True):
-            self.shared.bytes[place] = array
+            self.bytes[place] = array
         for pipe, some in zip(self.pipes, rows, strict=False):
             with suppress(ConnectionError):  # `finish` will find out
-                pipe.send((self.shared.path, data, places, some))
-        return self.shared.bytes[places[-1]].view(changes.dtype).reshape(changes.shape)
+                pipe.send((self.path, data, places, some))
+        return self.bytes[places[-1]].view(changes.dtype).reshape(changes.shape)
 
     def finish(self, count: int) -> list[BlockResult]:
         """What the first `count` processes computed; the changes stay until the next start."""
@@ -164,40 +165,17 @@ class Pool:
                 raise reply
         return replies  # type: ignore[return-value]
 
-    def close(self) -> None:
-        """End the processes, and remove what they shared."""
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
-            pipe.close()
-            process.terminate()
-            process.join()
-        self.pipes, self.processes = [], []
-        self.shared.close()
-        self.folder.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "folder"):
-            self.close()
-
-
-class SharedFile:
-    """A file that several processes map, for the arrays of one round."""
-
-    def __init__(self) -> None:
-        self.folder: HeldFolder | None = None
-        self.bytes = np.empty(0, np.uint8)
-        self.path = ""
-
     def make_room(self, size: int) -> None:
-        """Have room for `size` bytes, in another file if need be."""
+        """Have room for `size` shared bytes, in another file if need be."""
         if size <= self.bytes.size:
             return
-        self.close()
+        self.shared, self.bytes = None, np.empty(0, np.uint8)  # removes the file before
         in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 * size
         parent = MEMORY if in_memory else None
         remove_abandoned(SHARED_PREFIX, parent)
-        self.folder = HeldFolder(SHARED_PREFIX, parent)
+        self.shared = HeldFolder(SHARED_PREFIX, parent)
         # Another name for every size: a process that has the old file maps the new one.
-        self.path = str(self.folder.path / str(size))
+        self.path = str(self.shared.path / str(size))
         with open(self.path, "wb") as file:
             if hasattr(os, "posix_fallocate"):  # or writing would be fatal where there is no room
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -206,11 +184,20 @@ class SharedFile:
         self.bytes = _mapped(self.path)
 
     def close(self) -> None:
-        """Remove the file; arrays that are still in use keep their memory until they are not."""
-        self.bytes = np.empty(0, np.uint8)
-        if self.folder is not None:
-            self.folder.close()
-            self.folder = None
+        """End the processes, and remove what they shared."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.close()
+            process.terminate()
+            process.join()
+        self.pipes, self.processes = [], []
+        self.bytes = np.empty(0, np.uint8)  # arrays that are still in use keep their memory
+        for folder in (self.shared, self.folder):
+            if folder is not None:
+                folder.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "folder"):
+            self.close()
 
 
 def _mapped(path: str) -> np.ndarray:
