@@ -193,13 +193,8 @@ class ExampleNorms:
 
     Hooks note the input of every layer during a forward pass; between passes there are none. A
     layer that this cannot serve is refused by name, or goes through `torch.func` with
-    `other_layers="func"`; `audit` finds those that only show when the module runs.
-
-    Args:
-        module: in training mode.
-        values: the loss of every example from outputs and targets.
-        other_layers: "refuse" or "func".
-        others: the layers that go through torch.func, as far as known; it grows.
+    `other_layers="func"`; `audit` finds those that only show when the module runs. `values` are the
+    losses of examples, and `others` the layers for torch.func, as far as known: it grows.
     """
 
     def __init__(

@@ -32,16 +32,10 @@ NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class FastSequential:
-    """The layers of one network, with `gradient`, the vector that a backward pass fills.
-
-    Args:
-        flat: the network.
-        ignored: the label of the examples that cross-entropy leaves out.
-    """
+    """The layers of one network, with `gradient`, the vector that a backward pass fills."""
 
     def __init__(self, flat: FlatModule, ignored: int) -> None:
-        self.ignored = ignored
-        self.dtype = flat.dtype
+        self.ignored, self.dtype = ignored, flat.dtype  # cross-entropy leaves out that label
         self.gradient = torch.zeros_like(flat.flat)
         self.gradients = flat.views_of(self.gradient)
         self.layers: list[Any] = []

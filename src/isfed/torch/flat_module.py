@@ -42,15 +42,10 @@ class FlatModule:
     a state_dict holds, such as the running means of batch norm, which cross like parameters. Frozen
     parameters, integer buffers and buffers that a state_dict leaves out are not in it: whenever a
     model is loaded they get the values they were made with, so that no turn sees what another left.
-
-    Args:
-        module: is moved and keeps its parameters in `flat` from now on.
-        device: where to.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self.module = module.to(device)
-        self.device = device
+        self.module, self.device = module.to(device), device
         self.params = _trainable(self.module)
         self.dtype = self.params[0].dtype
         self.numpy_type = np.dtype(str(self.dtype).removeprefix("torch."))
@@ -121,10 +116,8 @@ class FlatModule:
         own = self.module.state_dict()
         wrong = [f"{name} is missing" for name in own if name not in state]
         wrong += [f"{name} is not in this module" for name in state if name not in own]
-        for name in own.keys() & state.keys():
-            given, expected = tuple(np.shape(state[name])), tuple(own[name].shape)
-            if given != expected:
-                wrong.append(f"{name} has shape {given}, expected {expected}")
+        shapes = {n: (tuple(np.shape(state[n])), tuple(own[n].shape)) for n in own if n in state}
+        wrong += [f"{n} has shape {a}, expected {b}" for n, (a, b) in shapes.items() if a != b]
         if wrong:
             raise ValueError(
                 f"these weights are of another architecture than {type(self.module).__name__}: "

@@ -20,28 +20,16 @@ OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
 class TurnTask(NamedTuple):
-    """What one turn is made of, apart from its model and its data.
-
-    Attributes:
-        agent: its number.
-        steps: E_k.
-        batch_size: B_k.
-        step: the step size, weights and divisions included.
-        correction: (M,) added to every gradient, or None.
-        velocity: (M,) of the momentum, changed in place; empty without momentum.
-        local: momentum, pull to the start and full batches.
-        table: the scores of the examples; draws them by `stream`.
-        watch: the telemetry.
-    """
+    """What one turn is made of, apart from its model and its data."""
 
     agent: int
-    steps: int
-    batch_size: int
-    step: float
-    correction: np.ndarray | None
-    velocity: np.ndarray
+    steps: int  # E_k
+    batch_size: int  # B_k
+    step: float  # the step size, weights and divisions included
+    correction: np.ndarray | None  # (M,) added to every gradient
+    velocity: np.ndarray  # (M,) of the momentum, changed in place; empty without momentum
     local: LocalOptions
-    table: Table
+    table: Table  # the scores of the examples, which it draws by `stream`
     stream: Stream
     watch: TurnWatch
 

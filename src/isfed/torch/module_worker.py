@@ -74,11 +74,7 @@ class Trial:
 class Worker:
     """A flat module in training mode that turns batches into gradients and scores.
 
-    Args:
-        flat: the module.
-        loss: outputs and targets to losses.
-        exact_norms: computes exact norms; without it the score is the last layer's bound.
-        trial: what is known of the module.
+    Without `exact_norms` the score is the last layer's bound.
     """
 
     def __init__(
