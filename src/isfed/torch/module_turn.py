@@ -16,6 +16,7 @@ from isfed.sampling.telemetry import TurnWatch
 from isfed.torch.flat_module import as_float64
 from isfed.torch.module_worker import BatchGradient, Worker
 
+_add: Any = getattr(torch, "_foreach_add_")  # noqa: B009  (one call for all tensors)
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
@@ -139,6 +140,11 @@ class _LocalStep:
             self.optimizer.step()
             for param in self.params:
                 param.grad = None
-        else:
-            direction = self.worker.flatten(batch) if self.plain else self._direction(batch)
-            self.model.add_(direction, alpha=-self.step)
+        elif not self.plain or batch.vector is not None:
+            vector = batch.vector if self.plain else self._direction(batch)
+            self.model.add_(vector, alpha=-self.step)
+        else:  # faster than to join the gradients first
+            pairs = zip(self.params, batch.gradients, strict=True)
+            used = [(p, g) for p, g in pairs if g is not None]
+            with torch.no_grad():
+                _add([p for p, _ in used], [g for _, g in used], alpha=-self.step)
