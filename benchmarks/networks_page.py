@@ -1,4 +1,4 @@
-"""Tables and figure of docs/networks.md from the folders of `isfed reproduce networks`.
+"""Tables and figure of docs/appendix/networks.md from the folders of `isfed reproduce networks`.
 
     python benchmarks/networks_page.py [runs/networks]
 
@@ -34,13 +34,13 @@ from isfed.studies.results_reader import Measurements, Results
 
 HERE = Path(__file__).parent
 KEPT = HERE / "networks.json"
-PAGE = HERE.parent / "docs" / "networks.md"
-FIGURE = PAGE.parent / "figures" / "networks-accuracy.png"
+PAGE = HERE.parent / "docs" / "appendix" / "networks.md"
+FIGURE = HERE.parent / "docs" / "figures" / "networks-accuracy.png"
 BEGIN = "<!-- begin: made by `python benchmarks/networks_page.py` -->"
 END = "<!-- end -->"
 PICTURE = f"""
 ![Accuracy against rounds in every setting, our ways on the left and those of others on the right](
-figures/{FIGURE.name})
+../figures/{FIGURE.name})
 """.replace("(\n", "(")
 OURS = ("FedAvg", "importance", "spread", "difference", "drift", "drift, importance")
 OTHERS = ("FedAvg", "FedProx", "SCAFFOLD", "FedVARP", "clustered", "Power-of-Choice")
@@ -194,7 +194,7 @@ def limits(curves: Mapping[str, Measurements]) -> tuple[float, float]:
 
 
 def page(kept: Mapping[str, Any]) -> None:
-    """Put the figure and the tables into docs/networks.md, between the two marks."""
+    """Put the figure and the tables into the page, between the two marks."""
     head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN, 1)
     _, tail = rest.split(END, 1)
     draw(kept)

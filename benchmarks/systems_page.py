@@ -1,4 +1,4 @@
-"""docs/systems.md and its figures, of benchmarks/systems_page.md and a results folder of
+"""docs/systems.md, its appendix and figures, of benchmarks/systems_page.md and the results of
 `isfed reproduce systems`."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SOURCE = Path(__file__).with_suffix(".md")
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, COLOURS = 1500, 64  # of the figures on the page: the command's own are five times as large
 REFERENCE = "FedAvg"
+MARK = "<!-- appendix -->\n"  # in systems_page.md, before the part that is the appendix
 
 
 def main() -> None:
@@ -41,9 +42,10 @@ def main() -> None:
         for part, made in (("ends", ends(results, problem)), ("prices", prices(results, problem))):
             text = put(text, f"{{{name}: {part}}}", made)
         small_figure(results.path / f"{name}.png", options.docs / "figures" / f"{name}.png")
-    page = options.docs / "systems.md"
-    page.write_text(text, encoding="utf-8")
-    print(f"{page} and its figures; mkdocs.yml must name the page under Studies")
+    (options.docs / "appendix").mkdir(exist_ok=True)
+    for name, part in zip(("systems.md", "appendix/systems.md"), text.split(MARK), strict=True):
+        (options.docs / name).write_text(part, encoding="utf-8")
+    print(f"{options.docs / 'systems.md'}, its appendix and its figures")
 
 
 def put(text: str, mark: str, made: str) -> str:

@@ -1,4 +1,4 @@
-"""Make docs/theory.md and its figures from what benchmarks/theory_study.py found."""
+"""Make docs/theory.md, its appendix and figures from what benchmarks/theory_study.py found."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from theory_study import RESULTS
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
+PAGE, APPENDIX = DOCS / "theory.md", DOCS / "appendix" / "theory.md"
+MARK = "<!-- appendix -->\n"  # in theory_page.md, before the part that is the appendix
 LOOKS = {"agents": ("tab:blue", "o"), "examples": ("tab:orange", "s"), "both": ("black", "^")}
 
 
@@ -91,7 +93,7 @@ def bound_words(rows: list[dict[str, Any]]) -> str:
         if max(row["time_constants"] for row in found) < 1.0:
             words += (
                 " All runs here have the same product of step size and rounds, and are too short "
-                "to settle: at these step sizes one time constant takes "
+                "to settle. One time constant takes "
                 f"{found[0]['rounds'] / found[0]['time_constants']:.1e} rounds at the largest "
                 "step. The bound is on the settled msd, which is predicted to be "
                 f"{found[0]['steady']:.2e} there."
@@ -185,7 +187,7 @@ def gain_words(rows: list[dict[str, Any]]) -> str:
     worst = max(rows, key=lambda r: abs(r["predicted_gain_db"] - r["memory_gain_db"]))
     return (
         f"`memory` is farthest off on {worst['problem']} ({worst['side']}: predicted "
-        f"{worst['predicted_gain_db']:.1f} dB, measured {worst['memory_gain_db']:.1f} dB): it has "
+        f"{worst['predicted_gain_db']:.1f} dB, measured {worst['memory_gain_db']:.1f} dB). It has "
         "no score for an example that was never drawn, and these rounds reach few of the examples."
     )
 
@@ -237,8 +239,9 @@ def main() -> None:
         error_steady=f"{error(rows['gain'], 'oracle', 'steady'):.2f}",
         gain_words=gain_words(rows["gain"]),
     )
-    (DOCS / "theory.md").write_text(text)
-    print(f"wrote {DOCS / 'theory.md'}")
+    for page, part in zip((PAGE, APPENDIX), text.split(MARK), strict=True):
+        page.write_text(part)
+        print(f"wrote {page}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from site_pages import api_pages, commands_page, keys_page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
            "SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}  # fmt: skip
-STUDY = "## The study\n"  # of docs/networks.md: a page of its own among the studies
 EXAMPLES = {"flower": "example-flower.md", "flower-torch": "example-flower-torch.md"}
 
 
@@ -24,10 +23,11 @@ def on_config(config: Any) -> Any:
     """A page that the navigation does not name goes to the studies, under its own title."""
     named = str(config.nav)
     studies = next(entry["Studies"] for entry in config.nav if "Studies" in entry)
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        if f"'{path.name}'" not in named:
+    for path in sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "appendix").glob("*.md")]):
+        name = path.relative_to(ROOT / "docs").as_posix()
+        if f"'{name}'" not in named:
             title = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
-            studies.append({title: path.name})
+            studies.append({title: name})
     return config
 
 
@@ -38,8 +38,6 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/commands.md": commands_page(),
         "reference/toml.md": keys_page(),
     }
-    _, study = (ROOT / "docs" / "networks.md").read_text(encoding="utf-8").split(STUDY)
-    pages["networks-study.md"] = f"# Neural networks, measured\n{study}"
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         pages[f"notebooks/{path.stem}.md"] = notebook_page(path)
         if (there := files.get_file_from_path(f"notebooks/{path.name}")) is not None:
@@ -73,13 +71,15 @@ def example_page(folder: Path) -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links from docs/ to files of the repository: to their pages, or else as their paths."""
-    if page.file.src_uri == "networks.md":
-        where = "What was measured has a page of its own: [Neural networks](networks-study.md)."
-        markdown = markdown.split(STUDY)[0] + f"{STUDY}\n{where}\n"
-    for name, page in EXAMPLES.items():
-        markdown = markdown.replace(f"](../examples/{name}/README.md)", f"]({page})")
+    up = "../" * page.file.src_uri.count("/")
+    for name, target in EXAMPLES.items():
+        markdown = re.sub(
+            rf"\]\((\.\./)+examples/{name}/README\.md\)", f"]({up}{target})", markdown
+        )
     return re.sub(
-        r"\[([^]]+)\]\(\.\./((?:examples|benchmarks|src|tests)/[^)]+)\)", r"\1 (`\2`)", markdown
+        r"\[([^]]+)\]\((?:\.\./)+((?:examples|benchmarks|src|tests)/[^)]+)\)",
+        r"\1 (`\2`)",
+        markdown,
     )
 
 

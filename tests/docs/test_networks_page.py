@@ -1,4 +1,4 @@
-"""The study in docs/networks.md is what benchmarks/networks_page.py makes of networks.json."""
+"""docs/appendix/networks.md is what benchmarks/networks_page.py makes of networks.json."""
 
 import copy
 import importlib.util
