@@ -141,7 +141,7 @@ def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):
 
 
 def test_the_table_of_attacks_in_the_documentation_is_what_is_tried():
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "appendix" / "federation.md").read_text()
     assert hostile.attack_table() in page
     assert len({*hostile.UNREADABLE, *hostile.FAILURES, *hostile.SCORES, *hostile.ELSEWHERE}) >= 70
     for _, place in hostile.ELSEWHERE.values():

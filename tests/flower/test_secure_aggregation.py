@@ -1,4 +1,4 @@
-"""What docs/deploy.md says of Flower's secure aggregation, by a short run of its benchmark."""
+"""What docs/threats.md says of Flower's secure aggregation, by a short run of its benchmark."""
 
 import json
 import subprocess

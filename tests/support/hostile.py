@@ -266,7 +266,7 @@ ELSEWHERE = {
 
 
 def attack_table() -> str:
-    """The table of docs/deploy.md; what the same test tries with the same end shares a row."""
+    """The table of docs/appendix/federation.md: what one test tries with one end shares a row."""
     here = "tests/flower/test_hostile.py"
     rows = [
         (
