@@ -19,11 +19,11 @@ import numpy as np
 from isfed import (
     OUTLIERS,
     PAPER,
+    Average,
     Deville,
-    FedAvg,
+    DynamicFedAvg,
     ISFedAvg,
-    Memory,
-    Oracle,
+    Served,
     Stream,
     diagnose,
     inclusion_probabilities,
@@ -34,7 +34,8 @@ FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 LOOKS = {
     "uniform": {"color": "tab:blue"},
     "memory": {"color": "black", "linestyle": (0, (1, 1.2))},
-    "oracle": {"color": "tab:green", "linestyle": (0, (9, 1.5))},
+    "uniform averaged": {"color": "tab:blue", "linestyle": (0, (9, 1.5))},
+    "memory averaged": {"color": "black", "linestyle": (0, (6, 2))},
     "biased": {"color": "tab:red", "linestyle": (0, (6, 2))},
 }
 
@@ -57,15 +58,17 @@ def smooth(values: np.ndarray, width: int = 25) -> np.ndarray:
 
 
 def msd() -> None:
-    """The error of FedAvg and of ISFedAvg over the rounds, on the paper's regression."""
+    """The error over the rounds at equally long steps, of the last model and of an average."""
     problem = PAPER.make(seed=0)
     common = {"step_size": 0.01, "num_active": 6}
+    fedavg = DynamicFedAvg(**common)  # FedAvg whose agents divide their step by E_k, as ISFedAvg's
     runs = {
-        "FedAvg (uniform sampling)": ("uniform", FedAvg(**common)),
-        "ISFedAvg, memory": ("memory", ISFedAvg(**common, agents=Memory(), examples=Memory())),
-        "ISFedAvg, oracle (needs the solution)": (
-            "oracle",
-            ISFedAvg(**common, agents=Oracle(), examples=Oracle()),
+        "uniform sampling": ("uniform", fedavg),
+        "importance sampling (memory)": ("memory", ISFedAvg(**common)),
+        "uniform, average of the last half": ("uniform averaged", Served(fedavg, Average())),
+        "importance, average of the last half": (
+            "memory averaged",
+            ISFedAvg(**common, average=True),
         ),
     }
     figure, axes = plt.subplots(figsize=(7, 3.6))
@@ -78,7 +81,7 @@ def msd() -> None:
     axes.set_ylabel("mean-square deviation (dB)")
     axes.set_title("300 agents, 6 of them per round, step size 0.01, 20 repetitions", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=9)
     save(figure, "msd")
 
 

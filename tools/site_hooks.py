@@ -76,6 +76,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = re.sub(
             rf"\]\((\.\./)+examples/{name}/README\.md\)", f"]({up}{target})", markdown
         )
+    for name, target in OUTSIDE.items():
+        markdown = re.sub(rf"\]\((\.\./)+{re.escape(name)}", f"]({up}{target}", markdown)
     return re.sub(
         r"\[([^]]+)\]\((?:\.\./)+((?:examples|benchmarks|src|tests)/[^)]+)\)",
         r"\1 (`\2`)",

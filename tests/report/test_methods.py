@@ -13,7 +13,7 @@ from isfed.methods.over_network import network_support, over_network
 from isfed.report.methods_table import HEADINGS, TABLE_1, as_markdown, entries
 from isfed.studies.name_registry import METHODS
 
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_method_has_one_entry_and_can_be_imported():
@@ -42,9 +42,21 @@ def test_what_has_no_public_code_says_so():
 
 def test_the_page_is_up_to_date():
     """If this fails: python -m isfed methods --markdown, between the two marks."""
-    found = re.search(r"<!-- generated -->\n(.*?)<!-- end -->", PAGE.read_text(), re.S)
+    found = re.search(
+        r"<!-- generated -->\n(.*?)<!-- end -->",
+        (DOCS / "appendix" / "methods.md").read_text(),
+        re.S,
+    )
     assert found
     assert found[1].strip() == as_markdown().strip()
+
+
+def test_the_page_says_which_methods_run_over_a_network():
+    rows = [line for line in (DOCS / "methods.md").read_text().splitlines() if line[:2] == "| "]
+    for entry in entries()[: len(CATALOGUE)]:
+        (row,) = [row for row in rows if f"`{entry.name}`" in row]
+        said = "yes, by `Strategy.start`" if "Strategy.start" in entry.network else entry.network
+        assert row.startswith(f"| {said.partition(':')[0].partition(', it')[0]}"), entry.name
 
 
 def test_table_1_names_methods_that_exist():

@@ -12,7 +12,7 @@ from isfed.cli.command_helpers import console, print_line
 def methods(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables of docs/methods.md.")
+        bool, typer.Option("--markdown", help="Print the tables of docs/appendix/methods.md.")
     ] = False,
 ) -> None:
     """List the methods: whom each selects, how it steps and combines, and what it minimises.

@@ -116,7 +116,7 @@ def as_table() -> Table:
 
 
 def as_markdown() -> str:
-    """The generated part of docs/methods.md."""
+    """The generated part of docs/appendix/methods.md."""
     listed = entries()[: len(CATALOGUE)]
     parts = [
         "## Selection, local steps and combination",
