@@ -86,13 +86,15 @@ test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions of 
 	@$(NEWEST)/bin/python -m pip list --format freeze > $(NEWEST)/versions.txt
 	@NUMBA_CACHE_DIR=$(CURDIR)/$(NEWEST)/numba $(NEWEST)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-check: dev  ## format, lint and types, changing nothing
+check: dev  ## format, lint, types and the length of the documents, changing nothing
 	@echo "==> ruff format --check"
 	@$(BIN)/ruff format --check .
 	@echo "==> ruff check"
 	@$(BIN)/ruff check .
 	@echo "==> pyright"
 	@$(BIN)/pyright
+	@echo "==> python tools/words.py"
+	@$(BIN)/python tools/words.py
 
 format: dev  ## format the code and mend what the linter can
 	@echo "==> ruff check --fix"
@@ -108,7 +110,7 @@ study: install  ## compare policies and designs (benchmarks/study.py)
 	@echo "==> python benchmarks/study.py"
 	@$(BIN)/python benchmarks/study.py
 
-theory: install  ## theory against measurement: makes docs/theory.md (about an hour)
+theory: install  ## theory against measurement: makes docs/theory.md and its appendix (about an hour)
 	@echo "==> python benchmarks/theory_study.py, then theory_page.py"
 	@$(BIN)/python benchmarks/theory_study.py
 	@$(BIN)/python benchmarks/theory_page.py

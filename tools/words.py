@@ -1,7 +1,8 @@
 """How long the documents are: words per page, and sentences that are too long to read at once.
 
-python tools/words.py [--all] exits with 1 if a page has more than 2 000 words or a sentence more
-than 30. Code does not count, and neither do appendices, which hold tables that commands make.
+python tools/words.py [--all] exits with 1 if a page has more than 2 000 words, a sentence more than
+30, or a version in the changelog more than 400. Code does not count, and neither do appendices,
+which hold tables that commands make.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_WORDS, LONGEST_SENTENCE = 2000, 30
+MOST_WORDS, LONGEST_SENTENCE, MOST_OF_A_VERSION = 2000, 30, 400
 SPECIAL = {"CONTRIBUTING.md": 800}
 CODE = re.compile(r"^( *)```.*?^\1```|<!--.*?-->", re.M | re.S)
 BREAK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*#>|]|\d+\.) )|\|")  # paragraphs, list items, table cells
@@ -31,10 +32,23 @@ def sentences(text: str) -> list[str]:
     return [sentence for block in blocks for sentence in SENTENCE.split(block)]
 
 
+def long_versions(changelog: str) -> list[str]:
+    """The versions about which the changelog says too much."""
+    versions = re.split(r"^(?=## )", changelog, flags=re.M)[1:]
+    counts = {version.split("\n", 1)[0]: len(words(version)) for version in versions}
+    return [
+        f"CHANGELOG.md, {name}: {count} words (at most {MOST_OF_A_VERSION})"
+        for name, count in counts.items()
+        if count > MOST_OF_A_VERSION
+    ]
+
+
 def main() -> int:
     """One line for each page that is too long, and its longest sentences; all pages with --all."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    wrong = 0
+    versions = long_versions((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    print("".join(f"{line}\n" for line in versions), end="")
+    wrong = len(versions)
     for path in sorted(pages):
         name = str(path.relative_to(ROOT))
         if "appendix" in name or name in ("CHANGELOG.md", "CODE_OF_CONDUCT.md"):
