@@ -53,8 +53,8 @@ _RENAMED = {
     """,
     "flower": """
         arrays=array_records check=connection_check client=agent_handler exchange=message_exchange
-        keyring=key_folder memory=agent_state own=agent_handler processes=local_processes
-        registry=key_folder roll=node_directory torch=torch_handler turns=message_exchange
+        keyring=keys memory=agent_state own=agent_handler processes=local_processes
+        registry=keys roll=node_directory torch=torch_handler turns=message_exchange
         wire=wire_format
     """,
     "problems": """

@@ -9,8 +9,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
-from isfed.flower import key_folder
-from isfed.flower.keys import make_keys
+from isfed.flower.keys import KeyEntry, make_keys
 
 run = CliRunner().invoke
 
@@ -158,8 +157,8 @@ def test_the_list_says_how_many_days_are_left(ring, monkeypatch):
     assert "no end" in lines[2]
     assert "renew" not in lines[1]
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=800)
-    left = key_folder.KeyEntry.days_left
-    monkeypatch.setattr(key_folder.KeyEntry, "days_left", lambda self: left(self, later))
+    left = KeyEntry.days_left
+    monkeypatch.setattr(KeyEntry, "days_left", lambda self: left(self, later))
     lines = command(ring, "list").splitlines()
     assert lines[1].endswith("24 days left  renew: keys renew server")
 
