@@ -96,7 +96,7 @@ def test_data_that_changed_size_is_noticed(tmp_path):
         ({"agent_prob": 0.0}, r"p_k=0\.0"),
         ({"agent_prob": float("nan")}, "p_k=nan"),
         ({"step_size": -1.0}, r"step_size=-1\.0"),
-        ({"agent": 2}, "agent 2"),
+        ({"agent": 2}, "agent=2"),
         ({"examples_floor": 7.0}, "no request of isfed"),
         ({"example_design": "Sys"}, "no request of isfed"),
         ({"key": "zz"}, "no request of isfed"),
@@ -118,12 +118,12 @@ def test_an_app_of_another_strategy_is_told_so(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ask": "everything"}, "no request of isfed"),
-        ({"also": ["data"]}, "no request of isfed"),
-        ({"local_prox": -1.0}, "no request of isfed"),
-        ({"local_momentum": 1.0}, "no request of isfed"),
-        ({"local_steps": 10**12}, "no request of isfed"),
-        ({"local_batch": 0}, "no request of isfed"),
+        ({"ask": "everything"}, "ask=everything"),
+        ({"also": ["data"]}, "also=.*data"),
+        ({"local_prox": -1.0}, r"prox=-1\.0"),
+        ({"local_momentum": 1.0}, r"momentum=1\.0"),
+        ({"local_steps": 10**12}, "local steps=10{12} makes no sense"),
+        ({"local_batch": 0}, "batch=0"),
         ({"scale": float("inf")}, "scale=inf"),
     ],
 )

@@ -37,7 +37,11 @@ NOT_FLOWERS = (
     "for a model: remove it, and use isfed's Privacy instead"
 )
 _DESIGNS = {design.__name__: design for design in ALL_DESIGNS}
-_LOCAL = {"prox": float, "momentum": float, "nesterov": bool, "full_batch": bool, "batch": int}
+_LOCAL = {  # by field of a request: the field of `LocalOptions` and its type
+    "local-prox": ("prox", float), "local-momentum": ("momentum", float),
+    "local-nesterov": ("nesterov", bool), "local-full-batch": ("full_batch", bool),
+    "local-batch": ("batch", int),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,9 @@ def pack_request(request: AgentRequest) -> dict[str, ConfigRecord | ArrayRecord]
     """Flat, typed fields, and vectors; an agent that knows only plain steps refuses others."""
     rules, local, terms = request.rules, request.local, request.terms
     local_fields: dict[str, Any] = {} if request.steps is None else {"local-steps": request.steps}
-    for name in _LOCAL:
+    for field, (name, _) in _LOCAL.items():
         if (value := getattr(local, name)) != getattr(PLAIN_LOCAL, name):
-            local_fields[f"local-{name.replace('_', '-')}"] = value
+            local_fields[field] = value
     vectors = {STEER: local.correction, VELOCITY: local.velocity}
     vectors = {name: rows[0] for name, rows in vectors.items() if rows is not None}
     more = request.scale is not None or request.also or request.ask
@@ -149,19 +153,13 @@ def _policy(fields: Any, who: str) -> Policy:
 
 def _local(content: RecordDict, fields: Any) -> LocalOptions:
     """How a request wants the agent to step."""
-    keys = {name: f"local-{name.replace('_', '-')}" for name in _LOCAL}
-    given: dict[str, Any] = {n: _LOCAL[n](fields[k]) for n, k in keys.items() if k in fields}
+    given: dict[str, Any] = {n: kind(fields[f]) for f, (n, kind) in _LOCAL.items() if f in fields}
     for name, vector in (("correction", STEER), ("velocity", VELOCITY)):
         if vector in content:
             given[name] = _unpack_vector(content, vector)[None]
-    if (steps := fields.get("local-steps")) is not None:
-        given["steps"] = np.array([int(steps)])
-    local = LocalOptions(**given)
-    if not (0.0 <= local.prox < math.inf and 0.0 <= local.momentum < 1.0):
-        raise ValueError(f"prox={local.prox}, momentum={local.momentum} make no sense")
-    if not 0 <= (steps or 0) <= MOST_STEPS or (local.batch is not None and local.batch < 1):
-        raise ValueError(f"{steps} local steps with batches of {local.batch} make no sense")
-    return local
+    if "local-steps" in fields:
+        given["steps"] = np.array([int(fields["local-steps"])])
+    return LocalOptions(**given)
 
 
 def _terms(content: RecordDict, fields: Any) -> VariateMessage | None:
@@ -169,12 +167,10 @@ def _terms(content: RecordDict, fields: Any) -> VariateMessage | None:
     if "accepted" not in fields:
         return None
     types = get_type_hints(CorrectionRule)
-    rule = {name: kind(fields[f"correction-{name}"]) for name, kind in types.items()}
-    centre, gain = _unpack_vector(content, CENTRE), float(fields["accepted-gain"])
-    if not 0.0 <= gain <= 1.0:
-        raise ValueError(f"gain={gain} makes no sense")
+    rule = CorrectionRule(**{n: kind(fields[f"correction-{n}"]) for n, kind in types.items()})
+    centre, accepted = _unpack_vector(content, CENTRE), int(fields["accepted"])
     varies = bool(fields.get("step-varies", False))
-    return VariateMessage(CorrectionRule(**rule), centre, int(fields["accepted"]), gain, varies)
+    return VariateMessage(rule, centre, accepted, float(fields["accepted-gain"]), varies)
 
 
 def unpack_request(content: RecordDict) -> AgentRequest:
@@ -204,23 +200,36 @@ def unpack_request(content: RecordDict) -> AgentRequest:
             also=tuple(map(str, fields.get("also", ()))),
             ask=str(fields.get("ask", "")),
         )
-        if not ({request.ask} <= {"", *ASKS} and {*request.also} <= {LOSS, GRADIENT}):
-            raise ValueError(f"asked for {request.ask} and {request.also}")
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(
             f"the message holds no request of isfed ({printable(repr(error))}): is the strategy "
             "isfed.flower.Strategy, and the same version on both sides?"
         ) from error
-    index, agent, prob = request.round_index, request.agent, request.agent_prob
-    if not (0.0 < (1.0 if prob is None else prob) <= 1.0 and 0 <= agent < rules.num_agents):
-        raise WireError(f"agent {agent} with p_k={prob} is no agent and chance")
-    if not (0 <= request.key < 2**64 and 0 <= index < 2**63):
-        raise WireError(f"key={request.key:x}, round={index} are too large or too small")
-    if request.scale is not None and not 0.0 <= request.scale < math.inf:
-        raise WireError(f"scale={request.scale} makes no sense")
-    if not 0.0 < rules.step_size < math.inf:
-        raise WireError(f"step_size={rules.step_size} makes no sense")
+    _check_request(request)
     return request
+
+
+def _check_request(request: AgentRequest) -> None:
+    """Raise a WireError for values that no cloud of isfed sends; NaN is in no range."""
+    rules, local, prob, scale = request.rules, request.local, request.agent_prob, request.scale
+    gain = 0.0 if request.terms is None else request.terms.gain
+    for name, value, makes_sense in (
+        ("round", request.round_index, 0 <= request.round_index < 2**63),
+        ("agent", request.agent, 0 <= request.agent < rules.num_agents),
+        ("p_k", prob, prob is None or 0.0 < prob <= 1.0),
+        ("key", request.key, 0 <= request.key < 2**64),
+        ("step_size", rules.step_size, 0.0 < rules.step_size < math.inf),
+        ("scale", scale, scale is None or 0.0 <= scale < math.inf),
+        ("prox", local.prox, 0.0 <= local.prox < math.inf),
+        ("momentum", local.momentum, 0.0 <= local.momentum < 1.0),
+        ("local steps", request.steps, 0 <= (request.steps or 0) <= MOST_STEPS),
+        ("batch", local.batch, local.batch is None or local.batch >= 1),
+        ("gain", gain, 0.0 <= gain <= 1.0),
+        ("ask", request.ask, request.ask in ("", *ASKS)),
+        ("also", request.also, {*request.also} <= {LOSS, GRADIENT}),
+    ):
+        if not makes_sense:
+            raise WireError(f"a request with {name}={printable(value, 40)} makes no sense")
 
 
 def pack_upload(
