@@ -54,7 +54,7 @@ _RENAMED = {
     "flower": """
         arrays=array_records check=connection_check client=agent_handler exchange=message_exchange
         keyring=keys memory=agent_state own=agent_handler processes=local_processes
-        registry=keys roll=node_directory torch=torch_handler turns=message_exchange
+        registry=keys roll=node_directory simulation=demo torch=torch_handler turns=message_exchange
         wire=wire_format
     """,
     "problems": """

@@ -11,6 +11,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from flwr.app import Context, RecordDict
+from local_grid import LocalGrid
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
@@ -120,3 +122,17 @@ def test_a_cloud_that_is_not_there(address):
     result = run(app, ["check", address])
     assert result.exit_code == 1
     assert "must be HOST:PORT" in result.stderr or "cannot be reached" in result.stderr
+
+
+def test_flowers_simulation_ends_where_the_kernel_does(monkeypatch):
+    """Its scheduler, which needs Ray, is a grid in this process."""
+
+    def run_simulation(server, client, *, num_supernodes, backend_config):
+        grid = LocalGrid(client, [{"partition-id": k} for k in range(num_supernodes)])
+        server(grid, Context(1, 0, {}, RecordDict(), {}))
+
+    monkeypatch.setattr("flwr.simulation.run_simulation", run_simulation)
+    monkeypatch.setattr(demo, "find_spec", lambda name: name)
+    results = demo.compare_engines(rounds=3, seed=1)
+    assert [result.engine for result in results] == ["kernel", "objects", "flower"]
+    assert max(result.difference for result in results) < 1e-12

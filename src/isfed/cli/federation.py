@@ -240,7 +240,7 @@ def _mistakes() -> Iterator[None]:
 def print_engines(*, rounds: int, seed: int) -> None:
     """One small setting on the kernel, the objects and Flower's simulation: do they agree?"""
     try:
-        from isfed.flower.simulation import compare_engines
+        from isfed.flower.demo import compare_engines
 
         found = compare_engines(rounds=rounds, seed=seed)
     except ImportError as error:

@@ -1,15 +1,17 @@
-"""`isfed federation demo`: a real federation on this machine, compared with the same in process."""
+"""A federation on this machine, of processes or in Flower's simulation, and the same in process."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from isfed.base.temporary_folders import HeldFolder, abandoned
 from isfed.flower import require_flwr
 from isfed.flower.local_processes import FederationError, LocalFederation, end_marked, is_running
 from isfed.methods.object_federation import Federation
+from isfed.simulate import simulate
+from isfed.simulate.kernel_run import num_cores
 
 QUIET_SECONDS = 600.0  # no round ends for so long: give up
 LOST = (
@@ -166,3 +170,67 @@ def _compare(results: DemoResults, expected: np.ndarray, say: Say) -> float:
             f"{difference:.1e} ({time.monotonic() - began:.0f} s)"
         )
     return worst
+
+
+class EngineResult(NamedTuple):
+    """One engine's final model, how far it is from the kernel's, and the seconds it took."""
+
+    engine: str
+    params: np.ndarray
+    difference: float
+    seconds: float
+
+
+def compare_engines(*, rounds: int = 20, seed: int = 0) -> list[EngineResult]:
+    """The same small setting on the kernel, the objects, and Flower's simulation."""
+    require_flwr()
+    if find_spec("ray") is None:
+        raise ImportError("Flower's simulation is not installed: pip install 'isfed[ray]'")
+    # Before Flower and Ray are imported: no look-ups.
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    os.environ.update(quiet, RAY_USAGE_STATS_ENABLED="0")
+    from isfed.flower.demo_app import DEFAULTS, demo_algorithm, demo_problem
+
+    config = {**DEFAULTS, "agents": 12, "active": 4, "rounds": rounds, "seed": seed}
+    config |= {"named": False, "time-limit": 600.0}
+    problem, algorithm = demo_problem(config["agents"], seed), demo_algorithm(config)
+    results: list[EngineResult] = []
+    for engine in ("kernel", "objects", "flower"):
+        began = time.perf_counter()
+        if engine == "flower":
+            params = simulate_flower(config)
+        else:
+            run = simulate(problem, algorithm, rounds=rounds, seed=seed, engine=engine)
+            params = run.params[0]
+        seconds = time.perf_counter() - began
+        difference = float(np.abs(params - (results[0].params if results else params)).max())
+        results.append(EngineResult(engine, params, difference, seconds))
+    return results
+
+
+def simulate_flower(config: dict[str, Any]) -> np.ndarray:
+    """(M,) the model after the last round of the demo's app, run by Flower's simulation on Ray."""
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    from isfed.flower import demo_app
+
+    client, server = ClientApp(), ServerApp()
+    client.query()(demo_app.tell_agent)
+
+    @client.train()
+    def train(message: Any, context: Any) -> Any:
+        context.run_config, context.node_config["isfed-state"] = config, f"{folder}/state"
+        return demo_app.demo_train(message, context)
+
+    @server.main()
+    def main(grid: Any, context: Any) -> None:
+        context.run_config = {**config, "results": folder}
+        demo_app.demo_main(grid, context)
+
+    with tempfile.TemporaryDirectory(prefix="isfed-") as folder:
+        cores = {"num_cpus": num_cores(), "include_dashboard": False}
+        resources = {"client_resources": {"num_cpus": 1}, "init_args": cores}
+        run_simulation(server, client, num_supernodes=config["agents"], backend_config=resources)
+        return np.array(DemoResults(Path(folder)).rounds()[-1]["params"])

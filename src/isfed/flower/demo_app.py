@@ -38,6 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "weighting": "step",  # as the in-process run that the demo is compared with
     "enough": 1.0,
     "most-refusals": 3,
+    "named": True,  # nodes are registered under names; otherwise each is asked for its number
     "results": "",
 }
 
@@ -53,21 +54,16 @@ def demo_algorithm(config: dict[str, Any]) -> ISFedAvg:
     return ISFedAvg(step_size=float(config["step-size"]), num_active=int(config["active"]))
 
 
-def problem_turn(problem: Problem, message: Message, context: Context) -> Message:
-    """One turn of the agent whose node this is, on its part of a problem."""
-    agent = int(context.node_config["partition-id"])
+@client.train()
+def demo_train(message: Message, context: Context) -> Message:
+    """One turn on this agent's part of the data."""
+    config, agent = context.run_config, int(context.node_config["partition-id"])
+    problem = demo_problem(int(config["agents"]), int(config["seed"]))
     steps, batch = int(problem.local_steps[agent]), int(problem.batch_size[agent])
     turn = agent_turn(
         lambda _: problem.data.agent(agent), loss=problem.loss, local_steps=steps, batch_size=batch
     )
     return turn(message, context)
-
-
-@client.train()
-def demo_train(message: Message, context: Context) -> Message:
-    """One turn on this agent's part of the data."""
-    config = context.run_config
-    return problem_turn(demo_problem(int(config["agents"]), int(config["seed"])), message, context)
 
 
 @server.main()
@@ -94,7 +90,7 @@ def demo_main(grid: Grid, context: Context) -> None:
         time_limit=float(config["time-limit"]),
         join_limit=float(config["join-limit"]),
         checkpoint=results / "checkpoint.npz",
-        names=[f"agent{k}" for k in range(agents)],
+        names=[f"agent{k}" for k in range(agents)] if config["named"] else None,
         on_round=on_round,
         fraction_evaluate=0.0,
     )
