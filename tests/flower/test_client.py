@@ -295,7 +295,7 @@ class Day(datetime):
 
 
 def test_a_clock_that_goes_back_gives_no_second_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("isfed.flower.disclosure.datetime", Day)
+    monkeypatch.setattr("isfed.flower.agent_state.datetime", Day)
     turn = noisy(reports_per_day=1)
     told = []
     for number, day in enumerate([1, 2, 1, 2, 1, 3]):

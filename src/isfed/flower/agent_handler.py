@@ -10,20 +10,20 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from isfed.base.argument_checks import check_whole, checked, shown
+from isfed.base.argument_checks import check_whole, checked, is_number, shown
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.agent import Agent, Upload, local_step
 from isfed.federation.remote_variates import corrected_turn
-from isfed.federation.safety import Privacy
+from isfed.federation.safety import Privacy, check_noise, revealed_score
 from isfed.flower import wire_format
-from isfed.flower.agent_state import AgentStateFile, private_folder, state_folder
+from isfed.flower.agent_state import AgentStateFile, PrivacyFiles, private_folder, state_folder
 from isfed.flower.array_records import Layout, WireError, printable
-from isfed.flower.disclosure import Disclosure
 from isfed.flower.wire_format import AgentRequest
 
 Handler = Callable[[Message, Context], Message]
+REPORTS_PER_DAY = 1000  # where an agent adds noise and names no limit
 
 
 @checked
@@ -53,59 +53,107 @@ def agent_turn(
     if not hasattr(loss, "gradient") or isinstance(loss, type):
         raise TypeError(f"loss={shown(loss)} must be a loss, e.g. LeastSquares()")
 
-    def make(request: AgentRequest, message: Message, context: Context) -> tuple[Any, Any]:
-        features, targets = load(context)
+    def make(request: AgentRequest, message: Message, context: Context) -> Agent:
         work = (local_steps, batch_size)
-        agent = Agent(request.agent, (features, targets), loss, work, request.rules)
+        agent = Agent(request.agent, load(context), loss, work, request.rules)
         agent.key = np.uint64(request.key)
-        return agent, dict
+        return agent
 
     disclosure = Disclosure(score_noise, privacy, reports_per_day)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
 
 
+class Disclosure:
+    """What an agent does to a turn before the cloud sees it; the options of `agent_turn`."""
+
+    def __init__(
+        self, score_noise: float, privacy: Privacy | None, reports_per_day: int | None
+    ) -> None:
+        if not (is_number(score_noise) and score_noise >= 0.0):
+            raise ValueError(f"score_noise={score_noise} must be a number >= 0")
+        if reports_per_day is not None:
+            check_whole(reports_per_day, name="reports_per_day", least=1)
+        elif score_noise > 0.0 or privacy is not None:
+            reports_per_day = REPORTS_PER_DAY
+        self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
+
+    def request(self, message: Message) -> AgentRequest:
+        """The request in a message, if this agent can follow it and hide what it must."""
+        request = wire_format.unpack_request(message.content)
+        check_noise(request.scores, self.score_noise)
+        if request.terms is not None and self.privacy is not None:
+            raise ValueError(
+                "this agent hides its changes (privacy), and a correction would remember what is "
+                "hidden: the cloud must leave correction out"
+            )
+        more = request.ask or request.also or request.local.momentum > 0.0
+        if more and self.limit is not None:
+            raise ValueError(
+                "this agent limits what it tells (privacy, score_noise or reports_per_day), and a "
+                "loss, a gradient or a momentum would tell more: use a method that asks for none"
+            )
+        return request
+
+    def hide(
+        self, upload: Upload, request: AgentRequest, state: AgentStateFile, score: float | None
+    ) -> Upload:
+        """The upload as it leaves; `score` is the one of this turn that was reported before."""
+        files = PrivacyFiles(state.path.parent)
+        may_report = score is not None or self.limit is None or files.may_report(self.limit)
+        if score is None and may_report:  # noise of this agent and round, whatever the job's name
+            rng = files.rng("score", state.node, request.round_index)
+            score = revealed_score(upload.score, request.scores, noise=self.score_noise, rng=rng)
+        elif score is None:  # nothing new: the last score again, or the middle of the range
+            low, high, last = request.scores.low, request.scores.high, state.last_score
+            score = math.sqrt(low * high) if last is None else request.scores.clip(last)
+        if self.privacy is not None:
+            if not may_report:
+                raise ValueError(f"this agent has answered {self.limit} times today")
+            # The same answer again has the same noise, so that asking again does not help; another
+            # has noise of its own, or the difference of the two would show through.
+            rng = files.rng("change", state.node, upload.change.tobytes())
+            noise = self.privacy.disturbance(upload.change.size, rng=rng)
+            upload = replace(upload, change=self.privacy.shorten(upload.change) + noise)
+        state.keep(score)
+        return replace(upload, score=score)
+
+
 def turn_handler(
-    make: Callable[[AgentRequest, Message, Context], tuple[Any, Callable[[], dict[str, Any]]]],
-    disclosure: Disclosure, *, local_steps: int, batch_size: int,
+    make: Callable[[AgentRequest, Message, Context], Any], disclosure: Disclosure, *,
+    local_steps: int, batch_size: int,
 ) -> Handler:  # fmt: skip
-    """A handler for agents that `make` makes, each with a function for its metrics after a turn."""
+    """A handler for agents that `make` makes; their `metrics`, if any, go along with a turn."""
     check_whole(local_steps, name="local_steps", least=1)
     check_whole(batch_size, name="batch_size", least=1)
 
     def turn(message: Message, context: Context) -> Message:
         request = disclosure.request(message)
-        agent, metrics = make(request, message, context)
+        agent = make(request, message, context)
         model: Any = message.content[wire_format.MODEL]
         layout = Layout.of(model)
         params = layout.flatten(model)
         if request.ask:
             answer = _answer(agent, request, params)
             return Message(wire_format.pack_answer(answer, request.ask), reply_to=message)
-        folder, node = private_folder(state_folder(context)), own_number(context)
-        state = AgentStateFile(folder, agent, request, node)
-        told = state.recall()
+        folder = private_folder(state_folder(context))
+        state = AgentStateFile(folder, agent, request, own_number(context))
+        score = state.recall()
         upload = _take_turn(agent, state, request, params, layout)
-        if wire_format.LOSS in request.also:
-            upload = replace(upload, loss=agent.loss_at(params))
-        if wire_format.GRADIENT in request.also:
-            upload = replace(upload, gradient=agent.gradient_at(params))
-        upload = disclosure.hide(upload, request, state, told, node)
-        return Message(wire_format.pack_upload(upload, layout, metrics()), reply_to=message)
+        also = {name: getattr(agent, f"{name}_at")(params) for name in request.also}
+        upload = disclosure.hide(replace(upload, **also), request, state, score)
+        metrics = getattr(agent, "metrics", dict)()
+        return Message(wire_format.pack_upload(upload, layout, metrics), reply_to=message)
 
     return turn
 
 
 def _answer(agent: Any, request: AgentRequest, params: np.ndarray) -> float | np.ndarray:
     """The answer to a question about a model; asked again, the same."""
-    match request.ask:
-        case wire_format.GRADIENT:
-            return agent.gradient_at(params)
-        case wire_format.WORK:
-            return np.array([agent.local_steps, agent.batch_size], np.float64)
-        case wire_format.SAMPLED_LOSS:
-            return agent.sampled_loss_at(params, request.round_index)
-        case _:
-            return agent.loss_at(params)
+    if request.ask == wire_format.WORK:
+        return np.array([agent.local_steps, agent.batch_size], np.float64)
+    if request.ask == wire_format.SAMPLED_LOSS:
+        return agent.sampled_loss_at(params, request.round_index)
+    return getattr(agent, f"{request.ask}_at")(params)  # a loss or a gradient
 
 
 def _take_turn(
@@ -149,8 +197,8 @@ def tell_agent(message: Message, context: Context) -> Message:
         raise ValueError(
             f"partition-id={index!r} in --node-config must be this agent's number, 0 to K - 1"
         )
-    record = ConfigRecord({"agent": index})
-    return Message(RecordDict({wire_format.REQUEST: record}), reply_to=message)
+    content = RecordDict({wire_format.REQUEST: ConfigRecord({"agent": index})})
+    return Message(content, reply_to=message)
 
 
 @checked
@@ -188,18 +236,17 @@ def own_turn(fit: Handler) -> Handler:
             )
         if reply.has_error():
             return reply
-        records = list(reply.content.values())
-        arrays = [record for record in records if isinstance(record, ArrayRecord)]
+        arrays = list(reply.content.array_records.values())
         if len(arrays) != 1:
             raise ValueError(f"the reply must hold one trained model, got {len(arrays)}")
         metrics: dict[str, Any] = {}
-        for record in records:
-            metrics |= record if isinstance(record, MetricRecord) else {}
+        for record in reply.content.metric_records.values():
+            metrics |= record
         change = layout.flatten(arrays[0]) - before
         if not np.isfinite(change).all():
             raise ValueError(f"{name} returned a model that is not finite")
         score = metrics.pop("score", norm(change[~layout.mask(request.buffers)]))
-        if not isinstance(score, int | float) or not (math.isfinite(score) and score >= 0.0):
+        if not (is_number(score) and score >= 0.0):
             raise ValueError(f"score={printable(score, 40)} must be a number >= 0")
         upload = Upload(change, request.scores.clip(float(score)), 0)
         return Message(wire_format.pack_upload(upload, layout, metrics), reply_to=message)

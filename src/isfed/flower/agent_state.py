@@ -1,4 +1,4 @@
-"""What an agent keeps on its own disk: its scores and control variates, one file per job.
+"""What an agent keeps on its own disk: scores, control variates, a secret, a count of reports.
 
 Flower runs every message in a new process, so what the agent remembers lives in files. The file of
 a job holds the state before and after its last turn: when a cloud that was killed asks for that
@@ -9,8 +9,11 @@ turn again, the agent starts from where it stood and sends the same answer.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import secrets
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +27,9 @@ from isfed.flower.wire_format import AgentRequest
 
 STATE_FOLDER = "isfed-state"  # key of --node-config
 MOST_JOBS = 16  # files of jobs that are kept per agent; the oldest go first
+SECRET_BYTES = 32
+DAYS_KEPT = 31  # of counted reports
+LOCK_SECONDS = 30.0
 _OUR_FILES = ("agent-", ".agent-", "secret", ".secret", "reports", ".reports")
 
 
@@ -88,41 +94,39 @@ class AgentStateFile:
 
     def __init__(self, folder: Path, agent: Agent, request: AgentRequest, node: Any) -> None:
         called = repr((request.job, request.agent)).encode()  # the cloud's words
-        self.pattern = f"agent-{node if isinstance(node, int) else 'own'}-*.npz"
         job = hashlib.blake2b(called, digest_size=8).hexdigest()
+        self.pattern = f"agent-{node if isinstance(node, int) else 'own'}-*.npz"
         self.path = folder / self.pattern.replace("*", job)
-        self.agent, self.round_index = agent, request.round_index
+        self.agent, self.round_index, self.node = agent, request.round_index, node
         terms = request.terms
         self.own = None if terms is None else AgentVariate(terms.rule, terms.centre.size)
         self.before: dict[str, np.ndarray] = {}
-        self.last_told: float | None = None
+        self.last_score: float | None = None  # that was reported
 
     def _stored(self) -> dict[str, np.ndarray] | None:
         return atomic_files.load_arrays(self.path) if self.path.exists() else None
 
     def _state(self, moment: str) -> dict[str, np.ndarray]:
-        state = {"nodes": self.agent.table.nodes, "memory": self.agent.memory}
-        state = {f"{name}_{moment}": values for name, values in state.items()}
+        state = {f"nodes_{moment}": self.agent.table.nodes, f"memory_{moment}": self.agent.memory}
         own = {} if self.own is None else self.own.state()
         return {**state, **{f"own_{moment}_{name}": values for name, values in own.items()}}
 
     def recall(self) -> float | None:
         """Put the agent where it stood, for a turn asked for again before that turn.
 
-        Returns the score that was told in that case: noise anew would average out.
+        Returns the score that was reported in that case: noise anew would average out.
         """
-        stored = self._stored()
-        told = None
+        stored, score = self._stored(), None
         if stored is not None:
             moments = {f"{n}_{m}" for n in ("nodes", "memory") for m in ("before", "after")}
             if lacking := {"round_index", "told", *moments} - set(stored):
                 raise ValueError(f"{self.path} lacks {min(lacking)}; remove it to start again")
             again = int(stored["round_index"]) == self.round_index
             self._restore(stored, "before" if again else "after")
-            self.last_told = float(stored["told"])
-            told = self.last_told if again else None
+            self.last_score = float(stored["told"])
+            score = self.last_score if again else None
         self.before = {name: values.copy() for name, values in self._state("before").items()}
-        return told
+        return score
 
     def _restore(self, stored: dict[str, np.ndarray], moment: str) -> None:
         nodes = stored[f"nodes_{moment}"]
@@ -144,12 +148,12 @@ class AgentStateFile:
             )
         self.own.restore(own)
 
-    def keep(self, told: float) -> None:
+    def keep(self, score: float) -> None:
         """Write what the agent knows now, unless a later turn has been written meanwhile."""
         stored = self._stored()
         if stored is not None and int(stored["round_index"]) > self.round_index:
             return  # this process was overtaken: it answers a round that is over
-        numbers = {"round_index": np.array(self.round_index), "told": np.array(told)}
+        numbers = {"round_index": np.array(self.round_index), "told": np.array(score)}
         state = {**numbers, **self._state("after"), **self.before}
         wrong = [name for name, value in state.items() if not np.isfinite(value).all()]
         if wrong:
@@ -162,3 +166,51 @@ class AgentStateFile:
             jobs = sorted(self.path.parent.glob(self.pattern), key=lambda p: p.stat().st_mtime)
             for old in jobs[:-MOST_JOBS]:
                 old.unlink(missing_ok=True)
+
+
+class PrivacyFiles:
+    """A secret that nobody else has, and the number of reports of every day.
+
+    Noise is drawn from the secret, so that the same question has the same answer and a cloud
+    cannot average it away by asking again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, path = folder, folder / "secret"
+        if not path.exists():
+            draft = folder / f".secret.{secrets.token_hex(8)}"
+            secret = secrets.token_bytes(SECRET_BYTES)
+            atomic_files.write_whole(draft, secret, mode=atomic_files.OWNER_ONLY)
+            try:
+                os.link(draft, path)  # whole from the first moment, and only if nobody was faster
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        self.secret = path.read_bytes()
+        if len(self.secret) != SECRET_BYTES:  # an empty one would make noise that all can compute
+            raise ValueError(
+                f"{path} is damaged: it has {len(self.secret)} bytes instead of {SECRET_BYTES}; "
+                "remove it, and the next start makes another"
+            )
+
+    def rng(self, *about: object) -> np.random.Generator:
+        """The generator of the noise for one question; the same question gives the same noise."""
+        seed = hashlib.blake2b(repr(about).encode(), key=self.secret, digest_size=32).digest()
+        return np.random.default_rng(int.from_bytes(seed, "little"))
+
+    def may_report(self, limit: int) -> bool:
+        """Count one more report of today, if the budget has one left."""
+        path = self.folder / "reports.json"
+        with wait_for_lock(self.folder / "reports.lock", LOCK_SECONDS):
+            today = datetime.now(UTC).date().isoformat()
+            counts = atomic_files.read_json(path) if path.exists() else {}
+            if not all(type(count) is int and count >= 0 for count in counts.values()):
+                raise ValueError(f"{path} is damaged (a count that is no number)")
+            if counts.get(today, 0) >= limit:
+                return False
+            # Other days are kept: a clock that goes back must not give a day's budget again.
+            recent = {day: counts[day] for day in sorted(counts)[-DAYS_KEPT:]}
+            content = json.dumps({**recent, today: counts.get(today, 0) + 1}).encode()
+            atomic_files.write_whole(path, content, mode=atomic_files.OWNER_ONLY)
+        return True

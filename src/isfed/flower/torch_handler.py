@@ -16,9 +16,8 @@ from isfed.base.random_streams import Purpose
 from isfed.federation.agent import Upload
 from isfed.federation.agents import PLAIN_LOCAL, LocalOptions, TrainRequest
 from isfed.federation.safety import Privacy
-from isfed.flower.agent_handler import Handler, turn_handler
+from isfed.flower.agent_handler import Disclosure, Handler, turn_handler
 from isfed.flower.array_records import Layout
-from isfed.flower.disclosure import Disclosure
 from isfed.flower.wire_format import MODEL, TRAIN_CONFIG, AgentRequest
 from isfed.problems import FederatedData, Problem
 from isfed.sampling.policies import Table, memory_size
@@ -60,10 +59,9 @@ class _SingleAgent:
     def memory(self, values: np.ndarray) -> None:
         self.agents.memory[0] = values
 
-    @property
-    def loss(self) -> float:
-        """The mean training loss of its last turn."""
-        return self.agents.turn_losses[0]
+    def metrics(self) -> dict[str, Any]:
+        """Of its last turn."""
+        return {"train_loss": self.agents.turn_losses[0], "num-examples": len(self.targets)}
 
     def take_turn(
         self,
@@ -83,11 +81,12 @@ class _SingleAgent:
             inward[name] = None if vector is None else self.places.inward(vector)[None]
         local = replace(local, **inward)
         uploads = self.agents.work(turns, round_index, local)
-        if not (np.isfinite(uploads.changes).all() and math.isfinite(self.loss)):
+        loss = self.agents.turn_losses[0]
+        if not (np.isfinite(uploads.changes).all() and math.isfinite(loss)):
             # Before anything is kept: an average with it would never be a number again.
             raise ValueError(
                 f"agent {self.agents.first} ended its turn of round {round_index} with a model or "
-                f"a loss that is not finite (loss {self.loss:g}); try a smaller step_size"
+                f"a loss that is not finite (loss {loss:g}); try a smaller step_size"
             )
         if velocity is not None:
             velocity[:] = self.places.outward(uploads.velocity[0])
@@ -134,14 +133,13 @@ def torch_turn(
         score_noise, privacy, reports_per_day: what leaves the agent, see `agent_turn`.
     """
 
-    def make(request: AgentRequest, message: Message, context: Context) -> tuple[Any, Any]:
+    def make(request: AgentRequest, message: Message, context: Context) -> _SingleAgent:
         config: Any = message.content.get(TRAIN_CONFIG) or {}
         x, y = (np.asarray(part) for part in load(context))
         steps = int(config.get("local-steps", local_steps))
         batch = int(config.get("batch-size", batch_size))
         problem = Problem(FederatedData(x, y, np.array([0, len(y)])), network, steps, batch)
-        agent = _SingleAgent(problem, request, message.content[MODEL])
-        return agent, lambda: {"train_loss": agent.loss, "num-examples": len(y)}
+        return _SingleAgent(problem, request, message.content[MODEL])
 
     disclosure = Disclosure(score_noise, privacy, reports_per_day)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
