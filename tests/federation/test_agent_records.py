@@ -10,12 +10,12 @@ from isfed.federation.agent_records import AgentRecords
 
 def test_an_agent_drawn_all_the_time_cannot_raise_the_median():
     """One of five, in every round, tries to grow tenfold each time."""
-    standing, length, accepted = AgentRecords(5), 1.0, 0
+    records, length, accepted = AgentRecords(5), 1.0, 0
     for turn in range(40):
         agents = np.array([0, 1 + turn % 4])
         lengths = np.array([length, 1.0])
-        good = ~standing.too_long(agents, lengths, ratio=1000.0)
-        standing.record(agents, lengths, good)
+        good = ~records.too_long(agents, lengths, ratio=1000.0)
+        records.record(agents, lengths, good)
         if good[0]:
             accepted, length = length, 10.0 * length
         assert good[1]
@@ -23,10 +23,10 @@ def test_an_agent_drawn_all_the_time_cannot_raise_the_median():
 
 
 def test_agents_that_have_nothing_to_learn_do_not_shut_out_the_others():
-    standing = AgentRecords(6)
+    records = AgentRecords(6)
     agents = np.arange(6)
     lengths = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 1.5])
-    assert not standing.too_long(agents, lengths, ratio=10.0).any()
+    assert not records.too_long(agents, lengths, ratio=10.0).any()
 
 
 def test_two_lengths_make_no_median():
@@ -45,30 +45,30 @@ def test_no_honest_agent_is_refused(recipe, weighting):
 
 
 def test_refusals_count_in_a_row():
-    standing, agent = AgentRecords(2), np.array([1])
+    records, agent = AgentRecords(2), np.array([1])
     for good in (False, False, True, False, False):
-        standing.record(agent, np.array([1.0]), np.array([good]))
-        assert standing.exclude(3).size == 0
-    standing.record(agent, np.array([1.0]), np.array([False]))
-    assert standing.exclude(3).tolist() == [1]
-    assert standing.exclude(3).size == 0  # told once
-    assert standing.refused.tolist() == [0, 5]
-    standing.readmit(agent)
-    assert not standing.excluded.any()
-    assert standing.exclude(3).size == 0
+        records.record(agent, np.array([1.0]), np.array([good]))
+        assert records.exclude(3).size == 0
+    records.record(agent, np.array([1.0]), np.array([False]))
+    assert records.exclude(3).tolist() == [1]
+    assert records.exclude(3).size == 0  # told once
+    assert records.refused.tolist() == [0, 5]
+    records.readmit(agent)
+    assert not records.excluded.any()
+    assert records.exclude(3).size == 0
 
 
 def test_never_is_a_choice():
-    standing = AgentRecords(1)
+    records = AgentRecords(1)
     for _ in range(99):
-        standing.record(np.array([0]), np.array([1.0]), np.array([False]))
-    assert standing.exclude(0).size == 0
+        records.record(np.array([0]), np.array([1.0]), np.array([False]))
+    assert records.exclude(0).size == 0
 
 
 def test_response_times_are_reported():
-    standing = AgentRecords(3)
-    standing.clock(np.array([0, 1]), np.array([1.0, 30.0]))
-    standing.clock(np.array([0, 1]), np.array([3.0, np.nan]))
-    assert standing.mean_seconds()[:2].tolist() == [2.0, 30.0]
-    assert np.isnan(standing.mean_seconds()[2])
-    assert standing.lines()[0].endswith("1: 30.0 (30.0), 0: 2.0 (3.0)")
+    records = AgentRecords(3)
+    records.clock(np.array([0, 1]), np.array([1.0, 30.0]))
+    records.clock(np.array([0, 1]), np.array([3.0, np.nan]))
+    assert records.mean_seconds()[:2].tolist() == [2.0, 30.0]
+    assert np.isnan(records.mean_seconds()[2])
+    assert records.lines()[0].endswith("1: 30.0 (30.0), 0: 2.0 (3.0)")

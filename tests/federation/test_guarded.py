@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_added_is_refused_and_counted(change):
     report = apart.step(lambda p, u: Upload(change, 1.0, 0) if p == 0 else u)
     assert (report.answered, report.refused_changes) == (2, 1)
     assert np.isfinite(apart.params).all()
-    assert apart.border.standing.refused.sum() == 1
+    assert apart.border.records.refused.sum() == 1
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -1.0, 1e10])
@@ -310,8 +310,8 @@ def test_an_excluded_agent_is_not_heard_and_drawn_less_often():
         drawn.append(places.size > 0)
         apart.step(lambda p, u, at=places: bad if p in at else u)
     turns = np.flatnonzero(drawn)
-    assert apart.border.standing.excluded.tolist() == [k == 5 for k in range(8)]
-    assert apart.border.standing.refused[5] == 3
+    assert apart.border.records.excluded.tolist() == [k == 5 for k in range(8)]
+    assert apart.border.records.refused[5] == 3
     after = np.mean(drawn[turns[2] + 1 :])
     assert after < 0.1  # 3 / 8 before; the floor's share remains
     assert apart.border.responses.turns[5] == 3  # its absence is nobody's response rate
@@ -455,7 +455,7 @@ def test_who_is_left_out_is_not_asked_and_no_answer_is_not_a_number(ask):
         return found
 
     border = Guarded(SimpleNamespace(num_agents=5, **{ask: answers}))
-    border.standing.excluded[3] = True
+    border.records.excluded[3] = True
     more = (0,) if ask == "sampled_losses" else ()
     found = getattr(border, ask)(np.array([1, 2, 3, 4]), np.zeros(2), *more)
     assert asked == [1, 2, 4]

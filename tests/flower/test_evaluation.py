@@ -139,7 +139,7 @@ def test_strangers_and_agents_that_were_left_out_are_not_asked(tmp_path):
     grid.contexts[1777] = grid.contexts[1000]  # online, and none of the names
     assert sorted(m.metadata.dst_node_id for m in ask()) == [1000, 1001, 1002, 1003, 1004]
     assert strategy.job is not None
-    strategy.job.agents.standing.excluded[3] = True
+    strategy.job.agents.records.excluded[3] = True
     sent = ask()
     assert sorted(m.metadata.dst_node_id for m in sent) == [1000, 1001, 1002, 1004]
     assert {m.metadata.ttl for m in sent} == {strategy.time_limit}

@@ -4,7 +4,7 @@ import contextlib
 import re
 
 import numpy as np
-from jobs import LONGEST
+from jobs import LONGEST, kill_process
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
@@ -83,7 +83,7 @@ def test_a_killed_supernode_and_a_killed_superlink(make_job, federation):
     job = make_job(faults={"1": {"1": "hold"}, "0": {"2": "hold"}}, rounds=5, active=3)
     job.submit()
     job.wait(lambda: job.works(1, 1), "agent 1 works on round 1")
-    federation.kill("agent1")
+    kill_process(federation, "agent1")
     job.wait(lambda: job.works(0, 2), "the rounds went on without agent 1")
     assert [line["answered"] for line in job.watch.rounds()] == [3, 2]
     before = federation.log("agent1").count("SuperNode ID")
@@ -99,7 +99,7 @@ def test_a_killed_supernode_and_a_killed_superlink(make_job, federation):
     job.wait(lambda: job.works(0, 4), "the last round has begun")
     assert job.watch.rounds()[3]["answered"] == 3
 
-    federation.kill("superlink")
+    kill_process(federation, "superlink")
     done = len(job.watch.rounds())
     job.plan({})
     federation.start_link()
@@ -156,7 +156,7 @@ def test_an_agent_is_revoked_and_let_in_again_with_a_new_key(federation, make_jo
     said = command(app, ["keys", "revoke", *options])
     assert said.exit_code == 0, said.output
     assert "1 nodes had its key" in said.output
-    federation.kill("agent2")
+    kill_process(federation, "agent2")
     trusted = ["--root-certificates", str(federation.keys / "ca.crt"), "--max-retries", "1"]
     thief = ["--auth-supernode-private-key", str(stolen), *trusted]
     federation.start_node(2, name="thief", options=thief)

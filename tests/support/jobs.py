@@ -21,6 +21,13 @@ LONGEST = 600.0  # seconds: for what takes a few on an idle machine
 MOST_LOST = 3  # runs that Flower may give up before we do
 
 
+def kill_process(federation: LocalFederation, name: str) -> None:
+    """kill -9 of one process of a federation and nothing else."""
+    process = federation.processes.pop(name)
+    process.kill()
+    process.wait()
+
+
 class Job:
     """An app with its configuration, and the folder in which its server app writes.
 

@@ -32,8 +32,8 @@ def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
 class AgentRecords:
     """Lengths, refusals and response times, per agent.
 
-    >>> standing = AgentRecords(4)
-    >>> standing.too_long(np.array([0, 1, 2, 3]), np.array([1.0, 1.2, 0.9, 5e4]), ratio=1000.0)
+    >>> records = AgentRecords(4)
+    >>> records.too_long(np.array([0, 1, 2, 3]), np.array([1.0, 1.2, 0.9, 5e4]), ratio=1000.0)
     array([False, False, False,  True])
     """
 

@@ -80,7 +80,7 @@ class Guarded:
 
     def __init__(self, agents: Any, safety: Safety | None = None) -> None:
         self.agents, self.safety = agents, safety or Safety()
-        self.standing = AgentRecords(agents.num_agents)
+        self.records = AgentRecords(agents.num_agents)
         self.responses = Responses(agents.num_agents)
         self.tally = dict.fromkeys(COUNTS, 0)  # what happened at the border in a round
         # From the system's entropy: agents must not foresee which rounds are patient.
@@ -107,7 +107,7 @@ class Guarded:
 
     def allowed(self, agents: np.ndarray) -> np.ndarray:
         """(n,) which of these agents are not left out."""
-        return ~self.standing.excluded[agents]
+        return ~self.records.excluded[agents]
 
     def narrow(self, cohort: Cohort, work: Work) -> tuple[Cohort, Work]:
         """The cohort and its work without the agents that are left out."""
@@ -136,12 +136,12 @@ class Guarded:
             factor=np.where(late, factor / self.safety.patience, factor),
             scored=scored, asked=asked, timing=timing, **cut,
         )  # fmt: skip
-        self.standing.refused[cohort.agents[kept[~scored]]] += 1
+        self.records.refused[cohort.agents[kept[~scored]]] += 1
         self.responses.record_round(cohort.agents, accepted)
-        new = self.standing.exclude(self.safety.most_refusals)
+        new = self.records.exclude(self.safety.most_refusals)
         seconds = np.full(cohort.agents.size, np.nan)
         seconds[given] = timing.seconds[given]
-        self.standing.clock(cohort.agents, seconds)
+        self.records.clock(cohort.agents, seconds)
         refused = given.size - kept.size, int((~scored).sum())
         counts = (cohort.agents.size, kept.size, int(late.sum()), *refused)
         self.tally = {n: self.tally[n] + c for n, c in zip(COUNTS, counts, strict=True)}
@@ -165,10 +165,10 @@ class Guarded:
             scale = work.scale[given]
             lengths = np.divide(lengths, scale, out=lengths.copy(), where=scale > 0.0)
         places = np.flatnonzero(good)
-        good[places] = ~self.standing.too_long(
+        good[places] = ~self.records.too_long(
             agents[places], lengths[places], ratio=self.safety.largest_ratio
         )
-        self.standing.record(agents, lengths, good)
+        self.records.record(agents, lengths, good)
         return good
 
     def take_tally(self) -> dict[str, int]:
@@ -212,8 +212,8 @@ class Guarded:
     sampled_losses = partialmethod(_ask, "sampled_losses")
 
     def state(self) -> dict[str, np.ndarray]:
-        return {**self.standing.state(), **self.responses.state()}
+        return {**self.records.state(), **self.responses.state()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        self.standing.restore(state)
+        self.records.restore(state)
         self.responses.restore(state)

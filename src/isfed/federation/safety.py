@@ -220,14 +220,11 @@ def limit_inclusion(table: Table, num_active: int, most: float) -> int:
     descending = np.sort(seen)[::-1]
     # The sums of all after the first, the first two, ...: from the small end, or they cancel.
     rest = np.append(np.cumsum(descending[::-1])[::-1][1:], 0.0)
-    limit = descending[-1]
-    for above, left in enumerate(rest, start=1):
-        if 1.0 - above * share <= 0.0:  # so many equal ones keep within the cap by themselves
-            limit = descending[above - 1]
-            break
-        limit = share * left / (1.0 - above * share)
-        if above == seen.size or limit >= descending[above]:
-            break
+    # The limit if the first, the first two, ... become equal; without room they are within the cap.
+    room = 1.0 - np.arange(1, seen.size + 1) * share
+    limits = np.where(room > 0.0, share * rest / np.where(room > 0.0, room, 1.0), descending)
+    enough = (room <= 0.0) | (limits >= np.append(descending[1:], -np.inf))
+    limit = limits[np.argmax(enough)]
     lowered = int((scores > limit).sum())
     np.minimum(scores, limit, out=scores)  # in place: the mark of an unseen one, -1, stays
     tables.rebuild(table.nodes, 0, table.count)

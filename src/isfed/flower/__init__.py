@@ -7,23 +7,15 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.federation.response_rates import Absences
-    from isfed.federation.safety import Privacy, Safety, ScoreRange
-    from isfed.flower.agent_handler import agent_turn, own_turn, tell_agent
-    from isfed.flower.strategy import Strategy
-    from isfed.flower.torch_handler import torch_turn
-
-__all__ = [
-    "Absences",
-    "Privacy",
-    "Safety",
-    "ScoreRange",
-    "Strategy",
-    "agent_turn",
-    "own_turn",
-    "tell_agent",
-    "torch_turn",
-]
+    from isfed.federation.response_rates import Absences as Absences
+    from isfed.federation.safety import Privacy as Privacy
+    from isfed.federation.safety import Safety as Safety
+    from isfed.federation.safety import ScoreRange as ScoreRange
+    from isfed.flower.agent_handler import agent_turn as agent_turn
+    from isfed.flower.agent_handler import own_turn as own_turn
+    from isfed.flower.agent_handler import tell_agent as tell_agent
+    from isfed.flower.strategy import Strategy as Strategy
+    from isfed.flower.torch_handler import torch_turn as torch_turn
 
 _HOMES = {
     "Absences": "federation.response_rates",
@@ -47,6 +39,8 @@ def require_flwr() -> None:
 def __getattr__(name: str) -> Any:
     # On demand: an agent's process starts for every message and needs no strategy, and the
     # command line can show its help without Flower.
+    if name == "__all__":
+        return list(_HOMES)
     if name not in _HOMES:
         raise AttributeError(f"module 'isfed.flower' has no attribute {name!r}")
     if _HOMES[name].startswith("flower."):

@@ -54,8 +54,9 @@ def agent_turn(
         raise TypeError(f"loss={shown(loss)} must be a loss, e.g. LeastSquares()")
 
     def make(request: AgentRequest, message: Message, context: Context) -> Agent:
+        features, targets = load(context)
         work = (local_steps, batch_size)
-        agent = Agent(request.agent, load(context), loss, work, request.rules)
+        agent = Agent(request.agent, (features, targets), loss, work, request.rules)
         agent.key = np.uint64(request.key)
         return agent
 

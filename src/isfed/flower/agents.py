@@ -75,9 +75,9 @@ class FlowerAgents:
 
     def facts(self, client_weights: str = "uniform") -> Facts:
         """What the cloud knows of its agents; sizes and steps are the agents' own affair."""
+        known = self.num_agents, self.num_params, self.num_trained
         weight = None if client_weights == "uniform" else self.sizes
-        count, size, trained = self.num_agents, self.num_params, self.num_trained
-        return Facts(count, size, trained, weight, self.weights, None, None)
+        return Facts(*known, weight, self.weights, None, None)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -124,8 +124,7 @@ class FlowerAgents:
         return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
 
     def charge_messages(self, **messages: int) -> None:
-        for entry, number in messages.items():
-            setattr(self.ledger, entry, getattr(self.ledger, entry) + number)
+        self.ledger.charge(**messages)
 
     def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
         """(n,) whether each of these agents is online."""
@@ -166,22 +165,22 @@ class FlowerAgents:
             step, local = float(np.ravel(own.step_size)[0]), own.local
             vectors = {name: getattr(local, name) for name in ("correction", "velocity")}
             given = {n: self.outward(v[0])[None] for n, v in vectors.items() if v is not None}
-            control = own.control
+            terms = own.control
+            if terms is not None:
+                terms = terms.to_agent(0, self.outward(terms.centre))
             return {
                 "agent_prob": None if own.prob is None else float(own.prob[0]),
                 "rules": replace(self.rules, step_size=step, divide_by_steps=bool(own.divide)),
-                "terms": None
-                if control is None
-                else control.to_agent(0, self.outward(control.centre)),
+                "terms": terms,
                 "local": replace(local, **given) if given else local,
                 "scale": None if own.scale is None else float(own.scale[0]),
                 "also": tuple(sorted(own.also)),
             }
 
-        def read(content: RecordDict) -> Any:
-            return wire_format.unpack_upload(content, self.layout)
-
-        return self._messages(cohort.agents, sent, round_index, read, request)
+        return self._messages(
+            cohort.agents, sent, round_index,
+            lambda content: wire_format.unpack_upload(content, self.layout), request,
+        )  # fmt: skip
 
     def _messages(
         self, agents: np.ndarray, models: np.ndarray, round_index: int,
@@ -231,10 +230,12 @@ class FlowerAgents:
             return np.array([np.nan if value is None else value for value in values], np.float64)
 
         # A model and a probability down, a change and perhaps a score up, for every answer.
-        more = (LOSS in work.also) + bool(self.rules.agents.learns)
-        self.charge_messages(models_down=0 if work.local.sent else count, models_up=count)
-        self.charge_messages(models_up=count * (GRADIENT in work.also))
-        self.charge_messages(scalars_down=count, scalars_up=count * more)
+        self.charge_messages(
+            models_down=0 if work.local.sent else count,
+            models_up=count * (1 + (GRADIENT in work.also)),
+            scalars_down=count,
+            scalars_up=count * ((LOSS in work.also) + bool(self.rules.agents.learns)),
+        )
         self.charge_messages(**{entry: number * count for entry, number in work.extra.items()})
         return Updates(
             np.array(list(uploads), np.int64),
@@ -282,11 +283,9 @@ class FlowerAgents:
         rows = np.full((which.size, width), np.nan)
         for place, answer in answers.items():
             rows[place] = self.inward(answer) if ask == GRADIENT else answer
-        self.charge_messages(models_down=0 if sent else len(answers))
-        if ask == GRADIENT:
-            self.charge_messages(models_up=len(answers))
-        else:
-            self.charge_messages(scalars_up=width * len(answers))
+        up = {"models_up": 1} if ask == GRADIENT else {"scalars_up": width}
+        for entry, number in {"models_down": 0 if sent else 1, **up}.items():
+            self.charge_messages(**{entry: number * len(answers)})
         return rows if ask in (GRADIENT, WORK) else rows[:, 0]
 
     def _grid(self) -> Grid:

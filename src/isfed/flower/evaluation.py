@@ -24,51 +24,48 @@ LONGEST_LINE = 2000  # of metrics in the log
 
 def evaluation_metrics(replies: Iterable[Message], weight: str) -> list[dict[str, Any]]:
     """The metrics of those who sent any; what cannot be averaged is refused and logged."""
-    replies = list(replies)
-    return _good(
-        [f"evaluation of node {r.metadata.src_node_id} is" for r in replies], replies, weight
-    )
+    named = [(f"evaluation of node {r.metadata.src_node_id} is", r) for r in replies]
+    return _usable(named, weight)
 
 
 def training_metrics(reported: dict[int, MetricRecord], weight: str) -> list[dict[str, Any]]:
     """The training metrics of agents that sent any beside their score; by agent."""
-    theirs = {
-        agent: {name: value for name, value in record.items() if name not in OWN_METRICS}
+    named = [
+        (f"metrics of agent {agent} are", {n: v for n, v in record.items() if n not in OWN_METRICS})
         for agent, record in reported.items()
-    }
-    sent = {agent: metrics for agent, metrics in theirs.items() if metrics}
-    return _good([f"metrics of agent {agent} are" for agent in sent], list(sent.values()), weight)
+    ]
+    return _usable([(name, metrics) for name, metrics in named if metrics], weight)
 
 
-def _good(names: list[str], sources: Sequence[Any], weight: str) -> list[dict[str, Any]]:
+def _usable(named: Iterable[tuple[str, Any]], weight: str) -> list[dict[str, Any]]:
     """Metrics that can be averaged, with the names and lengths that most of them have."""
-    good = []
-    for name, source in zip(names, sources, strict=True):
+    usable = []
+    for name, source in named:
         try:
-            good.append(_checked(_read(source) if isinstance(source, Message) else source, weight))
+            usable.append(
+                _checked(_read(source) if isinstance(source, Message) else source, weight)
+            )
         except Exception as error:  # whatever a hostile reply can cause
             log(WARNING, "the %s left out: %s", name, printable(error))
-    if not good:
-        return []
-    forms = [tuple(sorted((name, np.size(value)) for name, value in m.items())) for m in good]
-    usual, count = Counter(forms).most_common(1)[0]
+    forms = [tuple(sorted((name, np.size(value)) for name, value in m.items())) for m in usable]
+    usual, count = max(Counter(forms).items(), key=lambda item: item[1], default=((), 0))
     if count < len(forms):
         log(WARNING, "%s evaluations have other metrics than the rest, and are left out",
             len(forms) - count)  # fmt: skip
-    return [metrics for metrics, form in zip(good, forms, strict=True) if form == usual]
+    return [metrics for metrics, form in zip(usable, forms, strict=True) if form == usual]
 
 
 def _read(reply: Message) -> dict[str, Any]:
     if reply.has_error():
         raise WireError(f"error {reply.error.code}, {printable(reply.error.reason)}")
-    records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
+    records = list(reply.content.metric_records.values())
     if len(records) != 1:
         raise WireError(f"expected one record of metrics, got {len(records)}")
     return dict(records[0])
 
 
 def _checked(metrics: dict[str, Any], weight: str) -> dict[str, Any]:
-    """Raise a WireError for what cannot be averaged or printable."""
+    """Raise a WireError for what cannot be averaged or printed."""
     if len(metrics) > MOST_NUMBERS or sum(map(np.size, metrics.values())) > MOST_NUMBERS:
         raise WireError(f"more than {MOST_NUMBERS} numbers")
     for name in metrics:  # they end in logs and tables
@@ -90,8 +87,7 @@ def limited(reported: Sequence[dict[str, Any]], weight: str) -> list[RecordDict]
     counts = sorted(metrics[weight] for metrics in reported)
     # The lower of the two in the middle: their mean would be in the hands of one of two agents.
     most = MOST_WEIGHT * float(counts[(len(counts) - 1) // 2])
-    above = sum(count > most for count in counts)
-    if above:
+    if above := sum(count > most for count in counts):
         log(WARNING, "%s agents say %s above %s times the median; they count as that many",
             above, weight, MOST_WEIGHT)  # fmt: skip
     capped = ({**metrics, weight: min(metrics[weight], most)} for metrics in reported)

@@ -53,8 +53,7 @@ def is_running(pid: int) -> bool:
 
 def marked(mark: str) -> list[int]:
     """The running processes of a federation, by what they inherited (Linux)."""
-    pids = []
-    wanted = f"{MARK}={mark}".encode()
+    pids, wanted = [], f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
@@ -65,7 +64,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str) -> None:
-    """SIGKILL to every process of a federation, found by what it inherited."""
+    """SIGKILL to every process of a federation."""
     while left := marked(mark):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -82,8 +81,7 @@ def _end_with_parent() -> None:
 class LocalFederation:
     """A SuperLink and SuperNodes with TLS and node authentication, as a context.
 
-    `stop`, and leaving the context, ends every process that was started, and those that they
-    started.
+    Leaving the context ends every process that was started, and those that they started.
 
     Args:
         folder: holds keys, logs, the database and the agents' state.
@@ -218,24 +216,12 @@ class LocalFederation:
             raise FederationError(f"{app} was not accepted: {answer.get('error-message')}")
         return str(answer["run-id"])
 
-    def status(self, run: str) -> str:
-        """The state of a run, e.g. 'running' or 'finished:completed'."""
-        return str(self._listed(run)["status"])
-
     def is_lost(self, run: str) -> bool:
         """Whether Flower gave a run up, having heard nothing of its server app for a minute."""
         with contextlib.suppress(FederationError):  # a SuperLink that is gone gives nothing up
-            return str(self._listed(run).get("status-details", "")).startswith("No heartbeat")
+            listed = _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))
+            return str(listed["runs"][0].get("status-details", "")).startswith("No heartbeat")
         return False
-
-    def _listed(self, run: str) -> dict[str, Any]:
-        return _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))["runs"][0]
-
-    def kill(self, name: str) -> None:
-        """kill -9 of one process and nothing else."""
-        process = self.processes.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
     def stop(self) -> None:
         """SIGTERM, then after a while SIGKILL, to all that was started; no signal stops this."""

@@ -170,13 +170,13 @@ class Strategy(FedAvg):
         agents.job, agents.round_index = job.name, job.round_index
         params = getattr(job.state, "params", None)
         before = None if params is None else params.copy()
-        self._before = before, job.agents.standing.excluded.copy()
+        self._before = before, job.agents.records.excluded.copy()
 
     def _closed(
         self, job: Job, server_round: int, report: RoundReport
     ) -> tuple[ArrayRecord, MetricRecord]:
         """What is written, logged and returned after a round."""
-        agents, standing = job.agents, job.agents.standing
+        agents, records = job.agents, job.agents.records
         before, excluded = self._before
         if not agents.layout.holds(agents.outward(job.params)):
             # Agents could do nothing with infinities, and would be left out for their answers.
@@ -188,10 +188,10 @@ class Strategy(FedAvg):
         if self.checkpoint is not None:
             atomic_files.save_arrays(self.checkpoint, job.checkpoint())
         log(INFO, "%s", report.line())
-        for agent in np.flatnonzero(standing.excluded & ~excluded):
+        for agent in np.flatnonzero(records.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
-                "refused", agent, standing.in_a_row[agent])  # fmt: skip
-        if standing.excluded.all():
+                "refused", agent, records.in_a_row[agent])  # fmt: skip
+        if records.excluded.all():
             raise ValueError("every agent was left out, because of models that were refused; the "
                              "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
@@ -224,7 +224,7 @@ class Strategy(FedAvg):
         """FedAvg's sample, of agents that are there and were not left out; it waits for nobody."""
         if self.fraction_evaluate == 0.0:
             return []
-        excluded = self._prepared(arrays).agents.standing.excluded
+        excluded = self._prepared(arrays).agents.records.excluded
         nodes = [n for agent, n in self.nodes.online(grid).items() if not excluded[agent]]
         count = max(int(len(nodes) * self.fraction_evaluate), self.min_evaluate_nodes)
         if len(nodes) < max(count, self.min_available_nodes):
@@ -302,7 +302,7 @@ class Strategy(FedAvg):
         estimator, border = getattr(self.method, "estimator", None), self.job.agents
         most = estimator.most if isinstance(estimator, InverseResponse) else None
         absences = border.responses.bias_report(largest_adjustment=most)
-        return [f"absences: {absences}", *border.standing.lines()]
+        return [f"absences: {absences}", *border.records.lines()]
 
     def _round(
         self, job: Job, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -338,7 +338,7 @@ class Strategy(FedAvg):
             log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
         elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
             atomic_files.save_arrays(self.checkpoint, job.checkpoint())
-        job.agents.standing.readmit(np.array(self.readmit, dtype=np.int64))
+        job.agents.records.readmit(np.array(self.readmit, dtype=np.int64))
         return job
 
     def _new_job(self, arrays: ArrayRecord) -> Job:

@@ -106,7 +106,7 @@ class Job:
             **self.agents.take_tally(),
             limited_scores=self._limited,
             clipped=clipped,
-            excluded=int(self.agents.standing.excluded.sum()),
+            excluded=int(self.agents.records.excluded.sum()),
             step=step,
             left_out=left_out,
             agents=drawn.tolist(),
