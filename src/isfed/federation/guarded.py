@@ -101,9 +101,10 @@ class Guarded:
         return self._patient[1]
 
     def train(self, cohort: Cohort, sent: np.ndarray, work: Work, round_index: int) -> Updates:
-        there = self.narrow(cohort, work)
+        asked, asked_work = self.narrow(cohort, work)
         models = sent if sent.ndim == 1 else sent[self.allowed(cohort.agents)]
-        return self.judge(cohort, work, self.agents.train(there[0], models, there[1], round_index))
+        updates = self.agents.train(asked, models, asked_work, round_index)
+        return self.judge(cohort, work, updates)
 
     def allowed(self, agents: np.ndarray) -> np.ndarray:
         """(n,) which of these agents are not left out."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partialmethod
 from logging import WARNING
 from typing import Any
 
@@ -249,28 +250,12 @@ class FlowerAgents:
             timing=turns.timing(patient=self.patient),
         )
 
-    def losses(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        """(n,) the risk of each of these agents at a model; NaN for those who do not answer."""
-        return self._question(LOSS, which, params, self.round_index, sent=sent)
-
-    def gradients(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        """(n, M) the gradients of their risks; NaN for those who do not answer."""
-        return self._question(GRADIENT, which, params, self.round_index, sent=sent)
-
-    def sampled_losses(
-        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
-    ) -> np.ndarray:
-        """(n,) the loss of one example of each of these agents; NaN as for `losses`."""
-        return self._question(SAMPLED_LOSS, which, params, round_index, sent=sent)
-
     def _question(
-        self, ask: str, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool
-    ) -> np.ndarray:
-        """What these agents answer, in the order in which they were named."""
+        self, ask: str, which: np.ndarray, params: np.ndarray, round_index: int | None = None,
+        *, sent: bool = False, kept: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """What these agents answer, in the order in which they were named; NaN for the absent."""
+        round_index = self.round_index if round_index is None else round_index
         width = {GRADIENT: self.num_params, WORK: 2}.get(ask, 1)
         key = int(self.keys[Purpose.RISKS if ask == SAMPLED_LOSS else Purpose.EXAMPLES])
         turns = self._messages(
@@ -287,6 +272,10 @@ class FlowerAgents:
         for entry, number in {"models_down": 0 if sent else 1, **up}.items():
             self.charge_messages(**{entry: number * len(answers)})
         return rows if ask in (GRADIENT, WORK) else rows[:, 0]
+
+    losses = partialmethod(_question, LOSS)  # (n,) the risks at a model
+    gradients = partialmethod(_question, GRADIENT)  # (n, M) the gradients of these risks
+    sampled_losses = partialmethod(_question, SAMPLED_LOSS)  # (n,) of one example each
 
     def _grid(self) -> Grid:
         if self.grid is None:

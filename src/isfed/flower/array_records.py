@@ -78,10 +78,9 @@ BATCH_NORM = ("running_mean", "running_var")  # the last part of the names of it
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and types of a model's arrays; the algorithm sees one flat vector.
+    """The names, shapes and types of a model's arrays of real numbers, which make one vector.
 
     Attributes:
-        names, shapes, dtypes: of the arrays of real numbers.
         kept: the arrays of whole numbers, such as the counters of batch norm: they are sent down
             with the model, never come up, and keep their values.
     """
@@ -98,10 +97,8 @@ class Layout:
         for name, array in trained.items():
             about = f"array {printable(name, 40)!r} has the"
             if array.dtype not in TYPES:
-                types = ", ".join(TYPES)
-                raise WireError(
-                    f"{about} type {printable(array.dtype, 40)}; a model's must be one of {types}"
-                )
+                wrong = f"{about} type {printable(array.dtype, 40)}"
+                raise WireError(f"{wrong}; a model's must be one of {', '.join(TYPES)}")
             if any(size < 0 for size in array.shape):
                 raise WireError(f"{about} shape {printable(array.shape, 40)}")
         layout = cls(

@@ -21,15 +21,10 @@ NEAR = 0.4  # of the limit: worth a warning
 
 @dataclass(frozen=True)
 class ConnectionStatus:
-    """How the cloud looks from here.
+    """How the cloud looks from here."""
 
-    Attributes:
-        ahead: seconds by which our clock is ahead of the cloud's; negative if it is behind.
-        days_left: of its certificate; None without TLS.
-    """
-
-    ahead: float
-    days_left: int | None
+    ahead: float  # seconds by which our clock is ahead of the cloud's; negative if it is behind
+    days_left: int | None  # of its certificate; None without TLS
 
     def problem(self) -> str | None:
         """Why a node here is locked out, or will be soon."""

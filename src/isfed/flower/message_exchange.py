@@ -29,19 +29,17 @@ REFUSED = Upload(np.empty(0), 0.0, 0)  # stands for a reply that cannot be read:
 
 @dataclass
 class Answers:
-    """The replies by the place of the message that they answer.
-
-    Attributes:
-        replies: what came back.
-        seconds: how long each took.
-        late: those that came when the exchange could have ended.
-        unreadable: those that Flower itself could not decode.
-    """
+    """The replies by the place of the message that they answer."""
 
     replies: dict[int, Message] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
-    late: set[int] = field(default_factory=set)
-    unreadable: set[int] = field(default_factory=set)
+    seconds: dict[int, float] = field(default_factory=dict)  # how long each reply took
+    late: set[int] = field(default_factory=set)  # came when the exchange could have ended
+    unreadable: set[int] = field(default_factory=set)  # Flower itself could not decode them
+
+
+def _is_from(reply: Message, node: int) -> bool:
+    """Whether the node that was asked has answered; errors may come from the SuperLink."""
+    return reply.has_error() or reply.metadata.src_node_id == node
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
@@ -65,9 +63,8 @@ def pull(grid: Grid, nodes: Mapping[str, int]) -> tuple[dict[str, Message], set[
     for ident, node in nodes.items():
         try:
             for reply in grid.pull_messages([ident]):
-                sender = reply.metadata.src_node_id
-                # An error may come from the SuperLink, which names itself as its sender.
-                if sender != node and not reply.has_error():
+                if not _is_from(reply, node):
+                    sender = reply.metadata.src_node_id
                     log(WARNING, "node %s answered what node %s was asked", sender, node)
                 elif reply.metadata.reply_to_message_id == ident:
                     replies[ident] = reply
@@ -94,13 +91,9 @@ def exchange(
     goes on and marks the others as late. Flower's own exchange looks every three seconds and gives
     no answer when the connection fails for a moment.
     """
-    answers = Answers()
-    if not messages:
-        return answers
-    began = time.monotonic()
-    ids = push(grid, list(messages.values()))
+    answers, began, good = Answers(), time.monotonic(), 0
+    ids = push(grid, list(messages.values())) if messages else []
     waiting = {ident: place for ident, place in zip(ids, messages, strict=True) if ident}
-    good = 0
     while waiting:
         closing, over = good >= enough, time.monotonic() >= until  # before looking a last time
         nodes = {i: messages[place].metadata.dst_node_id for i, place in waiting.items()}
@@ -157,9 +150,7 @@ class RoundMessages:
             place = places.get(reply.metadata.reply_to_message_id)
             if place is None or place in self.read:
                 continue
-            node = self.messages[place].metadata.dst_node_id
-            # An error may come from the SuperLink itself.
-            if reply.has_error() or reply.metadata.src_node_id == node:
+            if _is_from(reply, self.messages[place].metadata.dst_node_id):
                 self._read(place, reply)
 
     def timing(self, *, patient: bool) -> Timing:
@@ -167,9 +158,8 @@ class RoundMessages:
         timing = Timing.unknown(len(self.agents))
         if self.answers is None:
             return timing
-        for place, seconds in self.answers.seconds.items():
-            timing.seconds[place] = seconds
-            timing.late[place] = place in self.answers.late
+        timing.seconds[list(self.answers.seconds)] = list(self.answers.seconds.values())
+        timing.late[list(self.answers.late)] = True
         return timing._replace(patient=patient)
 
     def _read(self, place: int, reply: Message) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import fields
 from logging import INFO, WARNING
 from pathlib import Path
@@ -30,12 +31,7 @@ from isfed.flower.node_directory import NodeDirectory
 from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Opened
 from isfed.methods.network_job import Job
-from isfed.methods.over_network import (
-    Weighting,
-    check_weights,
-    over_network,
-    weighting_of,
-)
+from isfed.methods.over_network import Weighting, check_weights, over_network, weighting_of
 
 OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
 CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
@@ -169,8 +165,7 @@ class Strategy(FedAvg):
         agents.grid, agents.config, agents.time_limit = grid, config, self.time_limit
         agents.job, agents.round_index = job.name, job.round_index
         params = getattr(job.state, "params", None)
-        before = None if params is None else params.copy()
-        self._before = before, job.agents.records.excluded.copy()
+        self._before = copy(params), job.agents.records.excluded.copy()
 
     def _closed(
         self, job: Job, server_round: int, report: RoundReport
@@ -198,9 +193,8 @@ class Strategy(FedAvg):
             self.on_round(report, agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
         reported = evaluation.training_metrics(self._metrics, self.weighted_by_key)
-        theirs = self._aggregated(
-            self.train_metrics_aggr_fn, reported, f"metrics of round {server_round}"
-        )
+        what = f"metrics of round {server_round}"
+        theirs = self._aggregated(self.train_metrics_aggr_fn, reported, what)
         arrays = agents.arrays(job.params)
         self._returned = wire_format.digest(arrays)
         return arrays, MetricRecord({**(theirs or {}), **ours})  # agents do not overwrite ours
@@ -320,26 +314,28 @@ class Strategy(FedAvg):
 
     def _prepared(self, arrays: ArrayRecord) -> Job:
         """The job, made from the first model, or from the checkpoint if there is one."""
-        if self.job is not None:
-            return self.job
-        self.job = job = self._new_job(arrays)
-        self._lock = None
-        if self.checkpoint is not None:  # nobody else may go on from it
-            lock = self.checkpoint.with_name(f"{self.checkpoint.name}.lock")
-            try:  # a run that was cut off may take a while to end
-                self._lock = wait_for_lock(lock, self.join_limit)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another run is using {self.checkpoint}; stop it, or give another path"
-                ) from None
-        if self.checkpoint is not None and self.checkpoint.exists():
-            job.restore(atomic_files.load_arrays(self.checkpoint), job.agents.order)
+        if self.job is None:
+            self.job = self._new_job(arrays)
+            if self.checkpoint is not None:
+                self._resume(self.job, self.checkpoint)
+            self.job.agents.records.readmit(np.array(self.readmit, dtype=np.int64))
+        return self.job
+
+    def _resume(self, job: Job, checkpoint: Path) -> None:
+        """Lock the checkpoint, and go on from it or write the first."""
+        try:  # a run that was cut off may take a while to end
+            lock = checkpoint.with_name(f"{checkpoint.name}.lock")
+            self._lock = wait_for_lock(lock, self.join_limit)
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is using {checkpoint}; stop it, or give another path"
+            ) from None
+        if checkpoint.exists():
+            job.restore(atomic_files.load_arrays(checkpoint), job.agents.order)
             done = job.round_index
             log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
-        elif self.checkpoint is not None:  # a cloud killed in round 1 finds its job again
-            atomic_files.save_arrays(self.checkpoint, job.checkpoint())
-        job.agents.records.readmit(np.array(self.readmit, dtype=np.int64))
-        return job
+        else:  # a cloud killed in round 1 finds its job again
+            atomic_files.save_arrays(checkpoint, job.checkpoint())
 
     def _new_job(self, arrays: ArrayRecord) -> Job:
         """A job at its beginning, with its agents behind their border."""

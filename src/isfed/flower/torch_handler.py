@@ -37,15 +37,40 @@ class _SingleAgent:
         self.agents.keys[Purpose.EXAMPLES] = np.uint64(request.key)
         size = memory_size(request.rules.agents, self.agents.num_trained)
         self.agents.memory[0] = np.full(size if request.rules.agents.learns else 0, -1.0)
-        self.places = _Places(self.agents.network, arrays)
-        if self.places.buffers != set(request.buffers):
-            raise ValueError(
-                f"the buffers of this network are {sorted(self.places.buffers)}, and the cloud "
-                f"takes {sorted(request.buffers)} for buffers: name them, Strategy(buffers=[...])"
-            )
+        self._match(arrays, set(request.buffers))
         self.rules, self.targets = request.rules, problem.data.targets
         self.local_steps = int(self.agents.local_steps[0])
         self.batch_size = int(self.agents.batch_size[0])
+
+    def _match(self, arrays: ArrayRecord, buffers: set[str]) -> None:
+        """Find the places of the cloud's arrays in the network's own vector, by name."""
+        flat = self.agents.network.make_worker().flat
+        given = {name: np.array(array.numpy()) for name, array in arrays.items()}
+        flat.load_state_dict(given)  # a ValueError if it is of another architecture
+        places, layout = flat.named(np.arange(flat.size)), Layout.of(arrays)
+        own = {name for name, at in places.items() if at.size and at[0] >= flat.trained}
+        if own != buffers:
+            raise ValueError(
+                f"the buffers of this network are {sorted(own)}, and the cloud "
+                f"takes {sorted(buffers)} for buffers: name them, Strategy(buffers=[...])"
+            )
+        sizes = zip(layout.names, layout.sizes, strict=True)
+        # -1 for what is not trained
+        order = np.concatenate([places.get(name, np.full(size, -1)) for name, size in sizes])
+        self.size, self.known = flat.size, order >= 0
+        self.places = order[self.known]
+
+    def inward(self, vector: np.ndarray) -> np.ndarray:
+        """A vector of the cloud in the network's order."""
+        inner = np.zeros(self.size)
+        inner[self.places] = vector[self.known]
+        return inner
+
+    def outward(self, vector: np.ndarray) -> np.ndarray:
+        """A vector of the network in the cloud's order; what is not trained is 0."""
+        outer = np.zeros(self.known.size)
+        outer[self.known] = vector[self.places]
+        return outer
 
     @property
     def table(self) -> Table:
@@ -74,11 +99,11 @@ class _SingleAgent:
         correction: np.ndarray | None = None,
         velocity: np.ndarray | None = None,
     ) -> Upload:
-        turns = TrainRequest(np.array([0]), self.places.inward(params), np.array([step]))
+        turns = TrainRequest(np.array([0]), self.inward(params), np.array([step]))
         inward: dict[str, Any] = {"steps": None if steps is None else np.array([steps])}
         # Of the buffers, which have no gradient, no step takes note.
         for name, vector in (("correction", correction), ("velocity", velocity)):
-            inward[name] = None if vector is None else self.places.inward(vector)[None]
+            inward[name] = None if vector is None else self.inward(vector)[None]
         local = replace(local, **inward)
         uploads = self.agents.work(turns, round_index, local)
         loss = self.agents.turn_losses[0]
@@ -89,23 +114,23 @@ class _SingleAgent:
                 f"a loss that is not finite (loss {loss:g}); try a smaller step_size"
             )
         if velocity is not None:
-            velocity[:] = self.places.outward(uploads.velocity[0])
-        change = self.places.outward(uploads.changes[0])
+            velocity[:] = self.outward(uploads.velocity[0])
+        change = self.outward(uploads.changes[0])
         return Upload(change, float(uploads.scores[0]), int(uploads.gradients[0]))
 
     def loss_at(self, params: np.ndarray) -> float:
-        return float(self.agents.losses(np.zeros(1, np.int64), self.places.inward(params))[0])
+        return float(self.agents.losses(np.zeros(1, np.int64), self.inward(params))[0])
 
     def gradient_at(self, params: np.ndarray) -> np.ndarray:
-        rows = self.agents.gradients(np.zeros(1, np.int64), self.places.inward(params))
-        return self.places.outward(rows[0])
+        rows = self.agents.gradients(np.zeros(1, np.int64), self.inward(params))
+        return self.outward(rows[0])
 
     def sampled_loss_at(self, params: np.ndarray, round_index: int) -> float:
         stream = self.agents.stream(Purpose.EXAMPLES, round_index, self.agents.first)
         row = slice(at := int(stream.uniforms(1)[0] * len(self.targets)), at + 1)
         data = self.agents.problem.data
         rows = data.features[row], data.targets[row]
-        return float(self.agents.network.values(self.places.inward(params), *rows)[0])
+        return float(self.agents.network.values(self.inward(params), *rows)[0])
 
 
 @checked
@@ -143,31 +168,3 @@ def torch_turn(
 
     disclosure = Disclosure(score_noise, privacy, reports_per_day)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
-
-
-class _Places:
-    """Between the vector of the cloud's arrays and the network's own, by name."""
-
-    def __init__(self, network: Network, arrays: ArrayRecord) -> None:
-        flat = network.make_worker().flat
-        given = {name: np.array(array.numpy()) for name, array in arrays.items()}
-        flat.load_state_dict(given)  # a ValueError if it is of another architecture
-        own, layout = flat.named(np.arange(flat.size)), Layout.of(arrays)
-        sizes = dict(zip(layout.names, layout.sizes, strict=True))
-        # -1 for what is not trained
-        places = np.concatenate([own.get(n, np.full(size, -1)) for n, size in sizes.items()])
-        self.buffers = {name for name, at in own.items() if at.size and at[0] >= flat.trained}
-        self.size, self.known = flat.size, places >= 0
-        self.places = places[self.known]
-
-    def inward(self, vector: np.ndarray) -> np.ndarray:
-        """A vector of the cloud in the network's order."""
-        inner = np.zeros(self.size)
-        inner[self.places] = vector[self.known]
-        return inner
-
-    def outward(self, vector: np.ndarray) -> np.ndarray:
-        """A vector of the network in the cloud's order; what is not trained is 0."""
-        outer = np.zeros(self.known.size)
-        outer[self.known] = vector[self.places]
-        return outer

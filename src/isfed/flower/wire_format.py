@@ -46,37 +46,21 @@ _LOCAL = {  # by field of a request: the field of `LocalOptions` and its type
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """What the cloud tells an agent beside the model.
+    """What the cloud tells an agent beside the model."""
 
-    Attributes:
-        job: agents begin anew when it changes.
-        round_index: the round, from 0.
-        agent: the agent's number.
-        agent_prob: p_k; None where the cloud divides by K p_k itself.
-        key: of the random numbers.
-        rules: what every agent is told.
-        scores: the range of scores that is accepted.
-        terms: of control variates.
-        buffers: names of the arrays that are not trained.
-        local: how it steps; its arrays have one row.
-        scale: what every step is multiplied by.
-        also: "loss", "gradient": of its risk at the model, in the same reply.
-        ask: one of ASKS, instead of a turn.
-    """
-
-    job: str
+    job: str  # agents begin anew when it changes
     round_index: int
     agent: int
-    agent_prob: float | None
-    key: int
+    agent_prob: float | None  # p_k; None where the cloud divides by K p_k itself
+    key: int  # of the random numbers
     rules: AgentConfig
-    scores: ScoreRange
-    terms: VariateMessage | None = None
-    buffers: tuple[str, ...] = ()
-    local: LocalOptions = PLAIN_LOCAL
-    scale: float | None = None
-    also: tuple[str, ...] = ()
-    ask: str = ""
+    scores: ScoreRange  # that are accepted
+    terms: VariateMessage | None = None  # of control variates
+    buffers: tuple[str, ...] = ()  # names of the arrays that are not trained
+    local: LocalOptions = PLAIN_LOCAL  # how it steps; its arrays have one row
+    scale: float | None = None  # what every step is multiplied by
+    also: tuple[str, ...] = ()  # LOSS, GRADIENT: of its risk at the model, in the same reply
+    ask: str = ""  # one of ASKS, instead of a turn
 
     @property
     def steps(self) -> int | None:

@@ -59,11 +59,11 @@ class Job:
     def close(self, opened: Opened, updates: Updates) -> RoundReport:
         """End the round with what came back of those who were asked."""
         cohort, facts = opened.cohort, self.method.facts(self.agents)
-        before, adjustment = self.params, self._adjustments(cohort.agents)
+        before, most = self.params, self.agents.safety.largest_adjustment
+        adjustment = self.agents.responses.adjustments(cohort.agents, most=most)
         good = self.agents.judge(cohort, opened.work, updates)
         self.state, info = self.method.close(self.state, facts, opened, good, self.round_index)
-        trained = facts.num_trained
-        step = norm((self.params - before)[:trained])
+        step = norm((self.params - before)[: facts.num_trained])
         left_out = self._left_out(info, adjustment, facts)
         return self._report(cohort.agents, good, step, left_out, info.evidence.clipped)
 
@@ -75,14 +75,9 @@ class Job:
             step = norm((self.params - before)[: self.agents.num_trained])
             return self._report(np.empty(0, np.int64), None, step)
         opened = self.open()
-        there = self.agents.narrow(opened.cohort, opened.work)
-        train = self.agents.agents.train
-        return self.close(opened, train(there[0], opened.sent, there[1], self.round_index))
-
-    def _adjustments(self, agents: np.ndarray) -> np.ndarray:
-        """(n,) what an adjustment for absences would multiply changes by in this round."""
-        most = self.agents.safety.largest_adjustment
-        return self.agents.responses.adjustments(agents, most=most)
+        cohort, work = self.agents.narrow(opened.cohort, opened.work)
+        updates = self.agents.agents.train(cohort, opened.sent, work, self.round_index)
+        return self.close(opened, updates)
 
     def _left_out(self, info: Info, adjustment: np.ndarray, facts: Any) -> float:
         """The length of what an adjustment would have added; 0 where weights are not known."""

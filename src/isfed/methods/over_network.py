@@ -166,7 +166,7 @@ def _by_weight(algorithm: Any) -> Any:
 
 def _names(record: Any) -> set[str]:
     """The fields of a record; none of an object of another kind."""
-    return {field.name for field in getattr(record, "__dataclass_fields__", {}).values()}
+    return set(getattr(record, "__dataclass_fields__", ()))
 
 
 def _base(estimator: Any) -> Any:
