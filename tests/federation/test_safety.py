@@ -11,7 +11,6 @@ from isfed import Deville, Memory, Running, Uniform
 from isfed.federation.safety import (
     ScoreRange,
     check_most_inclusion,
-    default_most_inclusion,
     limit_inclusion,
     revealed_score,
 )
@@ -82,7 +81,7 @@ def test_one_agent_alone_cannot_exceed_the_cap():
 def test_nothing_is_touched_within_the_cap(policy):
     table = Table(50, policy, Deville())
     before = table.nodes.copy()
-    assert limit_inclusion(table, 5, default_most_inclusion(50, 5)) == 0
+    assert limit_inclusion(table, 5, 0.5) == 0
     assert (table.nodes == before).all()
 
 

@@ -4,15 +4,14 @@ An agent k that was drawn answers with probability r_k. Two modes:
 
     drop      its change counts as zero. The steps then follow 1/K sum_k r_k grad P_k: they are
               shorter, and agents that answer less often count less.
-    adjusted  a change is multiplied by an estimate of 1 / r_k, which undoes both as long as an
-              absence does not depend on what the agent would have sent, and as long as the
-              agent answers at least once in `LARGEST_ADJUSTMENT` turns: no factor is larger.
+    adjusted  a change is multiplied by an estimate of 1 / r_k, at most `LARGEST_ADJUSTMENT`. That
+              undoes both, as long as an absence does not depend on what the agent would have sent.
 
 The estimate of 1 / r_k must be unbiased itself, and 1 / (share of answers) is not. The number of
-turns that it took to collect the last `WINDOW` answers, divided by `WINDOW`, is: looking back,
-that number has a negative binomial law with mean WINDOW / r_k, and it is independent of whether
-the agent answers now. Before an agent has a history that long, the answers it lacks are taken to
-have come as often as those of all agents together.
+turns that it took to collect the last `WINDOW` answers, divided by `WINDOW`, is unbiased. Looking
+back, that number has a negative binomial law with mean WINDOW / r_k, and it is independent of
+whether the agent answers now. Before an agent has a history that long, the answers it lacks are
+taken to have come as often as those of all agents together.
 """
 
 from __future__ import annotations

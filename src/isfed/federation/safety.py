@@ -4,10 +4,10 @@ A score is one number derived from gradient norms. The cloud names a range; an a
 to it, and may add noise before it leaves. The cloud refuses what is not a number in that range, and
 limits how likely any agent can make itself to be drawn.
 
-A weighted change u_k = w_k (change of agent k), where w_k is all that the cloud multiplies it by,
-is shortened to length `clip` if it is longer, so that no agent moves the model by more than
-clip / L in a round. Noise of standard deviation noise * clip / L on every coordinate of the step
-then makes one round a Gaussian mechanism.
+The weighted change of an agent is its change times all that the cloud multiplies it by. It is
+shortened to length `clip` if it is longer: no agent moves the model by more than clip / L in a
+round. Noise of standard deviation noise * clip / L on every coordinate of the step then makes one
+round a Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -186,11 +186,6 @@ def revealed_score(
     return scores.clip(math.exp(math.log(clipped) + rng.laplace(scale=noise)))
 
 
-def default_most_inclusion(num_agents: int, num_active: int) -> float:
-    """Half, or three times the uniform inclusion probability L / K where that is more."""
-    return min(1.0, max(0.5, 3.0 * num_active / num_agents))
-
-
 def check_most_inclusion(most: float, *, num_agents: int, num_active: int) -> None:
     """Raise a ValueError for a cap that cannot be kept."""
     if not num_active / num_agents <= most <= 1.0:
@@ -203,7 +198,7 @@ def check_most_inclusion(most: float, *, num_agents: int, num_active: int) -> No
 def limit_inclusion(table: Table, num_active: int, most: float) -> int:
     """Lower the scores that make an agent's inclusion exceed `most`; how many were lowered.
 
-    With scores s, unseen ones counting as the mean of the n seen, and floor f,
+    Unseen scores count as the mean of the n seen ones. With floor f,
     p_k = (1 - f) s_k n / (K sum of seen s) + f / K. All that exceed most / L become equal.
     """
     floor = table.policy.floor

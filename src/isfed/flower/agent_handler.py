@@ -211,8 +211,8 @@ def own_turn(fit: Handler) -> Handler:
         def train(message, context): ...
 
     The cloud gets the change of the model and weights it by 1/(K p_k); the local steps are yours.
-    The score by which agents are drawn is metrics["score"] if there is one, else the length of the
-    change of the trained parameters, without buffers such as the running variances of batch norm.
+    Agents are drawn by metrics["score"] if there is one, else by the length of the change of the
+    trained parameters. Buffers, such as the running variances of batch norm, do not count in it.
     The other metrics go to Flower's `train_metrics_aggr_fn`.
 
     Args:

@@ -1,7 +1,7 @@
 """What an agent keeps on its own disk: scores, control variates, a secret, a count of reports.
 
 Flower runs every message in a new process, so what the agent remembers lives in files. The file of
-a job holds the state before and after its last turn: when a cloud that was killed asks for that
+a job holds the state before and after its last turn. When a cloud that was killed asks for that
 turn again, the agent starts from where it stood and sends the same answer.
 """
 

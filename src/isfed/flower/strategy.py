@@ -56,8 +56,8 @@ class Strategy(FedAvg):
         seed: the seed of all random draws.
         safety: how absent, slow, wrong and hostile agents are treated.
         weighting: "change": the cloud divides what an agent returns by K p_k, so that an agent has
-            no say in its weight; "step": the agent divides its step, as in the paper's eq. (8). As
-            the method says unless given; "change" if neither says anything.
+            no say in its weight. "step": the agent divides its step, as in the paper's eq. (8).
+            Unless given, as the method says; "change" if it says nothing.
         agent_weights: what every agent counts in the objective, e.g. its number of examples; all
             the same unless given.
         buffers: names of the model's arrays that are not trained; unless given, those that end in

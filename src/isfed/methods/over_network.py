@@ -13,7 +13,7 @@ import numpy as np
 
 from isfed.base.argument_checks import check_active, shown
 from isfed.federation.response_rates import Absences
-from isfed.federation.safety import Safety, check_most_inclusion, default_most_inclusion
+from isfed.federation.safety import Safety, check_most_inclusion
 from isfed.methods.control_variates import ControlVariates, ControlVariatesApart
 from isfed.methods.estimators import InverseResponse, Private
 from isfed.methods.federated import Federated, composition_of
@@ -196,8 +196,8 @@ def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
     if "most_inclusion" not in _names(sampler):
         return sampler
     most = safety.most_inclusion
-    if most is None:
-        most = default_most_inclusion(num_agents, sampler.num_active)
+    if most is None:  # half, or three times the uniform probability where that is more
+        most = min(1.0, max(0.5, 3.0 * sampler.num_active / num_agents))
     check_most_inclusion(most, num_agents=num_agents, num_active=sampler.num_active)
     return replace(sampler, most_inclusion=min(most, sampler.most_inclusion))
 
