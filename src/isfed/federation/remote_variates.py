@@ -79,8 +79,8 @@ class AgentVariate:
 
     def __init__(self, rule: CorrectionRule, num_params: int) -> None:
         self.rule = rule
-        self.reference = make_reference(rule, 1, num_params)  # news: of the last turn accepted
-        self.news = np.zeros(num_params)  # of the turn that nothing is known of yet
+        self.reference = make_reference(rule, 1, num_params)  # of turns that were accepted
+        self.pending = np.zeros(num_params)  # of the turn that nothing is known of yet
         # The last turn accepted, the turn that nothing is known of, and its MEAN_NOISE.
         self.turns = np.array([NEVER, NEVER])
         self.noise = np.zeros(1)
@@ -99,9 +99,9 @@ class AgentVariate:
                     f"{message.accepted}, but it knows of rounds {accepted} and {waiting} only "
                     "(-1: none). Its files were lost, or the cloud went back to an old checkpoint"
                 )
-            reference.own[0] += message.gain * self.news
+            reference.own[0] += message.gain * self.pending
             if reference.news.size:
-                reference.news[0] = self.news
+                reference.news[0] = self.pending
             reference.book[0, TURNS] += 1.0
             reference.book[0, MEAN_NOISE] = self.noise[0]
             self.turns[0] = waiting
@@ -135,44 +135,44 @@ class AgentVariate:
             upload: its change is what is really sent; its score is the spread of the examples.
             reach: the step size of the whole turn.
             share: what a turn leaves of the variance of one example, (1 - B_k / N_k) / (E_k B_k).
-            round_index: of the turn.
+            round_index: the round of the turn.
         """
         rule, reference = self.rule, self.reference
-        book = reference.book[0]
+        statistics = reference.book[0]  # of the agent's turns
         if self.reach[0] not in (0.0, reach) and not self.varies:
             raise ValueError(
                 f"the step size of this job changed from {self.reach[0]:g} to {reach:g} without "
                 "notice; a correction divides changes by it, so begin a new job"
             )
         self.reach[0] = reach
-        news = reported_innovation(rule, upload.change, reach, reference.centre)
-        news[self.buffers] = 0.0
-        gradient = news + self.base
-        shown = upload.score + inner(news, news) - inner(gradient, gradient)
-        rate = average_rate(rule, book[TURNS])
-        self.noise[0] = book[MEAN_NOISE] + rate * (shown - book[MEAN_NOISE])
-        self.news[:] = news
+        innovation = reported_innovation(rule, upload.change, reach, reference.centre)
+        innovation[self.buffers] = 0.0
+        gradient = innovation + self.base
+        shown = upload.score + inner(innovation, innovation) - inner(gradient, gradient)
+        rate = average_rate(rule, statistics[TURNS])
+        self.noise[0] = statistics[MEAN_NOISE] + rate * (shown - statistics[MEAN_NOISE])
+        self.pending[:] = innovation
         reference.own[0] = self.base  # where c_k will start from if the turn is accepted
         self.turns[1] = round_index
-        agreement = inner(news, reference.news[0]) if reference.news.size else 0.0
+        agreement = inner(innovation, reference.news[0]) if reference.news.size else 0.0
         silent = not rule.scored or rule.second_moment
         noise = 0.0 if silent else share * max(self.noise[0], 0.0)
         return replace(upload, score=noise, agreement=agreement)
 
     def state(self) -> dict[str, np.ndarray]:
         return {
-            **self.reference._asdict(), "waiting": self.news, "turns": self.turns,
+            **self.reference._asdict(), "waiting": self.pending, "turns": self.turns,
             "noise": self.noise, "reach": self.reach,
         }  # fmt: skip
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        if state["waiting"].shape != self.news.shape:
+        if state["waiting"].shape != self.pending.shape:
             raise ValueError(
                 f"the memory of gradients has the shape {state['waiting'].shape}, and the model "
-                f"{self.news.shape}; the model must not change during a job: begin a new one"
+                f"{self.pending.shape}; the model must not change during a job: begin a new one"
             )
         self.reference = Reference(*(state[name].copy() for name in Reference._fields))
-        self.news, self.turns = state["waiting"].copy(), state["turns"].copy()
+        self.pending, self.turns = state["waiting"].copy(), state["turns"].copy()
         self.noise, self.reach = state["noise"].copy(), state["reach"].copy()
 
 
@@ -209,7 +209,7 @@ def corrected_turn(
 
 @compiled
 def absorb_reports(
-    rule, reference, step_size, num_active, heard, params, agents, weight, news, reports
+    rule, reference, step_size, num_active, heard, params, agents, weight, innovation, reports
 ):
     """As `absorb`, with the c_k out of reach; `reports` are (variances, agreements).
 
@@ -220,8 +220,8 @@ def absorb_reports(
     for i in range(agents.size):
         square = 0.0
         for j in range(params.size):
-            total[j] += weight[i] * news[i, j]
-            square += news[i, j] * news[i, j]
+            total[j] += weight[i] * innovation[i, j]
+            square += innovation[i, j] * innovation[i, j]
         # Cauchy-Schwarz: no innovation can agree more with the one before, whatever an agent says.
         most = math.sqrt(square * reference.book[agents[i], SQUARE])
         agreement = min(max(agreements[i], -most), most)
@@ -229,6 +229,6 @@ def absorb_reports(
             rule, reference.book, reference.pool, agents[i], square, agreement, weight[i]
         )
         for j in range(params.size):
-            move[j] += gain * news[i, j]
+            move[j] += gain * innovation[i, j]
         scores[i] = score_of_news(rule, reference.book, agents[i], scores[i])
     step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 305.0  # where Flower locks a node out
+SECONDS = 10.0  # to wait for an answer
 NEAR = 0.4  # of the limit: worth a warning
 
 
@@ -39,22 +40,20 @@ class ConnectionStatus:
         )
 
 
-def connection_status(
-    address: str, *, authority: Path | None, seconds: float = 10.0
-) -> ConnectionStatus:
+def connection_status(address: str, *, authority: Path | None) -> ConnectionStatus:
     """Ask the cloud at HOST:PORT for the time; a ValueError says what went wrong."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"{address!r} must be HOST:PORT, as for --superlink")
     host = host.strip("[]")
     if authority is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=seconds)
+        connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
     else:
         try:
             context = ssl.create_default_context(cafile=str(authority))
         except (OSError, ssl.SSLError) as error:
             raise ValueError(f"{authority} is no certificate: {error}") from error
-        connection = http.client.HTTPSConnection(host, int(port), timeout=seconds, context=context)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=SECONDS, context=context)
     try:
         began = time.time()
         connection.request("HEAD", "/")
@@ -76,6 +75,7 @@ def connection_status(
     if date is None:
         raise ValueError(f"{address} does not say what time it is: is it a SuperLink?")
     there = parsedate_to_datetime(date).timestamp() + 0.5  # whole seconds, cut
-    ends = None if certificate is None else ssl.cert_time_to_seconds(str(certificate["notAfter"]))
-    left = None if ends is None else int((ends - time.time()) // 86400)
-    return ConnectionStatus(here - there, left)
+    if certificate is None:
+        return ConnectionStatus(here - there, None)
+    left = ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()
+    return ConnectionStatus(here - there, int(left // 86400))
