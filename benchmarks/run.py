@@ -17,9 +17,9 @@ import plain_numpy
 import reproduce
 import rounds
 import scale
+import sum_tree
 import telemetry
 import threads
-import tree
 from measure import Report, load, table
 
 RESULTS = Path(__file__).with_name("results")
@@ -32,7 +32,7 @@ PARTS: dict[str, Callable[[Report, Path], None]] = {
     "methods": methods.run,
     "scale": scale.run,
     "telemetry": telemetry.run,
-    "tree": tree.run,
+    "tree": sum_tree.run,
     "peers": peers.run,
 }
 
