@@ -139,10 +139,9 @@ def sources_of(file: Path) -> set[Path]:
     sources, waiting = set(), [file]
     while waiting:
         path = waiting.pop()
-        if path not in sources:
-            sources.add(path)
-            if path == file or _compiles(path):
-                waiting += _imports(path)
+        if path not in sources and (path == file or _compiles(path)):
+            waiting += _imports(path)
+        sources.add(path)
     return sources
 
 

@@ -20,12 +20,7 @@ _trusted: ContextVar[tuple[Path, ...] | None] = ContextVar("_trusted", default=(
 
 @contextlib.contextmanager
 def allowing(*, anything: bool, folders: str | Path | Sequence[str | Path]) -> Iterator[None]:
-    """Inside the block `check_allowed` accepts these modules.
-
-    Args:
-        anything: Whether every module may be named that Python finds.
-        folders: One or several, whose modules may be named; these are found from now on.
-    """
+    """Inside the block `check_allowed` accepts the modules of these folders, or any module."""
     folders = [folders] if isinstance(folders, str | Path) else folders
     for folder in folders:
         if not Path(folder).is_dir():

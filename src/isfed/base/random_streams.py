@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from numbers import Integral
+from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_checks import check_whole, shown
+from isfed.base.argument_checks import check_whole, is_whole, shown
 from isfed.base.interpret_first import InterpretFirst
 from isfed.base.jit import jit_inline
 
@@ -168,10 +168,9 @@ class Stream:
         return out
 
 
-def _check_source(source: object, *, name: str) -> None:
+def _check_source(source: Any, *, name: str) -> None:
     """None would be another seed every time, and nobody could repeat what it gave."""
-    whole = isinstance(source, Integral) and not isinstance(source, bool) and int(source) >= 0
-    if not (whole or isinstance(source, np.random.Generator)):
+    if not (isinstance(source, np.random.Generator) or (is_whole(source) and source >= 0)):
         raise ValueError(
             f"{name}={shown(source)} must be a Stream, a NumPy generator or a whole number >= 0"
         )

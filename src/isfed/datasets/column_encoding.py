@@ -61,11 +61,7 @@ def holds_numbers(
 ) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error.
 
-    Args:
-        source: The table.
-        name: The name of the column.
-        target: Whether it is the column to predict.
-        trained: Whether a model was trained on numbers there, so that it cannot be anything else.
+    What to do about it differs for a `target`, and where a model was `trained` on numbers.
     """
     column = source.column(name)
     kind = column.type
@@ -89,7 +85,7 @@ def holds_numbers(
     if rest and all(parse_number(word, comma=not comma) is not None for word in words):
         sign, other = ("point", "comma") if comma else ("comma", "point")
         raise ValueError(
-            f"{source.place(_first_equal(column, rest[0]), name)}: {rest[0]!r} is a number only "
+            f"{_place_of(source, name, rest[0])}: {rest[0]!r} is a number only "
             f"with a decimal {sign}, but the decimal sign is set to {other}; use decimal={sign!r}, "
             f"{otherwise}"
         )
@@ -97,7 +93,7 @@ def holds_numbers(
         return False
     strange = [word for word in rest if not is_unknown(word)]
     if strange:
-        place = source.place(_first_equal(column, strange[0]), name)
+        place = _place_of(source, name, strange[0])
         if trained:
             raise ValueError(f"{place}: {strange[0]!r} is not a number; correct it, {otherwise}")
         raise ValueError(
@@ -108,8 +104,10 @@ def holds_numbers(
     return True
 
 
-def _first_equal(column: pa.ChunkedArray, word: str) -> int:
-    return pc.index(column, pa.scalar(word, pa.string())).as_py()
+def _place_of(source: Source, name: str, word: str) -> str:
+    """Where a column has a word first, for an error."""
+    row = pc.index(source.column(name), pa.scalar(word, pa.string())).as_py()
+    return source.place(row, name)
 
 
 def numbers(source: Source, name: str) -> np.ndarray:
@@ -219,12 +217,11 @@ def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def measured_target(source: Source, name: str) -> np.ndarray:
     """The target of a regression."""
-    column = source.column(name)
     if not holds_numbers(source, name, target=True):
-        word = _words(column)[0]
+        word = _words(source.column(name))[0]
         raise ValueError(
-            f"{source.place(_first_equal(column, word), name)}: the target {word!r} is text; "
-            "expected numbers (if they are classes, use task='classification')"
+            f"{_place_of(source, name, word)}: the target {word!r} is text; expected numbers (if "
+            "they are classes, use task='classification')"
         )
     values = numbers(source, name)
     _check_known(source, name, np.isnan(values), "the target is missing")

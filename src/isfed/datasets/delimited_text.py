@@ -200,16 +200,13 @@ def _separator(text: str, usual: str | None) -> str:
         counts = {len(row) for row in csv.reader(lines, delimiter=sign) if row}
         return counts.pop() if len(counts) == 1 else 0
 
-    if usual is not None and fields(usual) > 1:
-        return usual
-    best = max(SIGNS, key=fields) if lines else ","
-    if fields(best) > 1:
-        return best
+    for sign in (usual, max(SIGNS, key=fields)):
+        if sign is not None and fields(sign) > 1:
+            return sign
     blanks = {len(line.split()) for line in lines}
     if usual is None and len(blanks) == 1 and blanks.pop() > 1:
         return BLANKS
     # None divides all lines alike: the one that the header has shows which line is wrong.
-    if usual is not None and lines and usual in lines[0]:
-        return usual
-    in_header = max(SIGNS, key=lambda sign: lines[0].count(sign) if lines else 0)
-    return in_header if lines and in_header in lines[0] else usual or ","
+    header = lines[0] if lines else ""
+    in_header = (sign for sign in (usual, max(SIGNS, key=header.count)) if sign and sign in header)
+    return next(in_header, usual or ",")

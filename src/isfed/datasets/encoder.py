@@ -108,10 +108,10 @@ def federated_mean(features: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 def federated_scaling(features: np.ndarray, offsets: np.ndarray) -> Scaling:
     """Mean and standard deviation over all rows; a constant feature keeps the scale 1."""
-    mean = federated_mean(features, offsets)
-    counts, _ = agent_sums(features, offsets)
-    squares = agent_squares(features, offsets, mean).sum(axis=0)
-    scale = np.sqrt(squares / np.maximum(counts.sum(axis=0), 1))
+    counts, sums = agent_sums(features, offsets)
+    rows = np.maximum(counts.sum(axis=0), 1)
+    mean = sums.sum(axis=0) / rows
+    scale = np.sqrt(agent_squares(features, offsets, mean).sum(axis=0) / rows)
     # A constant deviates from its own rounded mean by rounding alone: that is no spread.
     constant = scale <= 1e-12 * np.abs(mean)
     return Scaling(mean, np.where(constant, 1.0, scale))
@@ -134,25 +134,15 @@ def standardise(data: FederatedData) -> tuple[FederatedData, Scaling]:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How a table became numbers.
+    """How a table became numbers."""
 
-    Args:
-        columns: Which column is what; `features` are named.
-        features: Names of the M features; "colour=red" for a category.
-        classes: What the targets -1, +1 or 0, 1, ... stand for; empty for a regression.
-        categories: The values of every categorical column.
-        constant: Columns that were left out because they had one value.
-        fill: (M,) what stands for a missing value; without the intercept.
-        scaling: Mean and scale of the measured features; 0 and 1 for the others.
-    """
-
-    columns: Columns
-    features: tuple[str, ...]
-    classes: tuple
-    categories: Mapping[str, list]
-    constant: frozenset[str]
-    fill: np.ndarray
-    scaling: Scaling
+    columns: Columns  # which column is what; `features` are named
+    features: tuple[str, ...]  # the names of the M features; "colour=red" for a category
+    classes: tuple  # what the targets -1, +1 or 0, 1, ... stand for; empty for a regression
+    categories: Mapping[str, list]  # the values of every categorical column
+    constant: frozenset[str]  # columns that were left out because they had one value
+    fill: np.ndarray  # (M,) what stands for a missing value; without the intercept
+    scaling: Scaling  # mean and scale of the measured features; 0 and 1 for the others
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -58,14 +58,11 @@ def _file(folder: str, name: str, *homes: str) -> File:
 IJCNN1_TRAIN = _file("ijcnn1", "ijcnn1.trn.bz2", _TICK)
 IJCNN1_TEST = _file("ijcnn1", "ijcnn1.tst.bz2", _TICK)
 MNIST_FILES = {
-    "train": (
-        _file("mnist", "train-images-idx3-ubyte.gz", *_MNIST),
-        _file("mnist", "qmnist-train-labels-idx2-int.gz", _QMNIST),
-    ),
-    "test": (
-        _file("mnist", "t10k-images-idx3-ubyte.gz", *_MNIST),
-        _file("mnist", "qmnist-test-labels-idx2-int.gz", _QMNIST),
-    ),
+    part: (
+        _file("mnist", f"{images}-images-idx3-ubyte.gz", *_MNIST),
+        _file("mnist", f"qmnist-{part}-labels-idx2-int.gz", _QMNIST),
+    )
+    for part, images in (("train", "train"), ("test", "t10k"))
 }
 PARKINSONS = _file("parkinsons-telemonitoring", "parkinsons_updrs.data", _UCI, _PARKINSONS)
 IMAGE_HOMES = {
@@ -116,13 +113,9 @@ IJCNN1_ROWS, IJCNN1_POSITIVE = (35_000, 14_990, 91_701), (3_415, 1_438, 8_712)
 
 def ijcnn1(data_dir: str | Path | None = None) -> Ijcnn1:
     """The paper's classification data (IJCNN 2001 challenge; LIBSVM's version)."""
-    x, y = _ijcnn1_file(IJCNN1_TRAIN, data_dir)
+    (x, y), test = (_ijcnn1_file(file, data_dir) for file in (IJCNN1_TRAIN, IJCNN1_TEST))
     first = IJCNN1_ROWS[0]
-    parts = [
-        Examples(x[:first], y[:first]),
-        Examples(x[first:], y[first:]),
-        Examples(*_ijcnn1_file(IJCNN1_TEST, data_dir)),
-    ]
+    parts = [Examples(x[:first], y[:first]), Examples(x[first:], y[first:]), Examples(*test)]
     _expect("rows of ijcnn1", tuple(len(part.targets) for part in parts), IJCNN1_ROWS)
     positive = tuple(int((part.targets > 0).sum()) for part in parts)
     _expect("positive rows of ijcnn1", positive, IJCNN1_POSITIVE)

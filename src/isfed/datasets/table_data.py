@@ -139,8 +139,8 @@ class _Encoder:
         for name in (*named, *features, *columns.categorical):
             source.column(name)  # before any work, an error if one is not there
         if whole:
-            count = source.table.num_rows
-            self.rows, self.offsets = np.arange(count), np.array([0, count])
+            self.rows = np.arange(source.table.num_rows)
+            self.offsets = np.array([0, self.rows.size])
         else:
             self.rows, self.offsets, self.agents = self._partition()
         taken = (columns.agent, columns.target)

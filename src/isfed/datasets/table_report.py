@@ -25,7 +25,7 @@ TITLES = {
     TIME: "Dates and times taken as numbers",
     CONSTANT: "Constant and left out",
 }
-FEW_CODES = (3, 30)  # so many different whole numbers may be the codes of categories
+MOST_CODES = 30  # so many different whole numbers may be the codes of categories
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
 MOST_ROWS = 0.5  # of all: an agent that has more is pointed out
 SHOWN = 12  # names in a line
@@ -36,21 +36,13 @@ DEPENDENT = 1e-10  # of a column's squared length: what is left of one that is a
 
 @dataclass(frozen=True)
 class Role:
-    """What a column was taken for.
-
-    Args:
-        name: The name of the column.
-        role: Measured, whole numbers, categories, time, true or false, constant.
-        note: More about it: the levels, the constant.
-        filled: How many missing values were filled.
-        hint: What to look at, and what to type.
-    """
+    """What a column was taken for."""
 
     name: str
-    role: str
-    note: str = ""
-    filled: int = 0
-    hint: str = ""
+    role: str  # one of `TITLES`
+    note: str = ""  # more about it: the levels, the constant
+    filled: int = 0  # missing values
+    hint: str = ""  # what to look at, and what to type
 
 
 @dataclass(frozen=True)
@@ -129,19 +121,16 @@ def role_of(source: Source, name: str, values: np.ndarray, *, filled: int) -> Ro
     kind = source.column(name).type
     if pa.types.is_temporal(kind):
         dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-        unit = "days since 1970" if dated else "seconds"
-        return Role(name, TIME, unit, filled)
+        return Role(name, TIME, "days since 1970" if dated else "seconds", filled)
     if pa.types.is_boolean(kind):
         return Role(name, TRUTH, "", filled)
     hint = _sentinel(name, values)
-    if not pa.types.is_integer(kind):
-        return Role(name, MEASURED, "", filled, hint)
-    if values.size > 2 and np.all(np.diff(values) == 1.0):
-        hint = f"looks like a row number; leave it out with --drop {name!r}"
-        return Role(name, MEASURED, "", filled, hint)
-    different = pc.count_distinct(source.column(name)).as_py()  # type: ignore[attr-defined]
-    if not hint and FEW_CODES[0] <= different <= FEW_CODES[1] and 2 * different <= values.size:
-        return Role(name, CODES, f"{different} different", filled)
+    if pa.types.is_integer(kind):
+        different = pc.count_distinct(source.column(name)).as_py()  # type: ignore[attr-defined]
+        if values.size > 2 and np.all(np.diff(values) == 1.0):
+            hint = f"looks like a row number; leave it out with --drop {name!r}"
+        elif not hint and 3 <= different <= MOST_CODES and 2 * different <= values.size:
+            return Role(name, CODES, f"{different} different", filled)
     return Role(name, MEASURED, "", filled, hint)
 
 

@@ -29,13 +29,6 @@ def _numbers(value: Any, *, name: str) -> np.ndarray:
     return frozen(array, np.float64 if native.itemsize > 8 else native)
 
 
-def check_agent(agent: Any, num_agents: int) -> int:
-    """The number of an agent, from 0 to K - 1."""
-    if check_whole(agent, name="agent", least=0) >= num_agents:
-        raise ValueError(f"agent={agent} must be below num_agents={num_agents}")
-    return int(agent)
-
-
 def _weights(given: Any, num_agents: int) -> np.ndarray:
     """How much every agent counts, with mean 1."""
     weights = as_numbers(given, name="weights", objects=True).astype(np.float64)
@@ -95,11 +88,9 @@ class FederatedData:
             if not finite:
                 where = np.argwhere(~np.isfinite(array))[0]
                 raise ValueError(f"{name}{where.tolist()} is {array[tuple(where)]}, not finite")
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "targets", targets)
-        object.__setattr__(self, "offsets", offsets)
+        vars(self).update(features=features, targets=targets, offsets=offsets)
         if self.weights is not None:
-            object.__setattr__(self, "weights", _weights(self.weights, offsets.size - 1))
+            vars(self)["weights"] = _weights(self.weights, offsets.size - 1)
 
     @classmethod
     def from_agents(cls, agents: Sequence[tuple]) -> FederatedData:
@@ -142,7 +133,8 @@ class FederatedData:
 
     def agent(self, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """Views of one agent's features and targets."""
-        check_agent(agent, self.num_agents)
+        if check_whole(agent, name="agent", least=0) >= self.num_agents:
+            raise ValueError(f"agent={agent} must be below num_agents={self.num_agents}")
         rows = slice(self.offsets[agent], self.offsets[agent + 1])
         return self.features[rows], self.targets[rows]
 

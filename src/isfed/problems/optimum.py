@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from isfed.problems.scaled_risk import (
     Risk,
     moments,
     scales,
+    solve,
     triangle,
 )
 
@@ -51,26 +53,19 @@ def minimise(loss: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.
     )
 
 
-def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The solution, or the smallest least-squares one if the matrix is singular."""
-    solution = linalg.lstsq(matrix, right)
-    assert solution is not None
-    return solution[0]
-
-
 def _least_squares(loss: LeastSquares, x, y, weight) -> np.ndarray:
     """(R + ridge I)^-1 r, the closed form of the paper's section V-A.
 
     Where the features' scales differ so much that it loses digits of the risk, QR takes over.
     """
     matrix = moments(x, weight) + loss.ridge * np.eye(x.shape[1])
-    closed = _solve(matrix, x.T @ (weight * y))
+    closed = solve(matrix, x.T @ (weight * y))
     if np.linalg.cond(matrix) < WELL_CONDITIONED:
         return closed
     scale = scales(matrix)
     below = np.sqrt(loss.ridge) * np.column_stack([np.diag(scale), np.zeros(len(scale))])
     root = triangle(x, weight, below, scale=scale, beside=y)
-    careful = scale * _solve(root[:, :-1], root[:, -1])
+    careful = scale * solve(root[:, :-1], root[:, -1])
 
     def risk(params: np.ndarray) -> float:
         return float(weight @ (y - x @ params) ** 2 + loss.ridge * (params @ params))
@@ -85,7 +80,7 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     if not isinstance(loss, LeastSquares):
         raise ValueError(f"a drifting optimum needs LeastSquares, not {type(loss).__name__}")
     second = moments(x, weight)
-    response = _solve(second + loss.ridge * np.eye(len(second)), second)
+    response = solve(second + loss.ridge * np.eye(len(second)), second)
     return np.ascontiguousarray(response)  # in the order that the kernel is compiled for
 
 
@@ -119,19 +114,15 @@ def _newton(risk: Risk) -> np.ndarray:
 def _approach(risk: Risk, start: np.ndarray, closeness: float) -> np.ndarray:
     """Go down until the gradient is that much of what it is at zero."""
     first = float(np.linalg.norm(risk.gradient(np.zeros(start.size))))
-    best = [start]
-
-    def keep(intermediate: np.ndarray) -> None:
-        best[0] = intermediate.copy()
-
+    best = deque([start], maxlen=1)
     try:
         return scipy_optimize.minimize(
             risk.value, start, jac=risk.gradient, hessp=risk.product, method="trust-ncg",
             options={"gtol": closeness * first + GRADIENT_TOLERANCE, "maxiter": 1000},
-            callback=keep,
+            callback=lambda place: best.append(place.copy()),
         ).x  # fmt: skip
     except Exhausted:
-        return best[0]
+        return best[-1]
 
 
 def _descend(risk: Risk, start: np.ndarray) -> np.ndarray:
@@ -139,14 +130,11 @@ def _descend(risk: Risk, start: np.ndarray) -> np.ndarray:
     starts = (start, risk.zero(), risk.least_squares())
     return scipy_optimize.minimize(
         lambda place: (risk.value(place), risk.gradient(place)),
-        min(starts, key=lambda place: _finite(risk.value(place))), jac=True, method="L-BFGS-B",
+        min(starts, key=lambda place: np.nan_to_num(risk.value(place), nan=np.inf, posinf=np.inf)),
+        jac=True, method="L-BFGS-B",
         options={"maxiter": LBFGS_STEPS, "maxfun": 2 * LBFGS_STEPS, "ftol": 0.0, "gtol": 1e-14,
                  "maxcor": 30},
     ).x  # fmt: skip
-
-
-def _finite(value: float) -> float:
-    return value if np.isfinite(value) else np.inf
 
 
 def _polish(risk: Risk, place: np.ndarray) -> tuple[np.ndarray, float, float]:

@@ -24,6 +24,13 @@ class Exhausted(Exception):  # noqa: N818 (it is caught at once, and is no error
     """A product with the Hessian that overflows, or is one more than is allowed."""
 
 
+def solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solution, or the smallest least-squares one if the matrix is singular."""
+    solution = linalg.lstsq(matrix, right)
+    assert solution is not None
+    return solution[0]
+
+
 def moments(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """R = sum_n weight_n x_n x_n^T."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -110,9 +117,7 @@ class Risk:
             return self.zero()
         seen = self.x @ self.back
         root = np.sqrt(self.weight)
-        solution = linalg.lstsq(root * seen, root[:, 0] * self.y)
-        assert solution is not None
-        return solution[0]
+        return solve(root * seen, root[:, 0] * self.y)
 
     def params(self, place: np.ndarray) -> np.ndarray:
         """(rows, M)."""

@@ -74,20 +74,16 @@ class Regression:
             value = getattr(self, name)
             if not (isinstance(value, tuple) and len(value) == 2):
                 raise ValueError(f"{name}={value!r} must be a range of two numbers")
-        for name in ("feature_variance", "noise_variance"):
-            low, high = getattr(self, name)
-            if not 0.0 < low <= high <= LARGEST_VARIANCE:
-                raise ValueError(
-                    f"{name}={(low, high)} must be a range of positive numbers up to "
-                    f"{LARGEST_VARIANCE:g}"
-                )
-        for name in ("local_steps", "batch_size"):
-            low, high = getattr(self, name)
-            whole = isinstance(low, int) and isinstance(high, int)
-            if not (whole and 1 <= low <= high < MOST):
-                raise ValueError(
-                    f"{name}={(low, high)} must be a range of whole numbers from 1 to {MOST - 1}"
-                )
+            low, high = value
+            if name.endswith("variance"):
+                right = 0.0 < low <= high <= LARGEST_VARIANCE
+                range_of = f"positive numbers up to {LARGEST_VARIANCE:g}"
+            else:
+                whole = isinstance(low, int) and isinstance(high, int)
+                right = whole and 1 <= low <= high < MOST
+                range_of = f"whole numbers from 1 to {MOST - 1}"
+            if not right:
+                raise ValueError(f"{name}={value} must be a range of {range_of}")
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
         if not 0.0 < self.noise_ratio <= LARGEST_RATIO:
