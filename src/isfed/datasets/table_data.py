@@ -292,7 +292,7 @@ class _Encoder:
                 f"{self.source.name}: column {feature.column!r} has no values at all; leave it out "
                 f"(--drop {feature.column!r})"
             )
-        return federated_mean(_beside_itself(feature.values), self.offsets)[:width]
+        return federated_mean(_doubled(feature.values), self.offsets)[:width]
 
     def _fill_in(self, feature: _Feature, fill: np.ndarray) -> int:
         """Fill what is missing; returns how many rows that were."""
@@ -341,7 +341,7 @@ class _Encoder:
         # Zeros and ones stay as they are: they have a scale of their own.
         if feature.raw is None or not self.columns.standardise:
             return Scaling(np.zeros(width), np.ones(width))
-        twice = federated_scaling(_beside_itself(feature.values), self.offsets)
+        twice = federated_scaling(_doubled(feature.values), self.offsets)
         return Scaling(twice.mean[:width], twice.scale[:width])
 
     def _account(self, data: FederatedData, classes) -> TableReport:
@@ -365,6 +365,6 @@ class _Encoder:
         )  # fmt: skip
 
 
-def _beside_itself(values: np.ndarray) -> np.ndarray:
+def _doubled(values: np.ndarray) -> np.ndarray:
     """The columns twice: NumPy adds a lone column in pairs, which rounds unlike a whole table."""
     return np.concatenate([values, values], axis=1)

@@ -119,7 +119,7 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
         raise ValueError(f"{opened.name} has no rows")
     opened.table = _plain_columns(opened.table)
     if reading.na:
-        opened.table = _without(opened.table, reading)
+        opened.table = _mark_missing(opened.table, reading)
     return opened
 
 
@@ -285,7 +285,7 @@ def _cells(values: list) -> pa.Array:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def _without(table: pa.Table, reading: Reading) -> pa.Table:
+def _mark_missing(table: pa.Table, reading: Reading) -> pa.Table:
     """The table with nulls in place of the values that stand for a missing one."""
     words = [str(value).strip() for value in reading.na]
     numeric = []
@@ -297,13 +297,13 @@ def _without(table: pa.Table, reading: Reading) -> pa.Table:
         kind = column.type
         if pa.types.is_string(kind):
             values: pa.Array = pa.array(words, kind)
-            gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=values)
+            missing = pc.is_in(pc.utf8_trim_whitespace(column), value_set=values)
         elif numeric and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             values = pa.array(numeric, pa.float64())
-            gone = pc.is_in(column.cast(pa.float64(), safe=False), value_set=values)
+            missing = pc.is_in(column.cast(pa.float64(), safe=False), value_set=values)
         else:
             continue
-        if pc.any(gone).as_py():
-            empty = pc.if_else(gone, pa.scalar(None, kind), column)
+        if pc.any(missing).as_py():
+            empty = pc.if_else(missing, pa.scalar(None, kind), column)
             table = table.set_column(place, name, empty)
     return table

@@ -1,8 +1,8 @@
 """The compiled side of the losses: gradients and norms of a batch, and the risks of agents.
 
-The gradient of one example is `slope x + 2 ridge params`, one slope for each row of the parameters
-(one row, but for softmax), so its norm has a closed form and the matrix of per-example gradients
-is never built.
+The gradient of one example is `slope x + 2 ridge params`, with one slope for each row of the
+parameters: one row, but for softmax. Its norm has a closed form, so the matrix of per-example
+gradients is never built.
 """
 
 from __future__ import annotations

@@ -15,14 +15,8 @@ from scipy.special import expit, logsumexp, softmax
 
 from isfed.base.argument_checks import check_whole, is_number, shown
 from isfed.base.portable_arithmetic import row_squares
-from isfed.problems.compiled_losses import (
-    HUBER,
-    LEAST_SQUARES,
-    LOGISTIC,
-    SOFTMAX,
-    CompiledLoss,
-    gradient_of,
-)
+from isfed.problems import compiled_losses
+from isfed.problems.compiled_losses import CompiledLoss
 from isfed.problems.federated_data import FederatedData, frozen
 
 LARGEST = 1e60  # of features, targets and ridge: their fourth powers enter limits and variances
@@ -31,10 +25,10 @@ LARGEST = 1e60  # of features, targets and ridge: their fourth powers enter limi
 class Loss(Protocol):
     """What an agent needs of a loss: `gradient`, and nothing else.
 
-    What a loss may offer beside it: `num_params(num_features)` (one per feature unless it says
-    otherwise), `check_targets(targets)` (raises a ValueError for a target without meaning),
-    `values(params, x, y)` (the loss of every example, for risks), `curvature(x)` (for step-size
-    limits). What needs something that a loss lacks says so.
+    A loss may also offer `num_params(num_features)`, which is one per feature otherwise, and
+    `check_targets(targets)`, which raises a ValueError for a target without meaning. Risks need
+    `values(params, x, y)`, the loss of every example; step-size limits need `curvature(x)`. What
+    needs something that a loss lacks says so.
     """
 
     def gradient(
@@ -82,7 +76,7 @@ class LinearLoss:
         return CompiledLoss(self.kind, float(self.ridge), float(knee), int(rows))
 
     def gradient(self, params, x, y, weight):
-        return gradient_of(self.compiled, params, x, y, weight)
+        return compiled_losses.gradient_of(self.compiled, params, x, y, weight)
 
     def values(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The loss of every example."""
@@ -144,7 +138,7 @@ class LeastSquares(LinearLoss):
     array([-1., -2.])
     """
 
-    kind: ClassVar[int] = LEAST_SQUARES
+    kind: ClassVar[int] = compiled_losses.LEAST_SQUARES
     bend: ClassVar[float] = 2.0
 
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -171,7 +165,7 @@ class Huber(LinearLoss):
     """
 
     knee: float = 1.0
-    kind: ClassVar[int] = HUBER
+    kind: ClassVar[int] = compiled_losses.HUBER
     bend: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
@@ -197,7 +191,7 @@ class Huber(LinearLoss):
 class Logistic(LinearLoss):
     """The logistic loss log(1 + exp(-y x . params)) + ridge |params|^2 for y in {-1, +1}."""
 
-    kind: ClassVar[int] = LOGISTIC
+    kind: ClassVar[int] = compiled_losses.LOGISTIC
     bend: ClassVar[float] = 0.25
 
     def of_margins(self, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -230,7 +224,7 @@ class Softmax(LinearLoss):
     """
 
     num_classes: int
-    kind: ClassVar[int] = SOFTMAX
+    kind: ClassVar[int] = compiled_losses.SOFTMAX
     bend: ClassVar[float] = 0.5  # of diag(p) - p p^T, reached by two classes of probability 1/2
 
     def __post_init__(self) -> None:

@@ -94,12 +94,12 @@ def _newton(risk: Risk) -> np.ndarray:
     if len(risk.x) > 2 * SAMPLE:
         some = risk.sample()
         start = _approach(some, some.zero(), 1e-2)
-        place = (some.params(start) @ risk.forth).ravel()
-    residual, left = np.inf, np.inf
-    for closer in (1e-2, 1e-6, None):  # a neighbourhood that is too wide shows in what is left
+        place = (some.params(start) @ risk.whiten).ravel()
+    residual, gain = np.inf, np.inf
+    for closer in (1e-2, 1e-6, None):  # a neighbourhood that is too wide shows in the gain
         place = _descend(risk, place) if closer is None else _approach(risk, place, closer)
-        place, residual, left = _polish(risk, place)
-        small = residual <= slack and left <= RISK_TOLERANCE * abs(risk.value(place))
+        place, residual, gain = _polish(risk, place)
+        small = residual <= slack and gain <= RISK_TOLERANCE * abs(risk.value(place))
         if small or risk.separates(place):
             break
     if risk.separates(place) or not residual <= slack:
@@ -143,21 +143,21 @@ def _polish(risk: Risk, place: np.ndarray) -> tuple[np.ndarray, float, float]:
     Returns the place, the gradient's length, and what the last step promised to gain.
     """
     residual = float(np.linalg.norm(risk.raw_gradient(place)))
-    left = np.inf if residual > GRADIENT_TOLERANCE else 0.0
-    nearly_inverse = _preconditioner(risk, place)
+    gain = np.inf if residual > GRADIENT_TOLERANCE else 0.0
+    precondition = _preconditioner(risk, place)
     for _ in range(NEWTON_STEPS):
         if residual <= GRADIENT_TOLERANCE or risk.separates(place):
             break
         try:
-            step = _newton_step(risk, place, nearly_inverse)
+            step = _newton_step(risk, place, precondition)
         except Exhausted:
             break
-        left = 0.5 * float(risk.gradient(place) @ step)
+        gain = 0.5 * float(risk.gradient(place) @ step)
         smaller = float(np.linalg.norm(risk.raw_gradient(place - step)))
         if not smaller < residual:  # rounding is all that is left
             break
         place, residual = place - step, smaller
-    return place, residual, left
+    return place, residual, gain
 
 
 def _preconditioner(risk: Risk, place: np.ndarray) -> Product | None:
@@ -169,27 +169,27 @@ def _preconditioner(risk: Risk, place: np.ndarray) -> Product | None:
 
     def product(right: np.ndarray) -> np.ndarray:
         # The Hessian keeps to the space without changes that all classes share, and so must we.
-        parts = risk.inside(right).reshape(risk.shape)
+        parts = risk.centred(right).reshape(risk.shape)
         solved = np.stack(
             [linalg.cho_solve(f, part) for f, part in zip(factors, parts, strict=True)]
         )
-        return risk.inside(solved.ravel())
+        return risk.centred(solved.ravel())
 
     return product
 
 
-def _newton_step(risk: Risk, place: np.ndarray, nearly_inverse: Product | None) -> np.ndarray:
+def _newton_step(risk: Risk, place: np.ndarray, precondition: Product | None) -> np.ndarray:
     right = risk.gradient(place)
     beside = np.zeros(place.size)
-    inside = risk.inside(right)
-    if np.linalg.norm(right - inside) >= CG_TOLERANCE * np.linalg.norm(right):
+    centred = risk.centred(right)
+    if np.linalg.norm(right - centred) >= CG_TOLERANCE * np.linalg.norm(right):
         # Rounding has led out of the space of the minimiser, and the steps below cannot lead back.
-        right, beside = inside, place - risk.inside(place)
-    return beside + _conjugate_gradients(lambda v: risk.product(place, v), right, nearly_inverse)
+        right, beside = centred, place - risk.centred(place)
+    return beside + _conjugate_gradients(lambda v: risk.product(place, v), right, precondition)
 
 
 def _conjugate_gradients(
-    matrix: Product, right: np.ndarray, nearly_inverse: Product | None
+    matrix: Product, right: np.ndarray, precondition: Product | None
 ) -> np.ndarray:
     """x with matrix(x) = right, nearly; as SciPy's, but it ends where that one divides by zero."""
     solution, residual = np.zeros(right.size), right.copy()
@@ -198,7 +198,7 @@ def _conjugate_gradients(
     for step in range(min(10 * right.size, CG_STEPS)):
         if np.linalg.norm(residual) < tolerance:
             break
-        turned = residual if nearly_inverse is None else nearly_inverse(residual)
+        turned = residual if precondition is None else precondition(residual)
         now = np.dot(residual, turned)
         direction = turned.copy() if step == 0 else turned + now / before * direction
         image = matrix(direction)

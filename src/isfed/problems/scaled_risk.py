@@ -68,7 +68,7 @@ def triangle(
 
 
 def _whitening(x, weight, bend: float, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """`back`, from coordinates in which bend R + 2 ridge I is the identity, and `forth`, to them.
+    """`unwhiten`, from coordinates in which bend R + 2 ridge I is the identity, and `whiten`.
 
     Both are (M, directions).
     """
@@ -95,15 +95,15 @@ def _whitening(x, weight, bend: float, ridge: float) -> tuple[np.ndarray, np.nda
 class Risk:
     """The risk of a generalised linear loss as a function of whitened parameters.
 
-    The Hessian is at most bend R + 2 ridge I for each row of the parameters; in the coordinates
-    `params = place @ back.T` that bound is the identity, so that conjugate gradients need few steps
+    The Hessian is at most bend R + 2 ridge I for each row of the parameters. In the coordinates
+    `params = place @ unwhiten.T` that bound is the identity, so conjugate gradients need few steps
     whatever the scale of the features. Directions in which nothing varies are left at zero.
     """
 
     def __init__(self, loss: LinearLoss, x, y, weight) -> None:
         self.loss, self.x, self.y, self.weight = loss, x, y, weight[:, None]
-        self.back, self.forth = _whitening(x, weight, loss.bend, loss.ridge)
-        self.shape = (loss.compiled.num_rows, self.back.shape[1])
+        self.unwhiten, self.whiten = _whitening(x, weight, loss.bend, loss.ridge)
+        self.shape = (loss.compiled.num_rows, self.unwhiten.shape[1])
         self.products_left = int(np.clip(WORK / (x.size * self.shape[0]), *PRODUCTS))
         self._key, self._margins = b"", np.empty(0)
 
@@ -115,13 +115,13 @@ class Risk:
         """The place of the least squares fit to the targets: near the minimum of a robust loss."""
         if self.shape[0] > 1:
             return self.zero()
-        seen = self.x @ self.back
+        seen = self.x @ self.unwhiten
         root = np.sqrt(self.weight)
         return solve(root * seen, root[:, 0] * self.y)
 
     def params(self, place: np.ndarray) -> np.ndarray:
         """(rows, M)."""
-        return place.reshape(self.shape) @ self.back.T
+        return place.reshape(self.shape) @ self.unwhiten.T
 
     def margins(self, place: np.ndarray) -> np.ndarray:
         """(N, rows); kept, because a solver asks for many products at one place."""
@@ -149,7 +149,7 @@ class Risk:
 
     def gradient(self, place: np.ndarray) -> np.ndarray:
         """The gradient in whitened coordinates."""
-        return (self.raw_gradient(place) @ self.back).ravel()
+        return (self.raw_gradient(place) @ self.unwhiten).ravel()
 
     def product(self, place: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """The Hessian times a direction; `Exhausted` if that was once too often or overflows."""
@@ -160,12 +160,12 @@ class Risk:
         change = self.params(direction)
         bends = self.loss.bends(self.margins(place), self.y, self.x @ change.T)
         raw = (self.weight * bends).T @ self.x + 2.0 * self.loss.ridge * change
-        product = (raw @ self.back).ravel()
+        product = (raw @ self.unwhiten).ravel()
         if not np.isfinite(product).all():
             raise Exhausted
         return product
 
-    def inside(self, place: np.ndarray) -> np.ndarray:
+    def centred(self, place: np.ndarray) -> np.ndarray:
         """The place less the change that all classes share, which changes no probability.
 
         The minimiser has no such part, and along it the Hessian is almost singular.
@@ -178,9 +178,9 @@ class Risk:
     def blocks(self, place: np.ndarray) -> list[np.ndarray]:
         """The Hessian's diagonal blocks, one for each row of the parameters, of a sample."""
         rows = slice(None, None, max(1, len(self.x) // (2 * SAMPLE)))
-        seen = self.x[rows] @ self.back
+        seen = self.x[rows] @ self.unwhiten
         share = self.weight[rows] / self.weight[rows].sum()
-        ridge = 2.0 * self.loss.ridge * self.back.T @ self.back
+        ridge = 2.0 * self.loss.ridge * self.unwhiten.T @ self.unwhiten
         blocks = []
         for unit in np.eye(self.shape[0]):
             say("finding the optimum w^o")

@@ -139,9 +139,9 @@ PRESETS = {preset.name: preset for preset in (PAPER, EQUAL, OUTLIERS)}
 class Synthetic:
     """How to generate synthetic(alpha, beta).
 
-    Device k labels its data by argmax(W_k x + b_k), with entries of W_k and b_k from N(u_k, 1) and
-    u_k from N(0, alpha^2), and draws x from N(v_k, diag(j^-1.2)), with entries of v_k from
-    N(B_k, 1) and B_k from N(0, beta^2). Its size is 50 more than a log-normal number (4, 2). The
+    Device k labels its data by argmax(W_k x + b_k). The entries of W_k and b_k are from N(u_k, 1),
+    u_k from N(0, alpha^2). It draws x from N(v_k, diag(j^-1.2)), with entries of v_k from N(B_k, 1)
+    and B_k from N(0, beta^2). Its size is 50 more than a log-normal number (4, 2). The
     loss is softmax regression with a constant feature for the b.
 
     Args:
