@@ -124,13 +124,7 @@ class _Encoder:
     """
 
     def __init__(
-        self,
-        source: Source,
-        columns: Columns,
-        like: Recipe | None,
-        *,
-        whole: bool = False,
-        release: bool = False,
+        self, source: Source, columns: Columns, like: Recipe | None, *, whole=False, release=False
     ) -> None:
         self.source, self.columns, self.like, self.release = source, columns, like, release
         named = () if whole else (columns.agent, columns.target)

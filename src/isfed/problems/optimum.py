@@ -11,17 +11,9 @@ from scipy import linalg
 from scipy import optimize as scipy_optimize
 from threadpoolctl import threadpool_limits
 
+from isfed.problems import scaled_risk
 from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
-from isfed.problems.scaled_risk import (
-    SAMPLE,
-    Exhausted,
-    NoOptimumError,
-    Risk,
-    moments,
-    scales,
-    solve,
-    triangle,
-)
+from isfed.problems.scaled_risk import SAMPLE, Exhausted, NoOptimumError, Risk
 
 RELATIVE = 1e-12  # of the risk: what a minimiser may be above the least one
 WELL_CONDITIONED = 1e8  # below it the closed form has the risk to RELATIVE
@@ -58,14 +50,14 @@ def _least_squares(loss: LeastSquares, x, y, weight) -> np.ndarray:
 
     Where the features' scales differ so much that it loses digits of the risk, QR takes over.
     """
-    matrix = moments(x, weight) + loss.ridge * np.eye(x.shape[1])
-    closed = solve(matrix, x.T @ (weight * y))
+    matrix = scaled_risk.moments(x, weight) + loss.ridge * np.eye(x.shape[1])
+    closed = scaled_risk.solve(matrix, x.T @ (weight * y))
     if np.linalg.cond(matrix) < WELL_CONDITIONED:
         return closed
-    scale = scales(matrix)
+    scale = scaled_risk.scales(matrix)
     below = np.sqrt(loss.ridge) * np.column_stack([np.diag(scale), np.zeros(len(scale))])
-    root = triangle(x, weight, below, scale=scale, beside=y)
-    careful = scale * solve(root[:, :-1], root[:, -1])
+    root = scaled_risk.triangle(x, weight, below, scale=scale, beside=y)
+    careful = scale * scaled_risk.solve(root[:, :-1], root[:, -1])
 
     def risk(params: np.ndarray) -> float:
         return float(weight @ (y - x @ params) ** 2 + loss.ridge * (params @ params))
@@ -79,8 +71,8 @@ def drift_response(loss: Any, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """(R + ridge I)^-1 R: the change of the minimiser for a change of the true model."""
     if not isinstance(loss, LeastSquares):
         raise ValueError(f"a drifting optimum needs LeastSquares, not {type(loss).__name__}")
-    second = moments(x, weight)
-    response = solve(second + loss.ridge * np.eye(len(second)), second)
+    second = scaled_risk.moments(x, weight)
+    response = scaled_risk.solve(second + loss.ridge * np.eye(len(second)), second)
     return np.ascontiguousarray(response)  # in the order that the kernel is compiled for
 
 
