@@ -20,8 +20,8 @@ from pathlib import Path
 
 from isfed.simulate.simulate_call import simulate
 from isfed.studies import Workers, make_experiment
-from isfed.studies.executors import Crew
-from isfed.studies.work_cells import Shelf, cells_of
+from isfed.studies.executors import Executor
+from isfed.studies.work_cells import CellStore, cells_of
 
 
 def experiment(rounds: int, repetitions: int):
@@ -43,17 +43,17 @@ def experiment(rounds: int, repetitions: int):
 def seconds(given, *, backend: str, jobs: int, block: int) -> float:
     """How long all cells take, from an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        shelf = Shelf(Path(folder), "benchmark")
-        crew = Crew(Workers(backend=backend, jobs=jobs, threads=1), jobs, shelf)
+        store = CellStore(Path(folder), "benchmark")
+        executor = Executor(Workers(backend=backend, jobs=jobs, threads=1), jobs, store)
         groups = {
             name: cells_of(
-                name, name, given.repetitions, shelf, block, source=given.source,
+                name, name, given.repetitions, store, block, source=given.source,
                 algorithm=algorithm, rounds=given.rounds, seed=given.seed,
             )
             for name, algorithm in given.algorithms.items()
         }  # fmt: skip
         begun = time.perf_counter()
-        crew.run(groups, "all")
+        executor.run(groups, "all")
         return time.perf_counter() - begun
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from isfed import simulate
 from isfed.simulate.run_history import stderr_of_mean
-from isfed.studies.classification_study import Ijcnn1Source, paper_classification
+from isfed.studies.tuned_step_sizes import Ijcnn1Source, paper_classification
 
 
 def main() -> None:

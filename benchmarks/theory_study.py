@@ -39,7 +39,7 @@ from isfed import (
 )
 from isfed.simulate.kernel_run import KernelRun
 from isfed.simulate.run_driver import chunks
-from isfed.studies.named_problems import NAMED
+from isfed.studies.dataset_config import NAMED
 from isfed.theory import Constants, Rule, diagnose, gradient_variance, predict
 from isfed.theory.probabilities import Choices, choices_at, gradients_of_agents
 

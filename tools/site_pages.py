@@ -215,14 +215,14 @@ def keys_page() -> str:
 def _experiment_keys() -> list[str]:
     """The keys outside every table."""
     from isfed.studies import experiment_config
-    from isfed.studies.config_schema import arguments, expected
+    from isfed.studies.config_schema import arguments, expected_value
 
     documented, known = (
         explanations(experiment_config.Experiment),
         arguments(experiment_config.Experiment),
     )
     rows = [
-        f"| `{key}` | {documented[key]} | {expected(known[key].hint)} | `{default}` |"
+        f"| `{key}` | {documented[key]} | {expected_value(known[key].hint)} | `{default}` |"
         for key, default in experiment_config.DEFAULTS.items()
     ]
     return [
@@ -238,7 +238,7 @@ def _problem_keys() -> list[str]:
     from isfed.datasets.table_data import Columns
     from isfed.problems.synthetic_problems import Regression
     from isfed.studies import problem_sources
-    from isfed.studies.partition_config import PARTITIONS
+    from isfed.studies.dataset_config import PARTITIONS
 
     parts = [
         "## The problem",
@@ -314,9 +314,9 @@ def explanations(factory: Any) -> dict[str, str]:
 
 
 def _value(argument: Any, name_registry: Any) -> str:
-    from isfed.studies.config_schema import REQUIRED, expected, write_value
+    from isfed.studies.config_schema import REQUIRED, expected_value, write_value
 
-    kinds = expected(argument.hint)
+    kinds = expected_value(argument.hint)
     if argument.default in (REQUIRED, None):
         return kinds
     write = name_registry.write if argument.hint == name_registry.word else write_value
@@ -340,9 +340,9 @@ def _key(argument: Any, documented: Mapping[str, str]) -> str:
 
 def _expected(hint: Any) -> str:
     """What a key may hold; what has a name in a registry is called by the registry's word."""
-    from isfed.studies.config_schema import expected
+    from isfed.studies.config_schema import expected_value
     from isfed.studies.name_registry import REGISTRIES
 
     kinds = [kind for kind in (hint, *get_args(hint)) if not isinstance(kind, list)]
     named = [REGISTRIES[kind].word for kind in kinds if kind in REGISTRIES]
-    return f"a {named[0]}" if named else expected(hint)
+    return f"a {named[0]}" if named else expected_value(hint)

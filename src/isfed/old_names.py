@@ -36,14 +36,14 @@ _RENAMED = {
         sources=table_sources tables=table_data text=delimited_text
     """,
     "experiments": """
-        cells=work_cells classification=classification_study config=experiment_config
-        contest=comparison_run data_sets=dataset_config deals=partition_config
+        cells=work_cells classification=tuned_step_sizes config=experiment_config
+        contest=comparison_run data_sets=dataset_config deals=dataset_config
         diagnosing=diagnosis_folder estimators=sklearn_estimators folder=results_folder
-        forecast=runtime_forecast held_out=held_out_error heterogeneity=heterogeneity_study
-        keys=config_schema measures=test_measures named=named_problems network_data=network_config
-        networks=networks_study own_rows=npz_data registry=name_registry resting=fixed_points
-        results=results_reader runner=experiment_runner settling=steady_state
-        sources=problem_sources steps=step_size_search summary=results_summary systems=systems_study
+        forecast=comparison held_out=held_out_error heterogeneity=heterogeneity_study
+        keys=config_schema measures=test_measures named=dataset_config network_data=network_config
+        networks=networks_study own_rows=network_config registry=name_registry resting=fixed_points
+        results=results_reader runner=study_engine settling=results_summary
+        sources=problem_sources steps=study_engine summary=results_summary systems=systems_study
         tuned=tuned_step_sizes workers=executors
     """,
     "federation": """

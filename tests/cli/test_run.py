@@ -95,7 +95,7 @@ def test_a_place_that_cannot_be_written(run, tmp_path):
 def test_a_name_that_is_not_utf8_is_refused_before_anything_is_computed(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SMALL)
     assert run("run", "mine.toml")[0] == 0
-    monkeypatch.setattr("isfed.studies.executors.Crew.run", None)  # nothing gets so far
+    monkeypatch.setattr("isfed.studies.executors.Executor.run", None)  # nothing gets so far
     name = b"r\xff".decode("utf-8", "surrogateescape")  # as Python passes on such a word
     for words in (("run", "mine.toml"), ("report", "runs/mine")):
         code, text = run(*words, "--out", name)

@@ -39,7 +39,7 @@ def test_several_jobs_need_no_backend(monkeypatch, run):
         asked.append(workers)
         raise ValueError("enough")
 
-    monkeypatch.setattr("isfed.studies.systems_study.run_systems", noted)
+    monkeypatch.setattr("isfed.studies.study_engine.run_study", noted)
     code, _ = run("reproduce", "systems", "--jobs", "2")
     assert code == 2
     assert (asked[0].backend, asked[0].jobs) == ("loky", 2)

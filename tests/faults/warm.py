@@ -205,19 +205,19 @@ def prepare(place: Path) -> dict[str, tuple[float, int]]:
     from isfed.studies import (
         comparison_run,
         executors,
-        experiment_runner,
         results_folder,
+        study_engine,
         tuned_step_sizes,
         work_cells,
     )
 
     for module in (comparison_run, tuned_step_sizes):
         module.search_step_size = _during(TUNING)(module.search_step_size)  # type: ignore[attr-defined]
-    executors.Crew.run = _during(RUNNING)(executors.Crew.run)  # type: ignore[method-assign]
+    executors.Executor.run = _during(RUNNING)(executors.Executor.run)  # type: ignore[method-assign]
     work_cells.save_arrays = _during(CHECKPOINT)(work_cells.save_arrays)
     work_cells.write_whole = _during(CHECKPOINT)(work_cells.write_whole)
     results_folder.Folder.replace = _during(RESULTS)(results_folder.Folder.replace)  # type: ignore[method-assign]
-    experiment_runner.load_results = _during(RESULTS, then=REPORT)(experiment_runner.load_results)
+    study_engine.load_results = _during(RESULTS, then=REPORT)(study_engine.load_results)
     run_driver.LEAST_BETWEEN, run_driver.MOST_SHARE = 0.02, 10.0
     work_cells.CHUNK_SECONDS = 0.02
 

@@ -7,7 +7,7 @@ import pytest
 
 from isfed.simulate.simulate_call import simulate
 from isfed.studies import make_experiment
-from isfed.studies.work_cells import Shelf, cells_of, merged, optimal_probabilities, run_cell
+from isfed.studies.work_cells import CellStore, cells_of, merged, optimal_probabilities, run_cell
 
 
 @pytest.fixture
@@ -15,26 +15,26 @@ def experiment(small):
     return make_experiment({**small, "repetitions": 7})
 
 
-def _cells(experiment, shelf, block, name="ISFedAvg, memory", **changes):
+def _cells(experiment, store, block, name="ISFedAvg, memory", **changes):
     common = {
         "source": experiment.source, "algorithm": experiment.algorithms[name],
         "rounds": experiment.rounds, "seed": experiment.seed,
     }  # fmt: skip
     repetitions = experiment.repetitions
-    return cells_of(name, "algorithm x", repetitions, shelf, block, **(common | changes))
+    return cells_of(name, "algorithm x", repetitions, store, block, **(common | changes))
 
 
-def _done(cells, shelf):
+def _done(cells, store):
     for cell in cells:
-        shelf.keep(cell, run_cell(cell, shelf, 1))
-    return merged([shelf.result(cell) for cell in cells], rows=20 * 12)
+        store.keep(cell, run_cell(cell, store, 1))
+    return merged([store.result(cell) for cell in cells], rows=20 * 12)
 
 
 @pytest.mark.parametrize("block", [None, 7, 3, 1])
 def test_blocks_together_are_the_whole(experiment, block, tmp_path):
-    cells = _cells(experiment, Shelf(), block)
+    cells = _cells(experiment, CellStore(), block)
     assert [r for cell in cells for r in cell.repetitions] == list(range(7))
-    found = _done(cells, Shelf(tmp_path if block == 3 else None))
+    found = _done(cells, CellStore(tmp_path if block == 3 else None))
     problem = experiment.source.make()
     whole = simulate(
         problem, experiment.algorithms["ISFedAvg, memory"], rounds=60, repetitions=7, seed=5
@@ -51,16 +51,16 @@ def test_blocks_together_are_the_whole(experiment, block, tmp_path):
 
 
 def test_what_was_begun_stays_as_it_was_cut(experiment, tmp_path):
-    shelf = Shelf(tmp_path)
-    cells = _cells(experiment, shelf, 3)
+    store = CellStore(tmp_path)
+    cells = _cells(experiment, store, 3)
     assert [len(cell.repetitions) for cell in cells] == [2, 2, 3]
-    shelf.keep(cells[1], run_cell(cells[1], shelf, 1))
-    again = _cells(experiment, shelf, None)
+    store.keep(cells[1], run_cell(cells[1], store, 1))
+    again = _cells(experiment, store, None)
     assert [cell.repetitions for cell in again] == [range(0, 2), range(2, 4), range(4, 7)]
-    assert [shelf.has(cell) for cell in again] == [False, True, False]
+    assert [store.has(cell) for cell in again] == [False, True, False]
     np.testing.assert_array_equal(
-        _done(again, shelf).history.msd,
-        _done(_cells(experiment, Shelf(), None), Shelf()).history.msd,
+        _done(again, store).history.msd,
+        _done(_cells(experiment, CellStore(), None), CellStore()).history.msd,
     )
 
 
@@ -68,8 +68,8 @@ def test_divergence_cuts_all_blocks_where_the_first_diverged(experiment):
     changes = {"algorithm": make_experiment(
         {"algorithm": [{"kind": "FedAvg", "step_size": 20.0, "num_active": 3}]}
     ).algorithms["FedAvg"]}  # fmt: skip
-    one = _done(_cells(experiment, Shelf(), None, **changes), Shelf())
-    parts = _done(_cells(experiment, Shelf(), 2, **changes), Shelf())
+    one = _done(_cells(experiment, CellStore(), None, **changes), CellStore())
+    parts = _done(_cells(experiment, CellStore(), 2, **changes), CellStore())
     assert one.diverged == parts.diverged
     assert "diverged in round" in one.diverged
     np.testing.assert_array_equal(one.history.msd, parts.history.msd)
@@ -78,16 +78,16 @@ def test_divergence_cuts_all_blocks_where_the_first_diverged(experiment):
 def test_names_that_read_the_same_have_files_of_their_own(experiment):
     common = {"source": experiment.source, "algorithm": None, "rounds": 1, "seed": 0}
     names = ("a+b", "a b", "A b", "über", "äöü", "x" * 300)
-    files = {cells_of(n, n, 1, Shelf(), None, **common)[0].file for n in names}
+    files = {cells_of(n, n, 1, CellStore(), None, **common)[0].file for n in names}
     assert len(files) == len(names)
     assert max(map(len, files)) < 100
 
 
 def test_without_details_the_large_arrays_are_left_out(experiment):
-    (cell,) = _cells(experiment, Shelf(), None, details=False)
-    shelf = Shelf()
-    content = run_cell(cell, shelf, 1)
-    full = run_cell(_cells(experiment, Shelf(), None)[0], shelf, 1)
+    (cell,) = _cells(experiment, CellStore(), None, details=False)
+    store = CellStore()
+    content = run_cell(cell, store, 1)
+    full = run_cell(_cells(experiment, CellStore(), None)[0], store, 1)
     assert len(content) < 0.3 * len(full)
-    shelf.keep(cell, content)
-    assert shelf.result(cell).history.telemetry.size == 0
+    store.keep(cell, content)
+    assert store.result(cell).history.telemetry.size == 0

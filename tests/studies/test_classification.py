@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from isfed.simulate import History
-from isfed.studies.classification_study import Ijcnn1Source, paper_classification
-from isfed.studies.tuned_step_sizes import passage, run_tuned
+from isfed.studies.study_engine import run_study
+from isfed.studies.tuned_step_sizes import Ijcnn1Source, paper_classification, passage
 from isfed.studies.work_cells import Finished
 
 needs_data = pytest.mark.skipif(
@@ -73,7 +73,7 @@ def test_a_short_run_end_to_end(tmp_path):
         paper_classification(Ijcnn1Source(every=10)),
         rounds=25, repetitions=2, grid=(1.0, 2.0), grid_rounds=20, grid_repetitions=1,
     )  # fmt: skip
-    results = run_tuned(tuned, tmp_path / "run")
+    results = run_study(tuned, tmp_path / "run")
     assert len(results.algorithms) == 8
     assert 0.0 < results.algorithms[0].measures["test_error"].mean[-1] < 1.0
     written = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -6,7 +6,7 @@ import pytest
 
 from isfed import OUTLIERS, Columns, FederatedData, LeastSquares, Problem, Softmax, read_table
 from isfed.studies import compare
-from isfed.studies.comparison import Budget, Comparison, Curve, problem_of
+from isfed.studies.comparison import Budget, Comparison, Curve
 
 BUDGET = Budget(num_active=4, rounds=300, repetitions=8, records=30)
 
@@ -93,7 +93,9 @@ def test_a_table_of_classes_becomes_a_softmax_problem():
     rng = np.random.default_rng(0)
     table = {"site": np.repeat([1, 2, 3], [3, 20, 20]), "x": rng.random(43), "y": np.arange(43) % 3}
     columns = Columns(agent="site", target="y", task="classification")
-    problem = problem_of(read_table(pa.table(table), columns), ridge=0.01)
+    read = read_table(pa.table(table), columns)
+    sizes = np.minimum(8, read.data.num_examples)
+    problem = Problem(read.data, read.loss(ridge=0.01), batch_size=sizes)
     assert problem.loss == Softmax(num_classes=3, ridge=0.01)
     np.testing.assert_array_equal(problem.batch_size, [3, 8, 8])
     found = compare(problem, Budget(num_active=2, rounds=60, repetitions=2, records=10))

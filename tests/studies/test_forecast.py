@@ -1,8 +1,7 @@
 """The estimate of the time that a comparison takes, and what it advises."""
 
 from isfed import EQUAL, FedAvg, ISFedAvg
-from isfed.studies.comparison import Budget
-from isfed.studies.runtime_forecast import Forecast, forecast, work_of
+from isfed.studies.comparison import Budget, Forecast, forecast, work_of
 
 BUDGET = Budget(num_active=2, rounds=400, repetitions=10)
 

@@ -6,9 +6,10 @@ import pytest
 from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax
 from isfed.report.page_from_results import page_data
 from isfed.studies import Budget
-from isfed.studies.comparison_run import Rivalry, run_comparison
+from isfed.studies.comparison_run import ComparisonStudy
 from isfed.studies.held_out_error import qualities, quality, split
 from isfed.studies.problem_sources import Given
+from isfed.studies.study_engine import run_study
 
 
 def make(loss, sizes=(3, 10, 20, 10, 5, 8), seed=0):
@@ -100,6 +101,6 @@ def test_a_class_of_held_out_agents_alone_leaves_nothing_to_hold_out(tmp_path):
         FederatedData(features, targets, problem.data.offsets), problem.loss, batch_size=3
     )
     budget = Budget(num_active=2, rounds=8, repetitions=2)
-    results = run_comparison(Rivalry("rare", Given(rare), budget), tmp_path / "run")
+    results = run_study(ComparisonStudy("rare", Given(rare), budget), tmp_path / "run")
     assert results.summary["held_out"] is None
     assert page_data(results).tables

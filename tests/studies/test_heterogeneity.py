@@ -9,14 +9,15 @@ import pytest
 
 from isfed import OUTLIERS, simulate
 from isfed.studies import StoreError
-from isfed.studies.heterogeneity_study import Grid, run_grid
+from isfed.studies.heterogeneity_study import Grid
 from isfed.studies.results_folder import locked
+from isfed.studies.study_engine import run_study
 
 GRID = Grid(noisy_shares=(0.01,), noise_ratios=(1.0, 100.0), rounds=30, repetitions=2, data_seeds=2)
 
 
 def test_a_point_is_the_gain_over_plain_runs(tmp_path):
-    results = run_grid(GRID, tmp_path / "run")
+    results = run_study(GRID, tmp_path / "run")
     point = results.summary["points"][1]
     levels = {name: [] for name in GRID.algorithms}
     for data_seed in range(2):
@@ -31,7 +32,7 @@ def test_a_point_is_the_gain_over_plain_runs(tmp_path):
 
 
 def test_the_folder_is_like_any_other(tmp_path):
-    results = run_grid(GRID, tmp_path / "run")
+    results = run_study(GRID, tmp_path / "run")
     assert results.kind == "heterogeneity"
     assert len(results.algorithms) == 6
     found = results["1% noisy, ratio 100, oracle"]
@@ -44,9 +45,9 @@ def test_the_folder_is_like_any_other(tmp_path):
 
 def test_another_run_holds_the_folder(tmp_path):
     with locked(tmp_path / "run"), pytest.raises(StoreError, match="another run"):
-        run_grid(GRID, tmp_path / "run")
+        run_study(GRID, tmp_path / "run")
 
 
 def test_the_seed_of_the_draws_counts(tmp_path):
-    one, other = (run_grid(replace(GRID, seed=seed), tmp_path / str(seed)) for seed in (0, 1))
+    one, other = (run_study(replace(GRID, seed=seed), tmp_path / str(seed)) for seed in (0, 1))
     assert one.summary["points"][0]["gain_db"] != other.summary["points"][0]["gain_db"]

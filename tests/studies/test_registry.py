@@ -29,7 +29,7 @@ from isfed.base.import_by_name import allowing
 from isfed.federation.agents import TrainRequest
 from isfed.sampling.designs import ALL_DESIGNS, SPREAD_DESIGNS
 from isfed.studies import ConfigError, make_experiment, register, run_experiment
-from isfed.studies.config_schema import arguments, expected, read_value, write_value
+from isfed.studies.config_schema import arguments, expected_value, read_value, write_value
 from isfed.studies.name_registry import (
     DESIGNS,
     LOSSES,
@@ -296,7 +296,7 @@ def test_the_keys_are_those_of_the_record():
     ],
 )
 def test_what_was_expected_is_said_in_words(value, hint, words):
-    assert expected(hint) == words
+    assert expected_value(hint) == words
     with pytest.raises(ConfigError, match=words):
         read_value(value, hint, where="x", readers={})
 

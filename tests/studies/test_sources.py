@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,9 +13,7 @@ import pytest
 
 from isfed import LeastSquares, Logistic, Problem, Softmax
 from isfed.studies import ConfigError, make_experiment, read_experiment, run_experiment
-from isfed.studies.dataset_config import BreastCancer, Digits
-from isfed.studies.named_problems import NAMED
-from isfed.studies.partition_config import Dirichlet, Iid, Shards
+from isfed.studies.dataset_config import NAMED, BreastCancer, Digits, Dirichlet, Iid, Shards
 from isfed.studies.problem_sources import Given, read_problem
 
 ALGORITHM = {"kind": "FedAvg", "step_size": 0.01, "num_active": 2}
@@ -174,3 +174,13 @@ def test_synthetic_devices_in_a_file():
     assert again == source
     with pytest.raises(ConfigError, match="alpha=-1"):
         read_problem({"data": "synthetic", "alpha": -1.0}, Path())
+
+
+def test_data_sets_have_their_names_in_a_process_that_imports_nothing_else():
+    code = (
+        "from isfed.studies import make_experiment; from isfed.studies.problem_sources import DATA"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*DATA)"], capture_output=True, text=True, check=True
+    )
+    assert {"ijcnn1", "digits", "breast-cancer", "synthetic", "network"} <= {*done.stdout.split()}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression, simulate
-from isfed.studies.executors import Crew, Workers
+from isfed.studies.executors import Executor, Workers
 from isfed.studies.problem_sources import Given
-from isfed.studies.step_size_search import NoStepError, Search, search_step_size
+from isfed.studies.study_engine import NoStepError, Search, search_step_size
 from isfed.studies.test_measures import ErrorRates, HeldOutLoss
-from isfed.studies.work_cells import Shelf
+from isfed.studies.work_cells import CellStore
 
 
 def test_errors_are_counted_by_hand():
@@ -64,11 +64,11 @@ class Measured(Given):
 
 
 def search(problem, grid, **options):
-    crew = Crew(Workers(), 1, Shelf())
+    executor = Executor(Workers(), 1, CellStore())
     common = {"rounds": 200, "repetitions": 2, "seed": 0, "share": 0.25}
     asked = Search(source=Measured(problem), grid=grid, **(common | options))
     algorithm = FedAvg(step_size=1.0, num_active=problem.num_agents // 2)
-    return search_step_size(crew, "FedAvg", algorithm, asked)
+    return search_step_size(executor, "FedAvg", algorithm, asked)
 
 
 PROBLEM = Regression(num_agents=10, num_examples=20).make()

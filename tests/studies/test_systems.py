@@ -30,7 +30,8 @@ from isfed.studies.dataset_config import SyntheticSource
 from isfed.studies.fixed_points import accelerated, resting_distances, without_chance
 from isfed.studies.name_registry import METHODS
 from isfed.studies.problem_sources import RegressionSource
-from isfed.studies.systems_study import FAMILIES, REFERENCES, Part, Systems, methods_of, run_systems
+from isfed.studies.study_engine import run_study
+from isfed.studies.systems_study import FAMILIES, REFERENCES, Part, Systems, methods_of
 
 STEP = 0.05
 SMALL = (
@@ -174,7 +175,7 @@ def finished(tmp_path_factory):
     patch.setattr(Systems, "parts", property(lambda _: SMALL))
     patch.setattr(fixed_points, "LONG_ROUNDS", 20)
     folder = tmp_path_factory.mktemp("systems")
-    results = run_systems(Systems(), folder, workers=Workers())
+    results = run_study(Systems(), folder, workers=Workers())
     yield results
     patch.undo()
 
@@ -209,7 +210,7 @@ def test_the_figures_and_tables_are_drawn(finished):
 
 def test_a_finished_study_is_not_run_again(finished):
     before = (finished.path / "summary.json").read_bytes()
-    again = run_systems(Systems(), finished.path, resume=True, workers=Workers())
+    again = run_study(Systems(), finished.path, resume=True, workers=Workers())
     assert (again.path / "summary.json").read_bytes() == before
 
 
@@ -238,7 +239,7 @@ def test_fixed_points_are_kept_and_a_resume_goes_on_after_them(tmp_path, monkeyp
     )
     monkeypatch.setattr(Systems, "parts", property(lambda _: SMALL))
     monkeypatch.setattr(fixed_points, "LONG_ROUNDS", 20)
-    whole = run_systems(Systems(), tmp_path / "whole", workers=Workers())
+    whole = run_study(Systems(), tmp_path / "whole", workers=Workers())
     calls = []
     for name in ("_computed", "_after_long"):
         own = getattr(fixed_points, name)
@@ -246,11 +247,11 @@ def test_fixed_points_are_kept_and_a_resume_goes_on_after_them(tmp_path, monkeyp
             fixed_points, name, lambda p, a, own=own: (calls.append(repr(a)), own(p, a))[1]
         )
     with pytest.raises(KeyboardInterrupt):
-        run_systems(Systems(), tmp_path / "cut", workers=Workers(), progress=StopAtRest(3))
+        run_study(Systems(), tmp_path / "cut", workers=Workers(), progress=StopAtRest(3))
     before = list(calls)
     assert len(before) == 3
     calls.clear()
-    again = run_systems(Systems(), tmp_path / "cut", resume=True, workers=Workers())
+    again = run_study(Systems(), tmp_path / "cut", resume=True, workers=Workers())
     assert len(calls) == 1 + 4
     assert not set(before) & set(calls)  # the step sizes of the two problems tell them apart
     assert (again.path / "summary.json").read_bytes() == (whole.path / "summary.json").read_bytes()
@@ -261,4 +262,4 @@ def test_agnostic_learning_has_a_long_run():
     problem = regression()
     found = resting_distances(problem, {"a": AgnosticFL(step_size=0.02, mixture_step=0.02)})
     assert found["a"][1] == fixed_points.LONG
-    assert systems_study.NAME == "systems"
+    assert Systems.name == "systems"

@@ -16,8 +16,9 @@ from isfed import FedAvg, FederatedData, ISFedAvg, Logistic, Memory, Problem, Ru
 from isfed.studies import StoreError, executors, make_experiment, tuned_step_sizes
 from isfed.studies.name_registry import write_algorithm
 from isfed.studies.results_folder import CONFIG, MEASURES, SUMMARY
+from isfed.studies.study_engine import run_study
 from isfed.studies.test_measures import ErrorRates, HeldOutLoss
-from isfed.studies.tuned_step_sizes import Tuned, run_tuned
+from isfed.studies.tuned_step_sizes import Tuned
 from isfed.studies.work_cells import run_cell
 
 
@@ -59,7 +60,7 @@ TUNED = Tuned(
 
 
 def test_the_folder_holds_everything(tmp_path):
-    results = run_tuned(TUNED, tmp_path / "run")
+    results = run_study(TUNED, tmp_path / "run")
     written = json.loads((tmp_path / "run" / SUMMARY).read_text())
     assert written == results.summary
     assert written["landmarks"]["majority_test_error"] == 0.5
@@ -72,13 +73,13 @@ def test_the_folder_holds_everything(tmp_path):
 
 
 def test_the_last_measurement_is_at_the_end(tmp_path):
-    run_tuned(TUNED, tmp_path / "run")
+    run_study(TUNED, tmp_path / "run")
     table = pq.read_table(tmp_path / "run" / MEASURES).to_pydict()
     assert sorted(set(table["round"])) == [0, 10, 20, 25]
 
 
 def test_the_configuration_says_what_the_methods_are(tmp_path):
-    run_tuned(TUNED, tmp_path / "run")
+    run_study(TUNED, tmp_path / "run")
     config = tomllib.loads((tmp_path / "run" / CONFIG).read_text())
     assert config["step_sizes"] == {"grid": [0.1, 0.5], "rounds": 15, "repetitions": 1}
     assert [table["name"] for table in config["algorithm"]] == ["FedAvg", "memory"]
@@ -115,25 +116,23 @@ def test_a_refused_folder_costs_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tuned_step_sizes, "search_step_size", never)
     with pytest.raises(StoreError, match="not results"):
-        run_tuned(TUNED, tmp_path)
+        run_study(TUNED, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.tex"]
 
 
 def test_steps_are_chosen_once(tmp_path, monkeypatch):
     """Stopped after the step sizes were tried: they are not tried again."""
     with monkeypatch.context() as patch:
-        patch.setattr(
-            tuned_step_sizes, "run_algorithms", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr(Tuned, "run_methods", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            run_tuned(TUNED, tmp_path / "run")
+            run_study(TUNED, tmp_path / "run")
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("steps-*.npz")}
     assert len(kept) == 4
     ran = []
     monkeypatch.setattr(
         executors, "run_cell", lambda cell, *rest: ran.append(cell.file) or run_cell(cell, *rest)
     )
-    results = run_tuned(TUNED, tmp_path / "run", resume=True)
+    results = run_study(TUNED, tmp_path / "run", resume=True)
     assert len(ran) == 4
     assert not any(name.startswith("steps") for name in ran)
-    assert results.summary == run_tuned(TUNED, tmp_path / "other").summary
+    assert results.summary == run_study(TUNED, tmp_path / "other").summary

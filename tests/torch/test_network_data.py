@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from isfed import FedAvg, simulate
 from isfed.cli.app import app
 from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
+from isfed.studies.dataset_config import FewClasses, OneClass, Shards
 from isfed.studies.network_config import NetworkData
 from isfed.studies.networks_study import (
     SETTINGS,
@@ -20,10 +21,8 @@ from isfed.studies.networks_study import (
     Setting,
     first_round,
     quick,
-    run_networks,
 )
-from isfed.studies.npz_data import read_rows
-from isfed.studies.partition_config import FewClasses, OneClass, Shards
+from isfed.studies.study_engine import read_rows, run_study
 from isfed.torch.models import MODELS, find_model, register_model
 
 FILE = """
@@ -312,7 +311,7 @@ def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take
     source = NetworkData(hidden=8, num_agents=10, partition=Shards(), local_steps=3, every=2)
     setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3), (0.0, 0.999))
     study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1, widen=1)
-    results = run_networks(study, tmp_path / "out")
+    results = run_study(study, tmp_path / "out")
     rows = {row["name"]: row for row in results.summary["networks"]}
     assert set(rows) == set(study.methods)
     assert len(rows) == 11

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from isfed.cli.app import app
 from isfed.studies import networks_study
+from isfed.studies.dataset_config import OneClass
 from isfed.studies.network_config import NetworkData
-from isfed.studies.partition_config import OneClass
 
 TINY = networks_study.Setting(
     "tiny",

@@ -146,7 +146,7 @@ def one_line_errors(
     from isfed.base.progress import announce_compiling
     from isfed.simulate import DivergenceError
     from isfed.studies import ConfigError, StoreError
-    from isfed.studies.step_size_search import NoStepError
+    from isfed.studies.study_engine import NoStepError
     from isfed.theory.stable_step_size import GrowthWarning
 
     try:

@@ -93,9 +93,10 @@ def compare(
     from isfed.report.progress_bar import RunProgress
     from isfed.report.terminal_tables import settling_lines
     from isfed.studies import Budget, Workers
-    from isfed.studies.comparison_run import Rivalry, run_comparison
+    from isfed.studies.comparison_run import ComparisonStudy
     from isfed.studies.model_file import save_best
     from isfed.studies.results_folder import Folder
+    from isfed.studies.study_engine import run_study
     from isfed.studies.work_cells import problem_of
 
     with one_line_errors(spell=spelled), _only_json(as_json):
@@ -111,15 +112,15 @@ def compare(
             num_active=max(1, problem.num_agents // 10) if active is None else active,
             rounds=rounds, repetitions=repetitions, seed=seed,
         )  # fmt: skip
-        rivalry = Rivalry(stem(file), source, budget)
-        Folder(folder, rivalry).check(resume=resume, overwrite=overwrite)
+        study = ComparisonStudy(stem(file), source, budget)
+        Folder(folder, study).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
-        expected = _forecast(rivalry, problem, workers)
+        expected = _forecast(study, problem, workers)
         print_line(expected.line())
         with RunProgress(errors if as_json else console) as progress, telling():
             progress.expect(expected.work)
-            results = run_comparison(
-                rivalry, folder, resume=resume, overwrite=overwrite, workers=workers,
+            results = run_study(
+                study, folder, resume=resume, overwrite=overwrite, workers=workers,
                 progress=progress,
             )  # fmt: skip
         comparison_figure(results)
@@ -140,13 +141,12 @@ def compare(
         _print_json(results)
 
 
-def _forecast(rivalry: Any, problem: Any, workers: Any) -> Any:
-    from isfed.studies.comparison_run import check
-    from isfed.studies.runtime_forecast import forecast
+def _forecast(study: Any, problem: Any, workers: Any) -> Any:
+    from isfed.studies.comparison import forecast
 
-    check(rivalry)
-    algorithms = list(rivalry.algorithms.values())
-    return forecast(problem, algorithms, rivalry.budget, threads=workers.threads)
+    study.check()
+    algorithms = list(study.algorithms.values())
+    return forecast(problem, algorithms, study.budget, threads=workers.threads)
 
 
 def _print_account(name: str, problem: Any, lines: list[str]) -> None:
@@ -260,7 +260,7 @@ def _problem_of(
 ) -> tuple[Any, int, Any]:
     """The problem of a table or of a name, the usual number of agents per round, and the table."""
     from isfed.studies import ConfigError
-    from isfed.studies.named_problems import NAMED
+    from isfed.studies.dataset_config import NAMED
 
     agent, target = columns
     if what in NAMED:

@@ -84,11 +84,12 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
     """The gain over a grid of problems, and its figure."""
     from isfed.report.figures import heterogeneity_figure
     from isfed.report.progress_bar import RunProgress
-    from isfed.studies.heterogeneity_study import Grid, run_grid
+    from isfed.studies.heterogeneity_study import Grid
+    from isfed.studies.study_engine import run_study
 
     grid = replace(Grid(), **options.given)
     with RunProgress(console) as progress:
-        results = run_grid(grid, folder, progress=progress, **options.running)
+        results = run_study(grid, folder, progress=progress, **options.running)
     heterogeneity_figure(results)
     write_page(results)
 
@@ -109,7 +110,7 @@ def classification(
     size and each again at its own best one, chosen on blocks of training rows held out.
     """
     from isfed.report.terminal_tables import classification_verdict
-    from isfed.studies.classification_study import Ijcnn1Source, paper_classification
+    from isfed.studies.tuned_step_sizes import Ijcnn1Source, paper_classification
 
     with one_line_errors():
         source = Ijcnn1Source(partition=partition, data_dir=data_dir)
@@ -124,11 +125,10 @@ def classification(
 @with_options
 def writers(options: RunOptions, data_dir: DataDir = None) -> None:
     """MNIST with one agent per writer: softmax regression, tested on other writers."""
-    from isfed.studies.classification_study import WritersSource
-    from isfed.studies.classification_study import writers as paper_writers
+    from isfed.studies.tuned_step_sizes import WritersSource, tuned_writers
 
     with one_line_errors():
-        results = _run_tuned(paper_writers(WritersSource(data_dir=data_dir)), options)
+        results = _run_tuned(tuned_writers(WritersSource(data_dir=data_dir)), options)
         finish(results)
         end_if_diverged(results)
 
@@ -172,7 +172,8 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
     """One set-up: run, draw, print."""
     from isfed.report.networks_report import networks_figure, networks_table, networks_verdict
     from isfed.report.progress_bar import RunProgress
-    from isfed.studies.networks_study import quick, run_networks
+    from isfed.studies.networks_study import quick
+    from isfed.studies.study_engine import run_study
 
     study = quick(study) if short else study
     given = dict(options.given)
@@ -184,7 +185,7 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
     folder = options.out or Path("runs") / ("networks-quick" if short else "networks")
     folder = folder / study.setting.name if options.out is None or count > 1 else folder
     with RunProgress(console) as progress:
-        results = run_networks(study, folder, progress=progress, **options.running)
+        results = run_study(study, folder, progress=progress, **options.running)
     networks_figure(results)
     console.print(networks_table(results))
     for line in networks_verdict(results):
@@ -198,7 +199,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     from isfed.report.figures import measures_figure
     from isfed.report.progress_bar import RunProgress
     from isfed.report.terminal_tables import best_step_lines, measures_table, settling_lines
-    from isfed.studies.tuned_step_sizes import run_tuned
+    from isfed.studies.study_engine import run_study
 
     _check_numbers(options)
     tuned = replace(tuned, **options.given)
@@ -206,7 +207,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
         tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
     folder = options.out or Path("runs") / tuned.name
     with RunProgress(console) as progress:
-        results = run_tuned(tuned, folder, progress=progress, **options.running)
+        results = run_study(tuned, folder, progress=progress, **options.running)
     measures_figure(results)
     console.print(measures_table(results))
     for line in (*best_step_lines(results), *settling_lines(results)):
@@ -230,7 +231,8 @@ def systems(
     """
     from isfed.report.progress_bar import RunProgress
     from isfed.report.systems_report import systems_figures, systems_table
-    from isfed.studies.systems_study import QUICK, Systems, run_systems
+    from isfed.studies.study_engine import run_study
+    from isfed.studies.systems_study import QUICK, Systems
 
     with one_line_errors():
         _check_numbers(options)
@@ -238,7 +240,7 @@ def systems(
         running = replace(options, backend=options.backend or "loky").running
         folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
         with RunProgress(console) as progress:
-            results = run_systems(study, folder, progress=progress, **running)
+            results = run_study(study, folder, progress=progress, **running)
         systems_figures(results)
         for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
             console.print(systems_table(results, problem))

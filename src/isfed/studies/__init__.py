@@ -10,10 +10,10 @@ from isfed.studies.experiment_config import (
     paper_regression,
     read_experiment,
 )
-from isfed.studies.experiment_runner import run_experiment
 from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results, load_results
+from isfed.studies.study_engine import run_experiment
 
 __all__ = [
     "Budget",

@@ -7,18 +7,24 @@ does each need to get there?
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from isfed.base.text_format import plain_number
-from isfed.datasets import FederatedTable
 from isfed.problems import Problem
 from isfed.simulate.run_history import stderr_of_mean
-from isfed.studies.steady_state import Settling, settling
+from isfed.simulate.simulate_call import make_run
+from isfed.studies.results_summary import LevelChange, level_change
 
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
+TRIAL, MOST_TRIAL = 0.2, 2.0  # seconds of work, and of time at most, of each method
+LONG = 600.0  # seconds: beyond, it says what to reduce
+LEAST_ROUNDS, LEAST_REPETITIONS = 200, 5  # that it advises
+USUAL_STEPS = 9  # step sizes that are tried, as a rule: seven, and two beyond the edge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +79,9 @@ class Curve:
         return _final(self.excess)
 
     @property
-    def settling(self) -> Settling:
+    def change(self) -> LevelChange:
         """Whether the excess loss had stopped changing."""
-        return settling(self.excess)
+        return level_change(self.excess)
 
     def first_at(self, level: float) -> int | None:
         """The first measured round at which the mean loss is at most `level`."""
@@ -218,7 +224,86 @@ def _over(value: float, scale: float) -> float | None:
     return value / scale if scale > 0.0 else None
 
 
-def problem_of(table: FederatedTable, *, ridge: float = 1e-3, batch_size: int = 8) -> Problem:
-    """The problem of a table: the loss that fits its target, batches no larger than an agent."""
-    sizes = np.minimum(batch_size, table.data.num_examples)
-    return Problem(data=table.data, loss=table.loss(ridge=ridge), batch_size=sizes, name="table")
+@dataclass(frozen=True)
+class Forecast:
+    """What a comparison will cost.
+
+    work: rounds, each counted once for every repetition.
+    seconds: about how long that takes here.
+    """
+
+    work: int
+    seconds: float
+    budget: Budget
+
+    def line(self) -> str:
+        """In words, with advice if it is long."""
+        said = f"This will take about {duration(self.seconds)}."
+        if self.seconds <= LONG:
+            return said
+        options = [*self._shorter(), *self._fewer_agents(), "fewer rows"]
+        return (
+            f"{said} To have an answer sooner, use {', or '.join(options)}; `isfed diagnose` "
+            "needs no training at all."
+        )
+
+    def _shorter(self) -> list[str]:
+        """Fewer rounds and repetitions, if there are many."""
+        rounds = min(self.budget.rounds, max(LEAST_ROUNDS, self.budget.rounds // 4))
+        repetitions = min(self.budget.repetitions, LEAST_REPETITIONS)
+        share = self._share(rounds, repetitions)
+        if share > 0.9:
+            return []
+        about = duration(self.seconds * share)
+        return [f"--rounds {rounds} --repetitions {repetitions} (about {about})"]
+
+    def _fewer_agents(self) -> list[str]:
+        few = self.budget.num_active // 10
+        return [f"--active {few} (agents per round)"] if few else []
+
+    def _share(self, rounds: int, repetitions: int) -> float:
+        budget = replace(self.budget, rounds=rounds, repetitions=repetitions)
+        return work_of(budget) / max(1, work_of(self.budget))
+
+
+def work_of(budget: Budget) -> int:
+    """Rounds of both methods: the step sizes, the runs that count, the held-out ones."""
+    tuning = max(2, budget.tuning_repetitions)
+    return 2 * budget.rounds * (USUAL_STEPS * tuning + budget.repetitions + tuning)
+
+
+def forecast(problem: Problem, algorithms: list[Any], budget: Budget, *, threads=None) -> Forecast:
+    """Run every method for a moment, and evaluate the risk once."""
+    tuning = max(2, budget.tuning_repetitions)
+    seconds = 0.0
+    each = work_of(budget) / len(algorithms)
+    for algorithm in algorithms:
+        tiny = replace(algorithm, step_size=1e-12)
+        run = make_run(problem, tiny, repetitions=range(tuning), seed=budget.seed, threads=threads)
+        run.compile()
+        run.advance(1)  # what is done once is not counted
+        rounds, spent, count = 1, 0.0, 0
+        worked = time.process_time()
+        # So much work, not so much time: where others work too, a moment says little.
+        while time.process_time() - worked < TRIAL and spent < MOST_TRIAL and count < budget.rounds:
+            began = time.perf_counter()
+            run.advance(rounds)
+            spent += time.perf_counter() - began
+            count += rounds
+            rounds *= 2
+        seconds += each * spent / (count * tuning)
+    began = time.perf_counter()
+    problem.risk(np.zeros(problem.num_params))
+    looks = 2 * budget.records * (USUAL_STEPS * tuning + budget.repetitions)
+    return Forecast(work_of(budget), seconds + looks * (time.perf_counter() - began), budget)
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(4), duration(200), duration(8000)
+    ('4 seconds', '3 minutes', '2.2 hours')
+    """
+    if seconds < 90.0:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400.0 else f"{seconds / 3600:.1f} hours"

@@ -102,7 +102,7 @@ def read_arguments(
                 given[name], argument.hint, where=f"{where}: {name}", readers=readers or {}
             )
         elif argument.default is REQUIRED:
-            raise ConfigError(f"{where} needs a key {name!r} ({expected(argument.hint)})")
+            raise ConfigError(f"{where} needs a key {name!r} ({expected_value(argument.hint)})")
         else:
             values[name] = argument.default
     return values
@@ -144,7 +144,7 @@ def read_value(value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reade
         found = _plain(value, hint)
         if found is not None:
             return found
-    raise ConfigError(f"{where}={value!r} must be {expected(hint)}")
+    raise ConfigError(f"{where}={value!r} must be {expected_value(hint)}")
 
 
 def _plain(value: Any, hint: type) -> Any:
@@ -163,7 +163,7 @@ def _sequence(value: Sequence, hint: Any, *, where: str, readers: Mapping[Any, R
     parts = get_args(hint) or (Any,)
     variable = len(parts) == 1 or parts[-1] is Ellipsis
     if not variable and len(parts) != len(value):
-        raise ConfigError(f"{where}={list(value)!r} must be {expected(hint)}")
+        raise ConfigError(f"{where}={list(value)!r} must be {expected_value(hint)}")
     wanted = [parts[0]] * len(value) if variable else parts
     try:
         return tuple(
@@ -171,10 +171,10 @@ def _sequence(value: Sequence, hint: Any, *, where: str, readers: Mapping[Any, R
             for part, kind in zip(value, wanted, strict=True)
         )
     except ConfigError:
-        raise ConfigError(f"{where}={list(value)!r} must be {expected(hint)}") from None
+        raise ConfigError(f"{where}={list(value)!r} must be {expected_value(hint)}") from None
 
 
-def expected(hint: Any) -> str:
+def expected_value(hint: Any) -> str:
     """What a key may hold, in words."""
     origin = get_origin(hint)
     if hint in PLAIN:
@@ -182,14 +182,16 @@ def expected(hint: Any) -> str:
     if hint is Any:
         return "any value"
     if origin in (Union, types.UnionType):
-        return " or ".join(expected(part) for part in get_args(hint) if part is not type(None))
+        return " or ".join(
+            expected_value(part) for part in get_args(hint) if part is not type(None)
+        )
     if origin is Literal:
         return " or ".join(repr(option) for option in get_args(hint))
     if origin in (tuple, list, Sequence):
         parts = get_args(hint) or (Any,)
         if len(parts) == 1 or parts[-1] is Ellipsis:
-            return f"a list, each entry {expected(parts[0])}"
-        return f"a list of {len(parts)} entries, each {expected(parts[0])}"
+            return f"a list, each entry {expected_value(parts[0])}"
+        return f"a list of {len(parts)} entries, each {expected_value(parts[0])}"
     if isinstance(hint, type) and is_dataclass(hint):
         return f"a table with the keys {', '.join(arguments(hint))}"
     return f"a {getattr(hint, '__name__', str(hint))}".lower()

@@ -1,25 +1,28 @@
-"""Data sets that have a name in a configuration, each with the keys that its record has."""
+"""Data sets and partitions that have a name in a configuration, each with the keys it takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from isfed.datasets import partition as partitions
 from isfed.datasets.encoder import standardise
 from isfed.datasets.named_datasets import (
-    Ijcnn1,
-    Writers,
     breast_cancer,
     digits,
     ijcnn1,
     mnist_by_writer,
     parkinsons,
 )
-from isfed.datasets.partition import by_column, iid, one_class, sizes_in_range
+from isfed.datasets.partition import Partition
 from isfed.problems import LeastSquares, Logistic, Problem, Softmax, Synthetic
-from isfed.studies.partition_config import Dirichlet, Iid, Partitioning
+from isfed.problems.synthetic_problems import PRESETS
+from isfed.studies.name_registry import READERS, REGISTRIES, Registry
 from isfed.studies.problem_sources import DATA, DataSet
 from isfed.studies.test_measures import ErrorRates, HeldOutLoss
 
@@ -27,8 +30,131 @@ BLOCK = 500  # rows of the time series that are held out together
 HELD_OUT_EVERY = 5  # every fifth block (or writer)
 
 
+class Partitioning(Protocol):
+    """How rows are dealt to agents."""
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        ...
+
+
+class _ByClass:
+    """Deals rows by their class; the fields of a subclass are the options of its function."""
+
+    function: ClassVar[Callable[..., Partition]]
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        return type(self).function(labels, num_agents=num_agents, seed=seed, **vars(self))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Ijcnn1Source(DataSet):
+class Iid:
+    """Rows dealt at random, equally many to every agent."""
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        return partitions.iid(len(labels), num_agents=num_agents, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(_ByClass):
+    """Every class dealt in shares of its own; the smaller `concentration`, the more unequal."""
+
+    concentration: float = 0.5
+    least: int = 1
+    function = staticmethod(partitions.dirichlet)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneClass(_ByClass):
+    """Every agent holds rows of one class."""
+
+    function = staticmethod(partitions.one_class)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards(_ByClass):
+    """Rows sorted by class and cut into shards, `per_agent` of them to every agent."""
+
+    per_agent: int = 2
+    function = staticmethod(partitions.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewClasses(_ByClass):
+    """Every agent holds `per_agent` classes, in amounts with a heavy tail (FedProx's MNIST)."""
+
+    per_agent: int = 2
+    spread: float = 2.0
+    least: int = 5
+    function = staticmethod(partitions.few_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """Rows dealt at random, in amounts with a heavy tail."""
+
+    spread: float = 2.0
+    least: int = 1
+
+    def __call__(self, labels: np.ndarray, num_agents: int, seed: int) -> Partition:
+        """Which agent gets which row."""
+        sizes = partitions.power_law_sizes(
+            len(labels), num_agents=num_agents, seed=seed, **vars(self)
+        )
+        return partitions.iid(len(labels), num_agents=num_agents, sizes=sizes, seed=seed)
+
+
+PARTITIONS = Registry(
+    "partition", Partitioning, iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
+    few_classes=FewClasses, power_law=PowerLaw,
+)  # fmt: skip
+REGISTRIES[Partitioning] = PARTITIONS
+READERS[Partitioning] = PARTITIONS.read
+
+
+class _Tested(DataSet):
+    """Rows to train on, of which a fifth can be held out, and rows to test on."""
+
+    every: int
+    held_out: bool
+    not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
+    usual_active: ClassVar[int] = 10
+
+    def _load(self) -> Any:
+        """The rows to train and to test on."""
+        raise NotImplementedError
+
+    def _kept(self, train: Any) -> np.ndarray:
+        """Which rows are trained on when some are held out."""
+        raise NotImplementedError
+
+    def _weights(self, y: np.ndarray, groups: Any) -> np.ndarray:
+        """The weight of every row held out."""
+        raise NotImplementedError
+
+    def _training(self) -> tuple[np.ndarray, np.ndarray, Any]:
+        train = self._load().train
+        kept: Any = self._kept(train) if self.held_out else slice(None)
+        groups = None if train.groups is None else train.groups[kept]
+        return train.features[kept], train.targets[kept], groups
+
+    def measure(self, problem: Problem) -> ErrorRates:
+        """Errors on the test rows: 91 701 of ijcnn1, 10 000 digits of 297 other writers."""
+        test = self._load().test
+        return ErrorRates(test.features, test.targets, every=self.every)
+
+    def held_out_loss(self, problem: Problem) -> HeldOutLoss:
+        """The loss on the rows held out, weighing them as the agents do."""
+        train = self._load().train
+        out = ~self._kept(train)
+        x, y = train.features[out], train.targets[out]
+        weights = self._weights(y, None if train.groups is None else train.groups[out])
+        return HeldOutLoss(problem.loss, x, y, weights, every=self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ijcnn1Source(_Tested):
     """ijcnn1 over 100 agents: every agent one class (half of them positive), or a natural mix.
 
     With `held_out`, the training rows without every fifth block of 500: neighbouring rows are
@@ -41,97 +167,60 @@ class Ijcnn1Source(DataSet):
     seed: int = 0
     held_out: bool = False
     every: int = 50
-    not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
-    usual_active: ClassVar[int] = 10
 
-    def _load(self) -> Ijcnn1:
+    def _load(self) -> Any:
         return ijcnn1(self.data_dir)
 
-    def _kept(self, rows: int) -> np.ndarray:
-        blocks = np.arange(rows) // BLOCK
+    def _kept(self, train: Any) -> np.ndarray:
+        blocks = np.arange(len(train.targets)) // BLOCK
         return blocks % HELD_OUT_EVERY != HELD_OUT_EVERY - 1
+
+    def _weights(self, y: np.ndarray, groups: Any) -> np.ndarray:
+        if self.partition == "natural":
+            return np.ones(y.size)
+        return np.where(y > 0, 1.0 / (y > 0).sum(), 1.0 / (y < 0).sum())
 
     def make(self) -> Problem:
         """The training problem."""
-        train = self._load().train
-        x, y = train.features, train.targets
-        if self.held_out:
-            kept = self._kept(len(y))
-            x, y = x[kept], y[kept]
+        x, y, _ = self._training()
+        common: dict[str, Any] = {"num_agents": self.num_agents, "seed": self.seed}
         if self.partition == "one-class":  # 3415 positive rows on 50 agents: 68 each
-            shares = {-1.0: 0.5, 1.0: 0.5}
-            split = one_class(y, num_agents=self.num_agents, shares=shares, seed=self.seed)
+            split = partitions.one_class(y, shares={-1.0: 0.5, 1.0: 0.5}, **common)
         else:
             share = len(y) / 35_000
-            sizes = sizes_in_range(
-                len(y), num_agents=self.num_agents, low=round(79 * share), high=round(688 * share),
-                seed=self.seed,
-            )  # fmt: skip
-            split = iid(len(y), num_agents=self.num_agents, sizes=sizes, seed=self.seed)
+            low, high = round(79 * share), round(688 * share)
+            sizes = partitions.sizes_in_range(len(y), low=low, high=high, **common)
+            split = partitions.iid(len(y), sizes=sizes, **common)
         return Problem(split.federate(x, y), Logistic(ridge=self.ridge), name=self.partition)
-
-    def measure(self, problem: Problem) -> ErrorRates:
-        """Errors on the 91 701 test rows."""
-        test = self._load().test
-        return ErrorRates(test.features, test.targets, every=self.every)
-
-    def held_out_loss(self, problem: Problem) -> HeldOutLoss:
-        """The loss on the blocks held out, weighing the classes as the agents do."""
-        train = self._load().train
-        out = ~self._kept(len(train.targets))
-        y = train.targets[out]
-        weight = np.ones(y.size)
-        if self.partition == "one-class":
-            weight = np.where(y > 0, 1.0 / (y > 0).sum(), 1.0 / (y < 0).sum())
-        return HeldOutLoss(problem.loss, train.features[out], y, weight, every=self.every)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritersSource(DataSet):
+class WritersSource(_Tested):
     """MNIST with one agent per writer, softmax regression, tested on writers never seen."""
 
     ridge: float = 1e-3
     batch_size: int = 10
     held_out: bool = False
     every: int = 50
-    not_keys: ClassVar[tuple[str, ...]] = ("held_out",)
-    usual_active: ClassVar[int] = 10
 
-    def _load(self) -> Writers:
+    def _load(self) -> Any:
         return mnist_by_writer(self.data_dir)
 
-    def _kept(self, groups: np.ndarray) -> np.ndarray:
-        _, index = np.unique(groups, return_inverse=True)
+    def _kept(self, train: Any) -> np.ndarray:
+        _, index = np.unique(train.groups, return_inverse=True)
         return index % HELD_OUT_EVERY != HELD_OUT_EVERY - 1
+
+    def _weights(self, y: np.ndarray, groups: Any) -> np.ndarray:
+        """Every writer has the same weight."""
+        _, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
+        return 1.0 / counts[index]
 
     def make(self) -> Problem:
         """The training problem."""
-        train = self._load().train
-        assert train.groups is not None
-        x, y, groups = train.features, train.targets, train.groups
-        if self.held_out:
-            kept = self._kept(groups)
-            x, y, groups = x[kept], y[kept], groups[kept]
-        return Problem(
-            by_column(groups).federate(x, y),
-            Softmax(ridge=self.ridge, num_classes=10),
-            batch_size=self.batch_size,
-            name="writers",
-        )
-
-    def measure(self, problem: Problem) -> ErrorRates:
-        """Errors on the 10 000 digits of 297 other writers."""
-        test = self._load().test
-        return ErrorRates(test.features, test.targets, every=self.every)
-
-    def held_out_loss(self, problem: Problem) -> HeldOutLoss:
-        """The loss on the writers held out, every writer with the same weight."""
-        train = self._load().train
-        assert train.groups is not None
-        out = ~self._kept(train.groups)
-        _, index, counts = np.unique(train.groups[out], return_inverse=True, return_counts=True)
-        x, y = train.features[out], train.targets[out]
-        return HeldOutLoss(problem.loss, x, y, 1.0 / counts[index], every=self.every)
+        x, y, groups = self._training()
+        data = partitions.by_column(groups).federate(x, y)
+        loss = Softmax(ridge=self.ridge, num_classes=10)
+        return Problem(data, loss, batch_size=self.batch_size, name="writers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,36 +257,28 @@ class BreastCancer(DataSet):
 
     def make(self) -> Problem:
         """Standardised features, logistic regression."""
-        rows = breast_cancer()
+        return self._dealt(breast_cancer(), Logistic(ridge=self.ridge), "breast-cancer")
+
+    def _dealt(self, rows: Any, loss: Any, name: str, *, scaled: bool = True) -> Problem:
         split = self.partition(rows.targets, self.num_agents, self.seed)
-        data, _ = standardise(split.federate(rows.features, rows.targets))
+        data = split.federate(rows.features, rows.targets)
+        data = standardise(data)[0] if scaled else data
         sizes = np.minimum(self.batch_size, data.num_examples)
-        return Problem(
-            data, Logistic(ridge=self.ridge), batch_size=sizes, local_steps=self.local_steps,
-            name="breast-cancer",
-        )  # fmt: skip
+        return Problem(data, loss, batch_size=sizes, local_steps=self.local_steps, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(DataSet):
+class Digits(BreastCancer):
     """1797 small digits, dealt to agents."""
 
     num_agents: int = 30
     partition: Partitioning = field(default_factory=Dirichlet)
-    ridge: float = 1e-2
-    batch_size: int = 4
-    local_steps: int = 1
-    seed: int = 0
     usual_active: ClassVar[int] = 3
 
     def make(self) -> Problem:
         """Softmax regression."""
-        rows = digits()
-        split = self.partition(rows.targets, self.num_agents, self.seed)
-        data = split.federate(rows.features, rows.targets)
-        sizes = np.minimum(self.batch_size, data.num_examples)
         loss = Softmax(ridge=self.ridge, num_classes=10)
-        return Problem(data, loss, batch_size=sizes, local_steps=self.local_steps, name="digits")
+        return self._dealt(digits(), loss, "digits", scaled=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,3 +300,23 @@ DATA.add("parkinsons", Parkinsons)
 DATA.add("breast-cancer", BreastCancer)
 DATA.add("digits", Digits)
 DATA.add("synthetic", SyntheticSource)
+
+Made = tuple[Problem, int]  # with the usual number of agents a round
+
+
+def _preset(name: str, data_dir: Path | None) -> Made:
+    return PRESETS[name].make(), 6
+
+
+def _data(name: str, data_dir: Path | None, **options: Any) -> Made:
+    source = DATA[name](data_dir=data_dir, **options)
+    return source.make(), source.usual_active
+
+
+# Problems that have a name on the command line.
+NAMED: dict[str, Callable[[Path | None], Made]] = {
+    **{name: partial(_preset, name) for name in PRESETS},
+    "ijcnn1": partial(_data, "ijcnn1"),
+    "ijcnn1-natural": partial(_data, "ijcnn1", partition="natural"),
+    **{n: partial(_data, n) for n in ("parkinsons", "digits", "breast-cancer", "synthetic")},
+}

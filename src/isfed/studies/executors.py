@@ -7,7 +7,7 @@ import importlib.util
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -17,7 +17,15 @@ from isfed.simulate.kernel_run import num_cores
 from isfed.simulate.simulate_call import make_run
 from isfed.studies.config_schema import ConfigError, nearest
 from isfed.studies.results_folder import StoreError
-from isfed.studies.work_cells import Cell, Finished, Shelf, merged, problem_of, run_cell
+from isfed.studies.work_cells import (
+    Cell,
+    CellStore,
+    Finished,
+    cells_of,
+    merged,
+    problem_of,
+    run_cell,
+)
 from isfed.theory.stable_step_size import GrowthWarning, warn_if_growing, with_step_size
 
 EXTRAS = {"ray": ("ray", "Ray"), "dask": ("distributed", "Dask")}  # what needs to be installed
@@ -162,20 +170,36 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class Crew:
-    """The workers of one study, and the shelf with what they have done."""
+class Executor:
+    """The workers of one study, and the store with what they have done."""
 
     def __init__(
-        self, workers: Workers, jobs: int, shelf: Shelf, progress: Progress | None = None
+        self, workers: Workers, jobs: int, store: CellStore, progress: Progress | None = None
     ) -> None:
         self.workers = workers
         self.jobs = jobs
-        self.shelf = shelf
+        self.store = store
         self.progress = progress
 
-    def block(self, repetitions: int, algorithms: int) -> int | None:
-        """How many repetitions a cell takes at most; None for all of them."""
-        return self.workers.block(repetitions, algorithms, self.jobs)
+    def cells(
+        self, name: str, file: str, repetitions: int, groups: int, **common: Any
+    ) -> list[Cell]:
+        """The cells of one algorithm, of which there are so many groups: see `cells_of`."""
+        block = self.workers.block(repetitions, groups, self.jobs)
+        return cells_of(name, file, repetitions, self.store, block, **common)
+
+    @contextlib.contextmanager
+    def reporting(self, title: str, steps: int = 1) -> Iterator[Callable[[], None]]:
+        """Report the progress of work without cells; the last of its steps is the end."""
+        if self.progress is not None:
+            self.progress.begin(title, steps, 0)
+        yield self._step
+        if steps == 1:
+            self._step()
+
+    def _step(self) -> None:
+        if self.progress is not None:
+            self.progress.advance(1)
 
     def run(
         self, groups: Mapping[str, Sequence[Cell]], title: str | None = None, *, warn: bool = True
@@ -198,7 +222,7 @@ class Crew:
         """Tell how much is done already, and return it by the cells' files."""
         if self.progress is None:
             return {}
-        done = {cell.file: self.shelf.done(cell) for cell in cells}
+        done = {cell.file: self.store.done(cell) for cell in cells}
         self.progress.begin(title, sum(cell.work for cell in cells), sum(done.values()))
         return done
 
@@ -206,16 +230,16 @@ class Crew:
         self._begin(title, cells)
         told = None if self.progress is None else self.progress.advance
         for cell in cells:
-            if not self.shelf.has(cell):
+            if not self.store.has(cell):
                 content = run_cell(
-                    cell, self.shelf, self.workers.threads, told, self.workers.chunk_seconds
+                    cell, self.store, self.workers.threads, told, self.workers.chunk_seconds
                 )
-                self.shelf.keep(cell, content)
+                self.store.keep(cell, content)
 
     def _run_there(self, title: str, cells: Sequence[Cell]) -> None:
         before = self._begin(title, cells)
         deaths = 0
-        while waiting := [cell for cell in cells if not self.shelf.has(cell)]:
+        while waiting := [cell for cell in cells if not self.store.has(cell)]:
             try:
                 for done, cell in enumerate(self._results(waiting)):
                     deaths = 0 if done else deaths
@@ -253,15 +277,15 @@ class Crew:
                 # One cell at a time to a worker, as it is: a cell is long, and what is small.
                 how: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs"}
                 parallel: Any = Parallel(return_as="generator_unordered", max_nbytes=None, **how)
-                for file, content in parallel(delayed(work)(cell, self.shelf) for cell in cells):
-                    self.shelf.keep(by_file[file], content)
+                for file, content in parallel(delayed(work)(cell, self.store) for cell in cells):
+                    self.store.keep(by_file[file], content)
                     yield by_file[file]
         finally:
             stop.set()
 
     def _together(self, name: str, cells: Sequence[Cell], warn: bool) -> Finished:
         problem, _ = problem_of(cells[0].source)
-        found = merged([self.shelf.result(cell) for cell in cells], rows=len(problem.data.targets))
+        found = merged([self.store.result(cell) for cell in cells], rows=len(problem.data.targets))
         if warn and not found.diverged:
             algorithm = with_step_size(problem, cells[0].algorithm)
             warn_if_growing(problem, algorithm, found.history.msd, name=name)
@@ -279,7 +303,7 @@ def _compile(cell: Cell) -> None:
 
 def _in_worker(
     cell: Cell,
-    shelf: Shelf,
+    store: CellStore,
     *,
     threads: int,
     chunk_seconds: float | None,
@@ -290,9 +314,9 @@ def _in_worker(
             raise KeyboardInterrupt
 
     if stop is not None:  # the filters of warnings belong to all threads together
-        return cell.file, run_cell(cell, shelf, threads, look, chunk_seconds)
+        return cell.file, run_cell(cell, store, threads, look, chunk_seconds)
     with _quiet():
-        return cell.file, run_cell(cell, shelf, threads, None, chunk_seconds)
+        return cell.file, run_cell(cell, store, threads, None, chunk_seconds)
 
 
 def _is_death(error: BaseException) -> bool:

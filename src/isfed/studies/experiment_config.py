@@ -12,10 +12,12 @@ from typing import Any, ClassVar, Literal
 from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
 from isfed.federation.virtual_clock import Clock
+from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
 from isfed.studies.config_schema import ConfigError, check_keys, read_value, write_value
+from isfed.studies.executors import Executor
 from isfed.studies.name_registry import read_algorithm
 from isfed.studies.problem_sources import ProblemSource, RegressionSource, read_problem
-from isfed.studies.results_folder import Configured
+from isfed.studies.study_engine import Outcome, Study
 
 
 def _whole(given: Mapping[str, Any], key: str, *, least: int) -> int:
@@ -29,7 +31,7 @@ Engine = Literal["auto", "kernel", "agents", "objects"]
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment(Configured):
+class Experiment(Study):
     """A problem, some algorithms to compare on it, and how long to run them.
 
     name: the name of the experiment and of its results folder.
@@ -53,6 +55,14 @@ class Experiment(Configured):
     engine: Engine = "auto"
     clock: Clock | None = None
     kind: ClassVar[str] = "experiment"
+
+    def check(self) -> None:
+        """Refuse an algorithm that cannot run on the problem."""
+        self.checked_problem(self.algorithms)
+
+    def outcome(self, executor: Executor) -> Outcome:
+        """Run every algorithm."""
+        return self.summarised(self.run_methods(executor, self.algorithms))
 
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}

@@ -32,7 +32,7 @@ from isfed.methods.mocha import Mocha
 from isfed.methods.shared_fields import Everybody, Sampled
 from isfed.problems import Problem
 from isfed.simulate.run_history import decibels
-from isfed.studies.work_cells import Shelf
+from isfed.studies.work_cells import CellStore
 
 DEPTH = 12  # of the acceleration
 NOTHING = 1e-13
@@ -169,14 +169,14 @@ Rest = tuple[float | None, str]
 
 
 class Known:
-    """Where methods rest, by what they are without chance; on a shelf, a resume finds it again.
+    """Where methods rest, by what they are without chance; on a store, a resume finds it again.
 
-    shelf: keeps it; None keeps it as long as this object lives.
+    store: keeps it; None keeps it as long as this object lives.
     title: of the problem.
     """
 
-    def __init__(self, shelf: Shelf | None = None, title: str = "") -> None:
-        self.shelf, self.title = shelf, title
+    def __init__(self, store: CellStore | None = None, title: str = "") -> None:
+        self.store, self.title = store, title
         self.found: dict[str, Rest] = {}
 
     def get(self, key: str, compute: Callable[[], Rest]) -> Rest:
@@ -186,17 +186,17 @@ class Known:
         return self.found[key]
 
     def _kept(self, key: str) -> Rest | None:
-        note = None if self.shelf is None else self.shelf.note(f"{self.title}: rest of {key}")
+        note = None if self.store is None else self.store.note(f"{self.title}: rest of {key}")
         if note is None:
             return None
         level = float(note["level"])
         return None if np.isnan(level) else level, str(note["how"])
 
     def _keep(self, key: str, rest: Rest) -> Rest:
-        if self.shelf is not None:
+        if self.store is not None:
             level = np.array(np.nan if rest[0] is None else rest[0])
             name = f"{self.title}: rest of {key}"
-            self.shelf.keep_note(name, level=level, how=np.array(rest[1]))
+            self.store.keep_note(name, level=level, how=np.array(rest[1]))
         return rest
 
 

@@ -7,7 +7,7 @@ step sizes, without a fifth of the rows of every agent and without a tenth of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def split(problem: Problem, seed: int) -> Split:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(ProblemSource):
     """A source without what is held out."""
 
     source: ProblemSource
@@ -75,13 +75,6 @@ class Kept:
     def make(self) -> Problem:
         """The problem that is trained on."""
         return split(problem_of(self.source)[0], self.seed).training
-
-    def measure(self, problem: Problem) -> None:
-        """Nothing: the models at the end are evaluated."""
-
-    def describe(self) -> dict[str, Any]:
-        """As that of the source."""
-        return self.source.describe()
 
 
 def quality(loss: LinearLoss, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple:

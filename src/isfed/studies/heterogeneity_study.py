@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,21 +12,17 @@ import numpy as np
 from isfed.methods import FedAvg, ISFedAvg
 from isfed.problems import OUTLIERS
 from isfed.sampling.policies import Memory, Oracle
-from isfed.studies.config_schema import write_table
-from isfed.studies.executors import Crew
-from isfed.studies.experiment_runner import Outcome, run_study
+from isfed.studies.config_schema import write_value
+from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import RegressionSource
-from isfed.studies.results_folder import Configured
-from isfed.studies.results_reader import Results
-from isfed.studies.results_summary import summarise, tables_of, times_of
-from isfed.studies.work_cells import Cell, Finished, cells_of, merged
+from isfed.studies.study_engine import Outcome, Study
+from isfed.studies.work_cells import Cell, Finished, merged
 
-NAME = "heterogeneity"
 SHARE = 0.5  # of the rounds, the last ones, whose mean is the level
 
 
 @dataclass(frozen=True)
-class Grid(Configured):
+class Grid(Study):
     """Which problems to run, and how long."""
 
     noisy_shares: Sequence[float] = (0.01, 0.03, 0.1, 0.3)
@@ -37,7 +33,8 @@ class Grid(Configured):
     step_size: float = 0.01
     num_active: int = 6
     seed: int = 0  # of all draws; the data have seeds of their own
-    kind: ClassVar[str] = NAME
+    kind: ClassVar[str] = "heterogeneity"
+    name: ClassVar[str] = "heterogeneity"
 
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -57,30 +54,25 @@ class Grid(Configured):
     @property
     def resolved(self) -> dict[str, Any]:
         """The configuration."""
-        return write_table({f.name: getattr(self, f.name) for f in fields(self)})
+        return write_value(self)
 
+    @property
+    def source(self) -> RegressionSource:
+        """Of the first point."""
+        return _source(*self.points[0], 0)
 
-def run_grid(grid: Grid, folder: Path, **options: Any) -> Results:
-    """Run all points of a grid; `options` are those of `run_study`."""
-
-    def study(crew: Crew) -> Outcome:
-        groups = _groups(grid, crew)
-        found = crew.run(groups, "gain over heterogeneity")
-        points = [_point(grid, share, ratio, found) for share, ratio in grid.points]
-        together = _over_data_seeds(grid, found)
-        summary = summarise(
-            NAME, _source(*grid.points[0], 0), together,
-            rounds=grid.rounds, repetitions=grid.repetitions,
-        )  # fmt: skip
-        for row, found_at in zip(summary["algorithms"], together, strict=True):
-            first = found_at.rpartition(", ")[0]  # gains are over FedAvg at the same point
-            level = next(r for r in summary["algorithms"] if r["name"] == f"{first}, fedavg")
-            row["gain_db"] = level["msd_db"] - row["msd_db"]
-            errors = level["msd_stderr_db"], row["msd_stderr_db"]
+    def outcome(self, executor: Executor) -> Outcome:
+        """Run all points of the grid; gains are over FedAvg at the same point."""
+        results = executor.run(_groups(self, executor), "gain over heterogeneity")
+        points = [_point(self, share, ratio, results) for share, ratio in self.points]
+        outcome = self.summarised(_over_data_seeds(self, results), points=points)
+        rows = {row["name"]: row for row in outcome.summary["algorithms"]}
+        for name, row in rows.items():
+            reference = rows[f"{name.rpartition(', ')[0]}, fedavg"]
+            row["gain_db"] = reference["msd_db"] - row["msd_db"]
+            errors = reference["msd_stderr_db"], row["msd_stderr_db"]
             row["gain_stderr_db"] = float(np.hypot(*errors))
-        return Outcome(tables_of(together), summary | {"points": points}, times_of(together))
-
-    return run_study(grid, folder, study, **options)
+        return outcome
 
 
 def _source(share: float, ratio: float, data_seed: int) -> RegressionSource:
@@ -91,21 +83,19 @@ def _place(share: float, ratio: float) -> str:
     return f"{100 * share:g}% noisy, ratio {ratio:g}"
 
 
-def _groups(grid: Grid, crew: Crew) -> dict[str, list[Cell]]:
+def _groups(grid: Grid, executor: Executor) -> dict[str, list[Cell]]:
     """One group for every algorithm at every point and data seed."""
     groups = {}
     count = len(grid.points) * grid.data_seeds * len(grid.algorithms)
-    block = crew.block(grid.repetitions, count)
-    for share, ratio in grid.points:
-        for data_seed in range(grid.data_seeds):
-            source = _source(share, ratio, data_seed)
-            for name, algorithm in grid.algorithms.items():
-                title = f"{_place(share, ratio)}, {name}, data {data_seed}"
-                groups[title] = cells_of(
-                    title, f"{share!r} {ratio!r} {data_seed} {name}", grid.repetitions, crew.shelf,
-                    block, source=source, algorithm=algorithm, rounds=grid.rounds, seed=grid.seed,
-                    details=False,
-                )  # fmt: skip
+    for (share, ratio), data_seed in itertools.product(grid.points, range(grid.data_seeds)):
+        source = _source(share, ratio, data_seed)
+        for name, algorithm in grid.algorithms.items():
+            title = f"{_place(share, ratio)}, {name}, data {data_seed}"
+            groups[title] = executor.cells(
+                title, f"{share!r} {ratio!r} {data_seed} {name}", grid.repetitions, count,
+                source=source, algorithm=algorithm, rounds=grid.rounds, seed=grid.seed,
+                details=False,
+            )  # fmt: skip
     return groups
 
 

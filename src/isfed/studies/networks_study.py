@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,26 +22,13 @@ from isfed.methods.power_of_choice import PowerOfChoice
 from isfed.methods.scaffold import SCAFFOLD
 from isfed.sampling.designs import HartleyRao, Spread
 from isfed.sampling.policies import Memory, Score, Uniform
-from isfed.studies.executors import Crew
-from isfed.studies.experiment_config import Experiment
-from isfed.studies.experiment_runner import (
-    Outcome,
-    checked_problem,
-    outcome_of,
-    run_algorithms,
-    run_study,
-)
-from isfed.studies.name_registry import write_algorithm
+from isfed.studies.dataset_config import Dirichlet, FewClasses, OneClass, Shards
+from isfed.studies.executors import Executor
 from isfed.studies.network_config import NetworkData
-from isfed.studies.partition_config import Dirichlet, FewClasses, OneClass, Shards
-from isfed.studies.results_folder import Configured
-from isfed.studies.results_reader import Results, StepSearch
-from isfed.studies.step_size_search import Search, search_step_size
-from isfed.studies.tuned_step_sizes import HeldOut
-from isfed.studies.work_cells import Finished
-
-TUNING_SEED = 1000  # added to the seed of the study: step sizes are chosen on draws of their own
-LAST_SHARE = 0.25
+from isfed.studies.results_reader import StepSearch
+from isfed.studies.study_engine import Outcome
+from isfed.studies.tuned_step_sizes import LAST_SHARE, TunedStudy
+from isfed.studies.work_cells import Finished, problem_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +89,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def methods(setting: Setting) -> dict[str, Any]:
+def network_methods(setting: Setting) -> dict[str, Any]:
     """What is compared; every local step is step_size, so that one grid suits all."""
     common: dict[str, Any] = {"step_size": setting.grid[0], "num_active": setting.num_active}
     second = Memory(score=Score.SECOND_MOMENT, floor=0.2)
@@ -128,7 +114,7 @@ def methods(setting: Setting) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class NetworkStudy(Configured):
+class NetworkStudy(TunedStudy):
     """All methods on one set-up."""
 
     setting: Setting
@@ -136,55 +122,43 @@ class NetworkStudy(Configured):
     seed: int = 0
     grid_rounds: int = 100
     grid_repetitions: int = 2
-    widen: int = 3  # how often the grid may grow at each end
+    widen: int = 3
     only: Sequence[str] = ()  # the methods to run; all unless given
     kind: ClassVar[str] = "networks"
-
-    @property
-    def name(self) -> str:
-        """Of the folder."""
-        return f"networks-{self.setting.name}"
-
-    @property
-    def rounds(self) -> int:
-        """Of every repetition."""
-        return self.setting.rounds
+    tuning_seed: ClassVar[int] = 1000  # step sizes are chosen on draws of their own
+    name = property(lambda self: f"networks-{self.setting.name}")
+    source = property(lambda self: self.setting.source)
+    rounds = property(lambda self: self.setting.rounds)
+    grid = property(lambda self: self.setting.grid)
+    num_active = property(lambda self: self.setting.num_active)
 
     @property
     def methods(self) -> dict[str, Any]:
         """Those to run."""
-        known = methods(self.setting)
+        known = network_methods(self.setting)
         return {name: known[name] for name in self.only or known}
 
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """All that decides about the results."""
-        return {
-            "name": self.name,
-            "rounds": self.rounds,
-            "repetitions": self.repetitions,
-            "seed": self.seed,
-            "num_active": self.setting.num_active,
-            "problem": self.setting.source.describe(),
-            "step_sizes": {
-                "grid": list(self.setting.grid),
-                "rounds": self.grid_rounds,
-                "repetitions": self.grid_repetitions,
-                "widen": self.widen,
-            },
-            "algorithm": [write_algorithm(name, a) for name, a in self.methods.items()],
-        }
-
-    def experiment(self, steps: Mapping[str, float]) -> Experiment:
-        """Every method at its step size."""
-        algorithms = {
-            name: replace(a, step_size=steps.get(name, a.step_size))
-            for name, a in self.methods.items()
-        }
-        return Experiment(
-            self.name, self.setting.source, algorithms, self.rounds, self.repetitions, self.seed,
-            self.resolved,
-        )  # fmt: skip
+    def outcome(self, executor: Executor) -> Outcome:
+        """Choose the step sizes, run every method at its own and tell what the targets took."""
+        problem, _ = problem_of(self.source)
+        mean_steps = round(float(problem.local_steps.mean()))
+        chosen, methods = {}, {}
+        for name, method in self.methods.items():
+            # What is divided by E_k needs a step E_k times as large to step as far.
+            factor = mean_steps if getattr(method, "divide_by_steps", False) else 1
+            if self.setting.fixed is None:
+                chosen[name] = self.search(executor, name, factor)
+            else:
+                chosen[name] = StepSearch.of({factor * self.setting.fixed: 0.0})
+            methods[name] = replace(method, step_size=chosen[name].best)
+        results = self.run_methods(executor, methods)
+        rows = [
+            network_row(name, result, self.setting.targets, problem.num_params)
+            for name, result in results.items()
+        ]
+        steps = {name: choice.as_dict() for name, choice in chosen.items()}
+        title = self.setting.title
+        return self.summarised(results, title=title, networks=rows, step_sizes=steps)
 
 
 def quick(study: NetworkStudy) -> NetworkStudy:
@@ -213,44 +187,8 @@ def _quick_words(source: NetworkData, changes: Mapping[str, Any]) -> str:
     words = {"side": "smaller images", "passes": "1 pass per turn"}
     words["local_steps"] = f"{changes.get('local_steps')} steps per turn"
     changed = {key for key, value in changes.items() if value != getattr(source, key)}
-    told = [word for key, word in words.items() if key in changed]
-    return f"quick: {', '.join(told)}" if told else "quick"
-
-
-def run_networks(study: NetworkStudy, folder: Path, **options: Any) -> Results:
-    """Choose the step sizes and run; `options` are those of `run_study`."""
-    problem = checked_problem(study.experiment({}))
-
-    def study_(crew: Crew) -> Outcome:
-        mean = round(float(problem.local_steps.mean()))
-        chosen = {name: _choose(study, crew, name, mean) for name in study.methods}
-        found = run_algorithms(study.experiment({n: c.best for n, c in chosen.items()}), crew)
-        rows = [
-            network_row(name, result, study.setting.targets, problem.num_params)
-            for name, result in found.items()
-        ]
-        more = {
-            "title": study.setting.title,
-            "networks": rows,
-            "step_sizes": {name: choice.as_dict() for name, choice in chosen.items()},
-        }
-        return outcome_of(study.experiment({}), found, more)
-
-    return run_study(study, folder, study_, **options)
-
-
-def _choose(study: NetworkStudy, crew: Crew, name: str, mean_steps: int) -> StepSearch:
-    algorithm = study.methods[name]
-    # What is divided by E_k needs a step E_k times as large to step as far.
-    steps = mean_steps if getattr(algorithm, "divide_by_steps", False) else 1
-    if study.setting.fixed is not None:
-        return StepSearch.of({steps * study.setting.fixed: 0.0})
-    search = Search(
-        source=HeldOut(study.setting.source), grid=[steps * step for step in study.setting.grid],
-        rounds=study.grid_rounds, repetitions=study.grid_repetitions,
-        seed=study.seed + TUNING_SEED, share=LAST_SHARE, widen=study.widen,
-    )  # fmt: skip
-    return search_step_size(crew, name, algorithm, search)
+    listed = [word for key, word in words.items() if key in changed]
+    return f"quick: {', '.join(listed)}" if listed else "quick"
 
 
 def network_row(

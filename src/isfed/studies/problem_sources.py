@@ -45,15 +45,15 @@ class ProblemSource(Protocol):
 
     def measure(self, problem: Problem) -> Measure | None:
         """What to measure along the way beside the msd."""
-        ...
+        return None
 
     def describe(self) -> dict[str, Any]:
-        """The [problem] that makes it again, with every default."""
-        ...
+        """The [problem] that makes it again, with every default; what is derived has none."""
+        return {}
 
 
 @dataclass(frozen=True)
-class RegressionSource:
+class RegressionSource(ProblemSource):
     """A generated regression."""
 
     recipe: Regression
@@ -62,10 +62,6 @@ class RegressionSource:
     def make(self) -> Problem:
         """Generate the problem."""
         return self.recipe.make(seed=self.seed)
-
-    def measure(self, problem: Problem) -> Measure | None:
-        """Nothing beside the msd."""
-        return None
 
     def describe(self) -> dict[str, Any]:
         """The recipe with every default."""
@@ -152,7 +148,7 @@ def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSource:
+class FileSource(ProblemSource):
     """A table of the user's own.
 
     file: Parquet, CSV, LIBSVM, Feather or Excel, packed or not.
@@ -213,10 +209,6 @@ class FileSource:
             counts = data.num_examples
             data = FederatedData(data.features, data.targets, data.offsets, counts)
         return Problem(data, loss, batch_size=sizes, local_steps=steps, name=self.file.name)
-
-    def measure(self, problem: Problem) -> Measure | None:
-        """Nothing beside the msd."""
-        return None
 
     def describe(self) -> dict[str, Any]:
         """The file with its columns and every default."""
@@ -311,7 +303,7 @@ def read_problem(given: Any, folder: Path) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Given(ProblemSource):
     """A problem that is there already."""
 
     problem: Problem
@@ -319,10 +311,6 @@ class Given:
     def make(self) -> Problem:
         """The problem itself."""
         return self.problem
-
-    def measure(self, problem: Problem) -> Measure | None:
-        """Nothing beside the msd."""
-        return None
 
     def describe(self) -> dict[str, Any]:
         """A fingerprint of the data, and what is done with them."""

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -16,10 +17,13 @@ from isfed.sampling.telemetry import COLUMNS, MOMENT, UNIFORM
 from isfed.simulate.run_history import History, Steady, stderr_of_mean
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_folder import HISTORY, MEASURES, REPETITIONS
-from isfed.studies.steady_state import settling
 from isfed.studies.work_cells import Finished, example_apart, optimal_probabilities, problem_of
 
 STEADY_SHARE = 0.25  # of the rounds, the last ones
+QUARTER = 0.25
+LEAST_DB = 0.1  # less is smaller than what anybody quotes
+MOST_UNSURE_DB = 2.0
+NO_CHANGE: dict[str, Any] = dict.fromkeys(("settled", "change_db", "change_stderr_db"))
 Found = Mapping[str, Finished]  # by algorithm
 
 
@@ -112,7 +116,7 @@ def _row(name: str, source: ProblemSource, result: Finished, reference: Steady) 
     history = result.history
     steady = _steady(result)
     rounds = max(1, history.rounds)
-    found = settling(history.msd) if steady.rounds else None
+    change = level_change(history.msd).as_dict() if steady.rounds else NO_CHANGE
     # Only where a clock ran: else no agent takes any time.
     seconds = float(np.mean([Ledger.from_array(row).seconds for row in history.ledgers] or 0.0))
     timed = {"seconds_per_round": seconds / rounds} if seconds > 0.0 else {}
@@ -123,16 +127,14 @@ def _row(name: str, source: ProblemSource, result: Finished, reference: Steady) 
         "msd_stderr_db": steady.stderr_db,
         "gain_db": reference.db - steady.db,
         "gain_stderr_db": float(np.hypot(reference.stderr_db, steady.stderr_db)),
-        "settled": None if found is None else found.settled,
-        "change_db": None if found is None else found.change_db,
-        "change_stderr_db": None if found is None else found.stderr_db,
+        **change,
         "agent_distance": _agent_distance(source, history),
         "example_distance": _mean(result.example_apart),
         "gradients_per_round": float(history.gradients.mean() / rounds),
         "uploads_per_round": float(history.uploads.mean() / rounds),
         **timed,
         "telemetry": None if result.diverged else _telemetry(history),
-        "final": {} if result.diverged else _final(history),
+        "final": {} if result.diverged else mean_and_stderr(history),
         "diverged_round": history.rounds if result.diverged else None,
         "diverged": result.diverged or None,
     }
@@ -174,7 +176,7 @@ def _telemetry(history: History) -> dict[str, Any] | None:
     return found
 
 
-def _final(history: History) -> dict[str, dict[str, float]]:
+def mean_and_stderr(history: History) -> dict[str, dict[str, float]]:
     """The last measurements: mean and standard error over the repetitions."""
     return {
         name: {
@@ -222,3 +224,52 @@ def made_with() -> dict[str, Any]:
 def times_of(found: Found) -> dict[str, Any]:
     """What times.json says: the one file in which two runs of a configuration may differ."""
     return {"cores": os.cpu_count(), "seconds": {name: r.seconds for name, r in found.items()}}
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """How much a level changed from the quarter before to the last quarter, in decibels.
+
+    Its steady level is quoted only if a run had stopped changing: it has not settled if the change
+    exceeds two standard errors and 0.1 dB. It has if not, and two standard errors are at most 2 dB;
+    else there are too few repetitions to tell.
+    """
+
+    change_db: float  # negative: still falling
+    stderr_db: float  # nan for a single repetition
+
+    @property
+    def settled(self) -> bool | None:
+        """None if nobody can tell."""
+        if math.isnan(self.change_db) or math.isnan(self.stderr_db):
+            return None
+        if abs(self.change_db) > max(LEAST_DB, 2.0 * self.stderr_db):
+            return False
+        return True if 2.0 * self.stderr_db <= MOST_UNSURE_DB else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For summary.json."""
+        return {
+            "settled": self.settled, "change_db": self.change_db,
+            "change_stderr_db": self.stderr_db,
+        }  # fmt: skip
+
+
+def level_change(values: np.ndarray) -> LevelChange:
+    """Whether a positive quantity, (R, T), had stopped changing at the end.
+
+    >>> rounds = np.arange(100)
+    >>> falling = level_change(np.exp(-rounds / 50.0) * np.array([[1.0], [3.0]]))
+    >>> falling.settled, round(falling.change_db, 2)
+    (False, -2.17)
+    """
+    points = values.shape[1]
+    width = max(1, round(QUARTER * points))
+    if points < 2 * width:
+        return LevelChange(math.nan, math.nan)
+    last = values[:, -width:].mean(axis=1)
+    before = values[:, -2 * width : -width].mean(axis=1)
+    if not (np.isfinite(last + before).all() and (last > 0.0).all() and (before > 0.0).all()):
+        return LevelChange(math.nan, math.nan)
+    changes = 10.0 * np.log10(last / before)
+    return LevelChange(float(changes.mean()), float(stderr_of_mean(changes[:, None])[0]))

@@ -7,9 +7,7 @@ agents' ledger as it runs, and the point to which it goes, where that is not w^o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,21 +31,16 @@ from isfed.methods.momentum_sgd import MomentumSGD
 from isfed.methods.q_ffl import QFedAvg, QFedSGD
 from isfed.methods.restarted_sgd import RestartedSGD
 from isfed.problems import PAPER, Problem
-from isfed.simulate.run_history import stderr_of_mean
-from isfed.studies.config_schema import write_table
+from isfed.studies.config_schema import write_value
 from isfed.studies.dataset_config import SyntheticSource
-from isfed.studies.executors import Crew
-from isfed.studies.experiment_runner import Outcome, run_study
+from isfed.studies.executors import Executor
 from isfed.studies.fixed_points import Known, Rest, resting_distances
 from isfed.studies.problem_sources import RegressionSource
-from isfed.studies.results_folder import Configured
-from isfed.studies.results_reader import Results
-from isfed.studies.results_summary import algorithm_rows, summarise, tables_of, times_of
-from isfed.studies.work_cells import Cell, Finished, cells_of, problem_of
+from isfed.studies.results_summary import algorithm_rows, mean_and_stderr
+from isfed.studies.study_engine import Outcome, Study
+from isfed.studies.work_cells import Cell, Finished, problem_of
 
-NAME = "systems"
 POINTS = 100  # looks at the ledger in a run
-COSTS = ("bytes_up", "bytes_down", "gradients", "forwards", "seconds")
 # Rows of the figure; the two references are in all of them.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "everybody works": (
@@ -71,7 +64,7 @@ REFERENCES = ("FedAvg", "ISFedAvg, memory")
 
 
 @dataclass(frozen=True)
-class Systems(Configured):
+class Systems(Study):
     """Which problems to run on, and how long.
 
     rounds, repetitions: on the regression.
@@ -93,12 +86,13 @@ class Systems(Configured):
     ridge: float = 0.01
     resting: bool = True
     seed: int = 0
-    kind: ClassVar[str] = NAME
+    kind: ClassVar[str] = "systems"
+    name: ClassVar[str] = "systems"
 
     @property
     def resolved(self) -> dict[str, Any]:
         """The configuration."""
-        return write_table({f.name: getattr(self, f.name) for f in fields(self)})
+        return write_value(self)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -110,6 +104,22 @@ class Systems(Configured):
             Part("synthetic(1,1)", synthetic, self.synthetic_rounds, self.synthetic_repetitions,
                  self.synthetic_step_size, 10),
         )  # fmt: skip
+
+    @property
+    def source(self) -> RegressionSource:
+        """Of the first problem."""
+        return self.parts[0].source
+
+    def outcome(self, executor: Executor) -> Outcome:
+        """Run all methods on both problems."""
+        groups = {part.title: _groups(self, part, executor) for part in self.parts}
+        cells = {name: group for part in groups.values() for name, group in part.items()}
+        results = executor.run(cells, "every system", warn=False)
+        rows: list[dict[str, Any]] = []
+        for part in self.parts:
+            of_part = {name: results[name] for name in groups[part.title]}
+            rows += _rows(part, of_part, executor, resting=self.resting)
+        return self.summarised(results, algorithms=rows)
 
 
 QUICK = {
@@ -202,67 +212,38 @@ def _curvatures(problem: Problem) -> tuple[float, float]:
     return 2.0 * problem.loss.ridge, float(mean)
 
 
-def run_systems(systems: Systems, folder: Path, **options: Any) -> Results:
-    """Run all methods on both problems; `options` are those of `run_study`."""
-
-    def study(crew: Crew) -> Outcome:
-        groups = _groups(systems, crew)
-        found = crew.run(groups, "every system", warn=False)
-        rows: list[dict[str, Any]] = []
-        for part in systems.parts:
-            mine = {name: found[name] for name in groups if name.startswith(f"{part.title}: ")}
-            rows += _rows(part, mine, crew, resting=systems.resting)
-        first = systems.parts[0]
-        summary = summarise(
-            NAME, first.source, found, rounds=first.rounds, repetitions=first.repetitions
+def _groups(systems: Systems, part: Part, executor: Executor) -> dict[str, list[Cell]]:
+    """One group for every method on a problem."""
+    problem, _ = problem_of(part.source)
+    methods = methods_of(part, problem)
+    return {
+        title: executor.cells(
+            title, title, part.repetitions, 2 * len(methods), source=part.source,
+            algorithm=methods[name], rounds=part.rounds, seed=systems.seed, engine="agents",
+            details=False, clock=CLOCK, costs_every=max(1, part.rounds // POINTS),
         )
-        return Outcome(tables_of(found), summary | {"algorithms": rows}, times_of(found))
-
-    return run_study(systems, folder, study, **options)
-
-
-def _groups(systems: Systems, crew: Crew) -> dict[str, list[Cell]]:
-    """One group for every method on every problem."""
-    groups = {}
-    for part in systems.parts:
-        problem, _ = problem_of(part.source)
-        methods = methods_of(part, problem)
-        block = crew.block(part.repetitions, 2 * len(methods))
-        for name, algorithm in methods.items():
-            title = f"{part.title}: {name}"
-            groups[title] = cells_of(
-                title, title, part.repetitions, crew.shelf, block, source=part.source,
-                algorithm=algorithm, rounds=part.rounds, seed=systems.seed, engine="agents",
-                details=False, clock=CLOCK, costs_every=max(1, part.rounds // POINTS),
-            )  # fmt: skip
-    return groups
+        for name in methods
+        for title in [f"{part.title}: {name}"]
+    }  # fmt: skip
 
 
 def _rows(
-    part: Part, found: dict[str, Finished], crew: Crew, *, resting: bool
+    part: Part, results: dict[str, Finished], executor: Executor, *, resting: bool
 ) -> list[dict[str, Any]]:
     """What the summary says of every method on a problem: its level, its costs, where it rests."""
     problem, _ = problem_of(part.source)
     methods = methods_of(part, problem)
-    rows = algorithm_rows(part.source, found)
+    rows = algorithm_rows(part.source, results)
     rests: dict[str, Rest] = {}
     if resting:
-        progress = crew.progress
-        if progress is not None:
-            progress.begin(f"{part.title}: where each rests", len(rows), 0)
-        tell: Callable[[], None] | None = None if progress is None else lambda: progress.advance(1)
-        rests = resting_distances(problem, methods, tell, Known(crew.shelf, part.title))
-    for row, result in zip(rows, found.values(), strict=True):
+        known = Known(executor.store, part.title)
+        with executor.reporting(f"{part.title}: where each rests", len(rows)) as advance:
+            rests = resting_distances(problem, methods, advance, known)
+    for row, result in zip(rows, results.values(), strict=True):
         name = row["name"].partition(": ")[2]
         at, how = rests.get(name, (None, "not computed"))
         row["problem"], row["method"] = part.title, name
         row["rests_at_db"], row["rests_how"] = at, how
         if not result.diverged:
-            row["costs"] = {
-                cost: {
-                    "mean": float(values[:, -1].mean()),
-                    "stderr": float(stderr_of_mean(values[:, -1:])[0]),
-                }
-                for cost, values in result.history.measured.items()
-            }
+            row["costs"] = mean_and_stderr(result.history)
     return rows

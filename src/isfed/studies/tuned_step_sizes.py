@@ -1,65 +1,38 @@
-"""Methods at one common step size, and each again at its own best one, found on rows held out."""
+"""Methods at their own best step size, found on rows held out: the paper's classification.
+
+Section V-B on ijcnn1, and the same on MNIST by writer; every method also runs at a common step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
+from isfed.methods import FedAvg, ISFedAvg
 from isfed.problems import Problem
+from isfed.sampling.policies import Current, Memory, Running
 from isfed.simulate import Measure
-from isfed.studies.executors import Crew
-from isfed.studies.experiment_config import Experiment
-from isfed.studies.experiment_runner import (
-    Outcome,
-    checked_problem,
-    outcome_of,
-    run_algorithms,
-    run_study,
-)
+from isfed.studies.config_schema import write_table
+from isfed.studies.dataset_config import Ijcnn1Source, WritersSource
+from isfed.studies.executors import Executor
 from isfed.studies.name_registry import write_algorithm
-from isfed.studies.results_folder import Configured
-from isfed.studies.results_reader import Results, StepSearch
-from isfed.studies.step_size_search import Search, search_step_size
+from isfed.studies.problem_sources import ProblemSource
+from isfed.studies.results_reader import StepSearch
+from isfed.studies.study_engine import Outcome, Search, Study, search_step_size
 from isfed.studies.test_measures import ErrorRates
 from isfed.studies.work_cells import Finished, problem_of
 
 LAST_SHARE = 0.25  # of the measurements, whose mean decides on a step size
 
 
-class HoldingSource(Protocol):
-    """A source of a problem that can hold rows out."""
-
-    @property
-    def held_out(self) -> bool:
-        """Whether rows are held out."""
-        ...
-
-    def make(self) -> Problem:
-        """The problem, without the rows held out if `held_out`."""
-        ...
-
-    def measure(self, problem: Problem) -> ErrorRates:
-        """What to measure along the way."""
-        ...
-
-    def held_out_loss(self, problem: Problem) -> Measure:
-        """The loss on the rows held out."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What the configuration says of the problem."""
-        ...
-
-
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(ProblemSource):
     """The same source with rows held out, and the loss on them."""
 
-    source: Any  # a HoldingSource
+    source: Any  # has `held_out` and `held_out_loss`, as `Ijcnn1Source`
 
     @property
     def holding(self) -> Any:
@@ -74,17 +47,53 @@ class HeldOut:
         """The loss on the rows held out."""
         return self.holding.held_out_loss(problem)
 
-    def describe(self) -> dict[str, Any]:
-        """As that of the source."""
-        return {**self.source.describe(), "held_out": True}
+
+class TunedStudy(Study):
+    """A study whose methods get their step sizes from a grid, by their loss on rows held out."""
+
+    methods: Any  # by name
+    grid: Any
+    grid_rounds: Any
+    grid_repetitions: Any
+    num_active: Any = None
+    widen: Any = None  # how often the grid may grow at each end
+    tuning_seed: ClassVar[int] = 0  # added to the seed
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """All that decides about the results; the step sizes chosen follow from it."""
+        top = ("name", "rounds", "repetitions", "seed", "num_active")
+        steps = {
+            "grid": self.grid, "rounds": self.grid_rounds, "repetitions": self.grid_repetitions,
+            "widen": self.widen,
+        }  # fmt: skip
+        return {
+            **write_table({key: getattr(self, key) for key in top}),
+            "problem": self.source.describe(),
+            "step_sizes": write_table(steps),
+            "algorithm": [write_algorithm(name, a) for name, a in self.methods.items()],
+        }
+
+    def check(self) -> None:
+        """Refuse a method that cannot run on the problem."""
+        self.checked_problem(self.methods)
+
+    def search(self, executor: Executor, name: str, factor: float = 1) -> StepSearch:
+        """Find the best step size of a method, in a grid that is multiplied by a factor."""
+        search = Search(
+            source=HeldOut(self.source), grid=[factor * step for step in self.grid],
+            rounds=self.grid_rounds, repetitions=self.grid_repetitions,
+            seed=self.seed + self.tuning_seed, share=LAST_SHARE, widen=self.widen or 0,
+        )  # fmt: skip
+        return search_step_size(executor, name, self.methods[name], search)
 
 
 @dataclass(frozen=True)
-class Tuned(Configured):
+class Tuned(TunedStudy):
     """Methods at one common step size, and each again at its own best one from a grid."""
 
     name: str
-    source: HoldingSource
+    source: Any  # as `HeldOut` takes it
     methods: dict[str, Any]  # at the common step size; the first is the reference
     grid: Sequence[float]
     rounds: int = 3000
@@ -95,77 +104,28 @@ class Tuned(Configured):
     paper: Mapping[str, float] = field(default_factory=dict)  # its test error, by method
     kind: ClassVar[str] = "tuned"
 
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """All that decides about the results; the step sizes chosen follow from it."""
-        return {
-            "name": self.name,
-            "rounds": self.rounds,
-            "repetitions": self.repetitions,
-            "seed": self.seed,
-            "problem": self.source.describe(),
-            "step_sizes": {
-                "grid": list(self.grid),
-                "rounds": self.grid_rounds,
-                "repetitions": self.grid_repetitions,
-            },
-            "algorithm": [write_algorithm(name, a) for name, a in self.methods.items()],
-        }
-
-    def experiment(self, choices: Mapping[str, StepSearch]) -> Experiment:
-        """All methods at the common step size, then all at their best."""
-        algorithms = dict(self.methods)
+    def outcome(self, executor: Executor) -> Outcome:
+        """Choose the step sizes, then run all methods at the common step and at their best."""
+        choices = {name: self.search(executor, name) for name in self.methods}
+        methods = dict(self.methods)
         for name, choice in choices.items():
             best = replace(self.methods[name], step_size=choice.best)
-            algorithms[f"{name}, best step {choice.best:g}"] = best
-        return Experiment(
-            self.name, self.source, algorithms, self.rounds, self.repetitions, self.seed,
-            self.resolved,
-        )  # fmt: skip
-
-
-def run_tuned(tuned: Tuned, folder: Path, **options: Any) -> Results:
-    """Choose the step sizes and run; `options` are those of `run_study`."""
-    checked_problem(tuned.experiment({}))
-
-    def study(crew: Crew) -> Outcome:
-        choices = {name: _choose(tuned, crew, name) for name in tuned.methods}
-        experiment = tuned.experiment(choices)
-        known = _landmarks_with_progress(tuned, crew)
-        found = run_algorithms(experiment, crew)
-        for name in tuned.methods.keys() & tuned.paper.keys():
-            first, for_good = passage(found[name], tuned.paper[name])
+            methods[f"{name}, best step {choice.best:g}"] = best
+        with executor.reporting("the minimiser w^o"):  # it may take a while
+            known = landmarks(*problem_of(self.source))
+        results = self.run_methods(executor, methods)
+        for name in self.methods.keys() & self.paper.keys():
+            first, for_good = passage(results[name], self.paper[name])
             known |= {"passage_round": first, "below_for_good_round": for_good}
-        more = {
-            "common_step_size": next(iter(tuned.methods.values())).step_size,
-            "landmarks": known | {"paper_test_error": dict(tuned.paper)},
-            "step_sizes": {name: choice.as_dict() for name, choice in choices.items()},
-        }
-        return outcome_of(experiment, found, more)
-
-    return run_study(tuned, folder, study, **options)
+        return self.summarised(
+            results,
+            common_step_size=next(iter(self.methods.values())).step_size,
+            landmarks=known | {"paper_test_error": dict(self.paper)},
+            step_sizes={name: choice.as_dict() for name, choice in choices.items()},
+        )
 
 
-def _choose(tuned: Tuned, crew: Crew, name: str) -> StepSearch:
-    search = Search(
-        source=HeldOut(tuned.source), grid=tuned.grid, rounds=tuned.grid_rounds,
-        repetitions=tuned.grid_repetitions, seed=tuned.seed, share=LAST_SHARE,
-    )  # fmt: skip
-    return search_step_size(crew, name, tuned.methods[name], search)
-
-
-def _landmarks_with_progress(tuned: Tuned, crew: Crew) -> dict[str, Any]:
-    """Finding w^o may take a while: somebody waits for it."""
-    if crew.progress is not None:
-        crew.progress.begin("the minimiser w^o", 1, 0)
-    problem, measure = problem_of(tuned.source)
-    known = landmarks(problem, measure)  # type: ignore[arg-type]  (a HoldingSource has one)
-    if crew.progress is not None:
-        crew.progress.advance(1)
-    return known
-
-
-def landmarks(problem: Problem, measure: ErrorRates) -> dict[str, Any]:
+def landmarks(problem: Problem, measure: Any) -> dict[str, Any]:
     """What a good error is: that of w^o itself and that of always naming the majority."""
     error, balanced = measure(problem.optimum[None])[0]
     return {
@@ -189,3 +149,29 @@ def passage(result: Finished, level: float) -> tuple[int, int] | tuple[None, Non
     first = peak + np.flatnonzero(errors[peak:] <= level)[0]
     rounds = result.history.measured_rounds
     return int(rounds[first]), int(rounds[above[-1] + 1])
+
+
+PAPER_ERRORS = {"FedAvg": 0.2245, "ISFedAvg": 0.1846}
+
+
+def _methods(step_size: float, *policies: Any) -> dict[str, ISFedAvg]:
+    common = {"step_size": step_size, "num_active": 10}
+    by_importance = {
+        policy.name: ISFedAvg(**common, agents=policy, examples=policy) for policy in policies
+    }
+    return {"FedAvg": FedAvg(**common), **by_importance}
+
+
+def paper_classification(source: Ijcnn1Source) -> Tuned:
+    """Section V-B: K=100, L=10, B_k=E_k=1, mu=0.25, rho=1e-4."""
+    grid = (0.0625, 0.25, 1.0, 2.0, 4.0, 8.0, 16.0)
+    methods = _methods(0.25, Current(), Running(), Memory())
+    return Tuned(f"classification-{source.partition}", source, methods, grid, paper=PAPER_ERRORS)
+
+
+def tuned_writers(source: WritersSource) -> Tuned:
+    """539 writers, ten a round, ten digits each; `current` would read all 60 000 every round."""
+    return Tuned(
+        "writers", source, _methods(0.2, Running(), Memory()), (0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+        rounds=1500, grid_rounds=500, grid_repetitions=2,
+    )  # fmt: skip

@@ -91,7 +91,7 @@ class Finished:
     diverged: str = ""
 
 
-class Shelf:
+class CellStore:
     """Where cells keep their checkpoints and results: a folder, or nowhere."""
 
     def __init__(self, folder: Path | None = None, digest: str = "") -> None:
@@ -182,7 +182,7 @@ class Shelf:
 
 
 def cells_of(
-    name: str, file: str, repetitions: int, shelf: Shelf, block: int | None, **common: Any
+    name: str, file: str, repetitions: int, store: CellStore, block: int | None, **common: Any
 ) -> list[Cell]:
     """The cells of one algorithm, of at most `block` repetitions each.
 
@@ -191,7 +191,7 @@ def cells_of(
     stem = _stem(file)
     parts: list[range] = []
     at = 0
-    for known in (*shelf.ranges(stem), range(repetitions, repetitions)):
+    for known in (*store.ranges(stem), range(repetitions, repetitions)):
         if at < known.start:
             parts += _cut(at, known.start, block)
         if len(known) and at <= known.start and known.stop <= repetitions:
@@ -229,12 +229,12 @@ def _made(source: ProblemSource, data_dir: str | None) -> tuple[Problem, Measure
 
 def run_cell(
     cell: Cell,
-    shelf: Shelf,
+    store: CellStore,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     chunk_seconds: float | None = None,
 ) -> bytes:
-    """Run a cell from its checkpoint to its end; returns what `Shelf.keep` takes.
+    """Run a cell from its checkpoint to its end; returns what `CellStore.keep` takes.
 
     `progress` is told the rounds just done, each counted once for every repetition.
     """
@@ -247,7 +247,7 @@ def run_cell(
     if cell.costs_every is not None:
         measure = Costs(problem.num_params, cell.costs_every)
     recording = Recording(run, cell.rounds, measure)
-    arrays = shelf.checkpoint(cell)
+    arrays = store.checkpoint(cell)
     if arrays is not None:
         try:
             recording.resume(run, arrays)
@@ -263,14 +263,14 @@ def run_cell(
     diverged = ""
     try:
         history = drive(
-            run, recording, progress=told, save=shelf.saver(cell), name=cell.name,
+            run, recording, progress=told, save=store.saver(cell), name=cell.name,
             chunk_seconds=CHUNK_SECONDS if chunk_seconds is None else chunk_seconds,
         )  # fmt: skip
     except DivergenceError as error:
         history, diverged = error.history, str(error)
     apart = example_apart(cell.source, history.example_prob) if cell.details else None
     found = Finished(history, apart, recording.seconds, diverged)
-    return pack_arrays({"mark": np.array(shelf.mark), **_packed(found, details=cell.details)})
+    return pack_arrays({"mark": np.array(store.mark), **_packed(found, details=cell.details)})
 
 
 @lru_cache(maxsize=2)

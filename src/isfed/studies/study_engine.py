@@ -1,0 +1,210 @@
+"""The engine of every study: tune step sizes, run methods on a problem, write a results folder.
+
+A study says what differs: the problem, the methods, how they are tuned and what is summarised. The
+engine runs it from where it stopped if it was stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isfed.problems import Problem
+from isfed.simulate.simulate_call import check_run, choose_engine, make_run
+from isfed.studies.config_schema import ConfigError
+from isfed.studies.executors import Executor, Progress, Workers
+from isfed.studies.problem_sources import ProblemSource
+from isfed.studies.results_folder import Configured, Folder
+from isfed.studies.results_reader import Results, StepSearch, load_results
+from isfed.studies.results_summary import summarise, tables_of, times_of
+from isfed.studies.work_cells import CellStore, Finished, problem_of
+
+FACTOR = 2.0  # between a step size beyond the edge and the edge
+
+
+class Outcome(NamedTuple):
+    """What a study leaves behind: Parquet files, summary.json and times.json."""
+
+    tables: dict[str, dict[str, Any]]
+    summary: dict[str, Any]
+    times: dict[str, Any]
+
+
+class Study(Configured):
+    """What is run on a problem, and what is made of it; subclasses are records with these fields.
+
+    Attributes:
+        name: of the results.
+        source: where the problem comes from.
+        rounds: of every repetition.
+        repetitions: independent runs of every method.
+        seed: of all random draws.
+        engine: what runs the rounds.
+        clock: how fast the agents are; None counts no virtual time.
+    """
+
+    name: Any
+    source: Any
+    rounds: Any
+    repetitions: Any
+    seed: Any
+    engine: Any = "auto"
+    clock: Any = None
+
+    def check(self) -> None:
+        """Refuse what cannot run: it must not cost anybody the results in the folder."""
+
+    def outcome(self, executor: Executor) -> Outcome:
+        """Run all cells and summarise them."""
+        raise NotImplementedError
+
+    def checked_problem(self, methods: Mapping[str, Any]) -> Problem:
+        """The problem, if every method can run on it."""
+        try:
+            problem, _ = problem_of(self.source)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+        for name, method in methods.items():
+            try:
+                check_run(problem, method, self.rounds, self.repetitions)
+                engine = choose_engine(problem, method, self.engine)
+                if self.clock is not None and engine == "kernel":
+                    engine = "agents"  # the kernel keeps no virtual time
+                if engine != "kernel":  # a method has its own say on the problem when it starts
+                    make_run(problem, method, seed=self.seed, engine=engine, clock=self.clock)
+            except (TypeError, ValueError) as error:
+                weighed = problem.data.weights is not None and "weights" in str(error)
+                hint = "; leave it out, or set weights = 'agents' in [problem]" if weighed else ""
+                raise ConfigError(f"{name}: {error}{hint}") from error
+        return problem
+
+    def run_methods(self, executor: Executor, methods: Mapping[str, Any]) -> dict[str, Finished]:
+        """Run every method on the problem."""
+        groups = {
+            name: executor.cells(
+                name, f"algorithm {name}", self.repetitions, len(methods), source=self.source,
+                algorithm=method, rounds=self.rounds, seed=self.seed, engine=self.engine,
+                clock=self.clock,
+            )
+            for name, method in methods.items()
+        }  # fmt: skip
+        return executor.run(groups)
+
+    def summarised(self, results: Mapping[str, Finished], **more: Any) -> Outcome:
+        """The files of the study; `more` goes into its summary."""
+        summary = summarise(
+            self.name, self.source, results, rounds=self.rounds, repetitions=self.repetitions
+        )
+        return Outcome(tables_of(results), summary | more, times_of(results))
+
+
+def run_study(
+    study: Study,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Run a study into a folder, unless its results are there already.
+
+    Args:
+        study: what to run.
+        folder: the results folder.
+        resume: whether to continue what is in the folder.
+        overwrite: whether to replace what is in the folder.
+        workers: where to run; in this process unless given.
+        progress: is informed of the work as it goes.
+    """
+    study.check()
+    workers = workers or Workers()
+    place = Folder(Path(folder), study)
+    with place.opened(resume=resume, overwrite=overwrite) as complete:
+        if not complete:
+            store = CellStore(place.cells, study.digest)
+            with workers.opened() as jobs:
+                outcome = study.outcome(Executor(workers, jobs, store, progress))
+            place.refuse_worse(outcome.summary)
+            place.replace(*outcome)
+    return load_results(folder)
+
+
+def run_experiment(experiment: Study, folder: str | Path, **options: Any) -> Results:
+    """Run every algorithm of an experiment, and return what is in the folder then.
+
+    An algorithm that diverges does not stop the others; `Results.diverged` names it. If all of
+    them diverge, results that are in the folder already are kept, and a StoreError says so.
+
+    Args:
+        experiment: what to run.
+        folder: the results folder.
+        options: those of `run_study`: resume, overwrite, workers, progress.
+    """
+    return run_study(experiment, folder, **options)
+
+
+class NoStepError(RuntimeError):
+    """An algorithm diverged at every step size that was tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How step sizes are tried: over a grid, which may grow while the best is at its edge.
+
+    Attributes:
+        source: of the problem; the first thing it measures is the loss that decides.
+        grid: step sizes, in rising order.
+        share: of the measurements, the last ones, whose mean is the loss.
+        widen: how often the grid may grow by one step size at each end.
+    """
+
+    source: ProblemSource
+    grid: Sequence[float]
+    rounds: int
+    repetitions: int
+    seed: int
+    share: float
+    widen: int = 0
+
+
+def search_step_size(executor: Executor, name: str, algorithm: Any, search: Search) -> StepSearch:
+    """Run every step size of the grid and keep the one of least loss at the end."""
+    losses = _try(executor, name, algorithm, search, search.grid)
+    for grow, edge in ((1.0 / FACTOR, min(losses)), (FACTOR, max(losses))):
+        for _ in range(search.widen):
+            if StepSearch.of(losses).best != edge:
+                break
+            edge *= grow
+            losses |= _try(executor, name, algorithm, search, [edge])
+    choice = StepSearch.of(losses)
+    if not math.isfinite(losses[choice.best]):
+        raise NoStepError(
+            f"{name} diverged at every step size from {min(losses):.2g} to {max(losses):.2g}; are "
+            "the features standardised?"
+        )
+    return choice
+
+
+def _try(
+    executor: Executor, name: str, algorithm: Any, search: Search, steps: Sequence[float]
+) -> dict[float, float]:
+    """The loss at every step size; inf where it diverged."""
+    groups = {
+        f"{name}, step {step!r}": executor.cells(
+            name, f"steps {name} {step!r}", search.repetitions, len(steps), source=search.source,
+            algorithm=replace(algorithm, step_size=step), rounds=search.rounds, seed=search.seed,
+            details=False,
+        )
+        for step in steps
+    }  # fmt: skip
+    results = executor.run(groups, f"{name}, step sizes", warn=False)
+    losses = {}
+    for step, result in zip(steps, results.values(), strict=True):
+        values = next(iter(result.history.measured.values()))
+        last = max(1, round(search.share * values.shape[1]))
+        losses[step] = math.inf if result.diverged else float(values[:, -last:].mean())
+    return losses
