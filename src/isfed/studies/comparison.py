@@ -140,14 +140,14 @@ class Comparison:
         """For a table: what each needs to reach FedAvg's final loss; None where it does not."""
         rows = []
         for curve in (self.fedavg, self.isfedavg):
-            rounds = curve.first_at(self.level)
+            rounds, scale = curve.first_at(self.level), abs(self.optimum_risk)
             rows.append(
                 {
                     "name": curve.name,
                     "step_size": curve.step_size,
                     "final_excess": float(curve.final.mean()),
                     "final_stderr": float(stderr_of_mean(curve.final[:, None])[0]),
-                    "final_relative": _over(float(curve.final.mean()), abs(self.optimum_risk)),
+                    "final_relative": float(curve.final.mean()) / scale if scale > 0.0 else None,
                     "rounds": rounds,
                     "uploads": None if rounds is None else rounds * curve.uploads,
                     "gradients": None if rounds is None else rounds * curve.gradients,
@@ -218,10 +218,6 @@ def size_words(count: float) -> str:
             break
         count /= 1000.0
     return f"{count:.3g} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
-
-
-def _over(value: float, scale: float) -> float | None:
-    return value / scale if scale > 0.0 else None
 
 
 @dataclass(frozen=True)

@@ -228,11 +228,11 @@ class Executor:
 
     def _run_here(self, title: str, cells: Sequence[Cell]) -> None:
         self._begin(title, cells)
-        told = None if self.progress is None else self.progress.advance
+        report = None if self.progress is None else self.progress.advance
         for cell in cells:
             if not self.store.has(cell):
                 content = run_cell(
-                    cell, self.store, self.workers.threads, told, self.workers.chunk_seconds
+                    cell, self.store, self.workers.threads, report, self.workers.chunk_seconds
                 )
                 self.store.keep(cell, content)
 

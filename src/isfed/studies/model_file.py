@@ -36,14 +36,10 @@ class SavedModel:
     reading: Reading
     trained: Mapping[str, Any]
 
-    def margins(self, source: Any, reading: Reading | None = None) -> np.ndarray:
-        """x . w of every row of a table, (rows, 1) or (rows, classes)."""
-        features = encode_features(source, self.recipe, reading or self.reading)
-        return features @ self.params.T
-
     def columns(self, source: Any, reading: Reading | None = None) -> dict[str, Any]:
         """What is predicted: a number for every row, or a class with its probabilities."""
-        margins, classes = self.margins(source, reading), self.recipe.classes
+        features = encode_features(source, self.recipe, reading or self.reading)
+        margins, classes = features @ self.params.T, self.recipe.classes  # (rows, 1 or classes)
         target = self.recipe.columns.target
         if not classes:
             return {target: margins[:, 0]}

@@ -32,6 +32,7 @@ from isfed.studies.config_schema import (
     read_arguments,
     read_value,
     write_table,
+    write_value,
 )
 from isfed.studies.name_registry import LOSSES, READERS, Registry, written
 
@@ -216,8 +217,7 @@ class FileSource(ProblemSource):
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
         given |= {"file": self.file.resolve(), "loss": None}
         loss = {} if self.loss is None else {"loss": LOSSES.write(self.loss)}
-        columns, reading = _keys_of(self.columns), _keys_of(self.reading)
-        return write_table(given) | loss | write_table(columns) | write_table(reading)
+        return write_table(given) | loss | write_value(self.columns) | write_value(self.reading)
 
 
 def file_digest(file: Path) -> str:
@@ -259,10 +259,6 @@ def _read(
     return read_table(source, columns, release=True)
 
 
-def _keys_of(record: Any) -> dict[str, Any]:
-    return {f.name: getattr(record, f.name) for f in fields(record)}
-
-
 def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
     parts = {
         FileSource: arguments(FileSource, without=("columns", "reading")),
@@ -277,9 +273,6 @@ def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
         )
         for known in parts.values()
     )  # fmt: skip
-    for key in ("batch_size", "local_steps"):
-        if mine[key] < 1:
-            raise ConfigError(f"[problem]: {key}={mine[key]} must be at least 1")
     options = mine | {
         "file": folder / mine["file"],
         "columns": make(Columns, columns, where="[problem]"),

@@ -54,8 +54,8 @@ class AlgorithmResult:
     measures: by name, what was measured along the way.
     repetitions: (R,) by name, the numbers of every repetition, for paired comparisons.
     diverged_round: when the model left every bound; None if it did not.
-    settled: whether the msd had stopped changing, see `isfed.studies.results_summary`; None if nobody
-        can tell.
+    settled: whether the msd had stopped changing, see `isfed.studies.results_summary.LevelChange`;
+        None if nobody can tell.
     summary: the algorithm's entry in summary.json, as it is.
     seconds: what the run took.
     """

@@ -34,7 +34,19 @@ def _checked(estimator: Any, X: Any, **options: Any) -> Any:
 
 
 class _Federated(BaseEstimator):
-    """What the regressor and the classifier share."""
+    """What the regressor and the classifier share.
+
+    Args:
+        num_active: L, agents per round; one tenth of them unless given.
+        importance: whether agents and examples are drawn by importance, or uniformly.
+        step_size: a number, or "auto": a stable one that is reduced twice during the run.
+        rounds: the number of rounds.
+        batch_size: B, examples per step, at most.
+        local_steps: E, steps of an agent per round.
+        ridge: weight of the squared length of the model, over standardised features.
+        weights: "agents" if every agent counts the same, "rows" if every row does.
+        random_state: the seed of all random draws.
+    """
 
     def __init__(
         self,
@@ -113,16 +125,6 @@ class _Federated(BaseEstimator):
 class FederatedRegressor(RegressorMixin, _Federated):
     """Linear regression by ISFedAvg, over the agents that the rows belong to.
 
-    num_active: L, agents per round; one tenth of them unless given.
-    importance: whether agents and examples are drawn by importance, or uniformly.
-    step_size: a number, or "auto": a stable one that is reduced twice during the run.
-    rounds: the number of rounds.
-    batch_size: B, examples per step, at most.
-    local_steps: E, steps of an agent per round.
-    ridge: weight of the squared length of the model, over standardised features.
-    weights: "agents" if every agent counts the same, "rows" if every row does.
-    random_state: the seed of all random draws.
-
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((200, 2))
     >>> model = FederatedRegressor(rounds=600).fit(X, X @ [2.0, -1.0] + 3.0, agents=[0, 1] * 100)
@@ -144,16 +146,6 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
 class FederatedClassifier(ClassifierMixin, _Federated):
     """Logistic or softmax regression by ISFedAvg, over the agents that the rows belong to.
-
-    num_active: L, agents per round; one tenth of them unless given.
-    importance: whether agents and examples are drawn by importance, or uniformly.
-    step_size: a number, or "auto": a stable one that is reduced twice during the run.
-    rounds: the number of rounds.
-    batch_size: B, examples per step, at most.
-    local_steps: E, steps of an agent per round.
-    ridge: weight of the squared length of the model, over standardised features.
-    weights: "agents" if every agent counts the same, "rows" if every row does.
-    random_state: the seed of all random draws.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((200, 2))

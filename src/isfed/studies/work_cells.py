@@ -256,14 +256,14 @@ def run_cell(
                 f"the checkpoint of {cell.name} does not fit ({error}); --overwrite starts again"
             ) from error
 
-    def told(rounds: int) -> None:
+    def report(rounds: int) -> None:
         if progress is not None:
             progress(rounds * len(cell.repetitions))
 
     diverged = ""
     try:
         history = drive(
-            run, recording, progress=told, save=store.saver(cell), name=cell.name,
+            run, recording, progress=report, save=store.saver(cell), name=cell.name,
             chunk_seconds=CHUNK_SECONDS if chunk_seconds is None else chunk_seconds,
         )  # fmt: skip
     except DivergenceError as error:
@@ -363,6 +363,6 @@ def merged(parts: Sequence[Finished], *, rows: int) -> Finished:
         apart = np.concatenate([part.example_apart for part in parts])  # type: ignore[misc]
         # As many as one cell of all repetitions would have kept.
         apart = apart[: kept_repetitions(history.repetitions, rows)]
-    told = [part.diverged for part in parts if part.diverged and part.history.rounds == finite]
+    reasons = [part.diverged for part in parts if part.diverged and part.history.rounds == finite]
     seconds = sum(part.seconds for part in parts)
-    return Finished(history, apart, seconds, told[0] if told else "")
+    return Finished(history, apart, seconds, reasons[0] if reasons else "")
