@@ -41,42 +41,42 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.estimators import InverseResponse as InverseResponse
     from isfed.methods.estimators import Mean as Mean
     from isfed.methods.fedasync import FedAsync as FedAsync
+    from isfed.methods.fedavg import importance as importance
     from isfed.methods.fedavg_schemes import FedAvgScheme as FedAvgScheme
     from isfed.methods.fedcs import FedCS as FedCS
-    from isfed.methods.federated import Add as Add
     from isfed.methods.federated import Estimator as Estimator
     from isfed.methods.federated import Evidence as Evidence
     from isfed.methods.federated import Federated as Federated
     from isfed.methods.federated import Sampler as Sampler
-    from isfed.methods.federated import Server as Server
     from isfed.methods.fedprox import FedProx as FedProx
     from isfed.methods.fedvarp import FedVARP as FedVARP
     from isfed.methods.folb import FOLB as FOLB
     from isfed.methods.hierfavg import HierFAVG as HierFAVG
     from isfed.methods.hybrid_fl import HybridFL as HybridFL
-    from isfed.methods.importance_defaults import importance as importance
     from isfed.methods.local_sgd import KAVG as KAVG
     from isfed.methods.local_sgd import LocalGD as LocalGD
     from isfed.methods.local_sgd import LocalSGD as LocalSGD
+    from isfed.methods.local_sgd import MomentumSGD as MomentumSGD
+    from isfed.methods.local_sgd import RestartedSGD as RestartedSGD
     from isfed.methods.local_sgd import StichSGD as StichSGD
     from isfed.methods.local_steps import LocalSteps as LocalSteps
     from isfed.methods.method_protocol import Algorithm as Algorithm
     from isfed.methods.method_protocol import Method as Method
     from isfed.methods.method_protocol import ModelState as ModelState
     from isfed.methods.mocha import Mocha as Mocha
-    from isfed.methods.momentum_sgd import MomentumSGD as MomentumSGD
     from isfed.methods.passes import Passes as Passes
     from isfed.methods.power_of_choice import PowerOfChoice as PowerOfChoice
     from isfed.methods.q_ffl import QFedAvg as QFedAvg
     from isfed.methods.q_ffl import QFedSGD as QFedSGD
-    from isfed.methods.restarted_sgd import RestartedSGD as RestartedSGD
     from isfed.methods.scaffold import SCAFFOLD as SCAFFOLD
-    from isfed.methods.server_optimizers import FedAdagrad as FedAdagrad
-    from isfed.methods.server_optimizers import FedAdam as FedAdam
-    from isfed.methods.server_optimizers import FedYogi as FedYogi
-    from isfed.methods.server_optimizers import ServerMomentum as ServerMomentum
-    from isfed.methods.server_wrappers import Average as Average
-    from isfed.methods.server_wrappers import LookAhead as LookAhead
+    from isfed.methods.servers import Add as Add
+    from isfed.methods.servers import Average as Average
+    from isfed.methods.servers import FedAdagrad as FedAdagrad
+    from isfed.methods.servers import FedAdam as FedAdam
+    from isfed.methods.servers import FedYogi as FedYogi
+    from isfed.methods.servers import LookAhead as LookAhead
+    from isfed.methods.servers import Server as Server
+    from isfed.methods.servers import ServerMomentum as ServerMomentum
     from isfed.methods.wrappers import Scheduled as Scheduled
     from isfed.methods.wrappers import Served as Served
     from isfed.problems import EQUAL as EQUAL

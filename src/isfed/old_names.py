@@ -15,9 +15,9 @@ ROOMS = {"algorithms": "methods", "experiments": "studies"}
 _RENAMED = {
     "algorithms": """
         agnostic=agnostic_fl algorithm=method_protocol around=wrappers clustered=clustered_sampling
-        cooperative=cooperative_sgd importance=importance_defaults in_process=object_federation
-        job=network_job local_gd=local_sgd momentum=momentum_sgd parts=shared_fields qffl=q_ffl
-        restarted=restarted_sgd samplers=uniform_samplers server=server_wrappers
+        cooperative=cooperative_sgd fedexp=estimators importance=fedavg in_process=object_federation
+        job=network_job local_gd=local_sgd momentum=local_sgd parts=shared_fields qffl=q_ffl
+        restarted=local_sgd samplers=uniform_samplers server=servers server_optimizers=servers
     """,
     "base": """
         arguments=argument_checks arithmetic=portable_arithmetic checks=argument_checks compiled=jit

@@ -6,9 +6,8 @@ import pytest
 from isfed import PAPER, Clock, HartleyRao, Memory, Uniform
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.methods.by_score import ByScore
-from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean
+from isfed.methods.estimators import Extrapolated, HorvitzThompson, InverseResponse, Mean
 from isfed.methods.federated import Federated
-from isfed.methods.fedexp import Extrapolated
 from isfed.methods.local_steps import LocalSteps
 
 PROBLEM = PAPER.make()

@@ -19,8 +19,8 @@ from isfed.methods import uniform_samplers
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, MeanOfAll, PlainMean
 from isfed.methods.federated import Federated
+from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.momentum_sgd import MomentumMean
 from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort
 from isfed.sampling.designs import HartleyRao
 from isfed.sampling.policies import Uniform

@@ -30,7 +30,7 @@ from isfed import (
 )
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.methods.by_score import ByScore
-from isfed.methods.server_wrappers import BLOCKS, as_server
+from isfed.methods.servers import BLOCKS, as_server
 from isfed.simulate.rounds_run import RoundsRun
 from isfed.studies.name_registry import METHODS, method_keys
 

@@ -39,7 +39,7 @@ from isfed.methods.federated import Federated, Opened
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.power_of_choice import PowerOfChoice
 from isfed.methods.scaffold import SCAFFOLD
-from isfed.methods.server_optimizers import FedAdam
+from isfed.methods.servers import FedAdam
 from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways

@@ -22,7 +22,7 @@ from isfed.base.portable_arithmetic import inner, power, row_norms, weighted_sum
 from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents
 from isfed.methods.method_protocol import Count, Positive
-from isfed.methods.shared_fields import Everybody
+from isfed.methods.shared_fields import Everybody, check_one_number
 
 NEAR = 1e-10  # models closer than this say nothing about slopes
 LEAST_SLOPE = 1e-5
@@ -90,8 +90,7 @@ class AdaptiveTau(Everybody):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.ndim(self.steps):
-            raise ValueError("steps must be one number: all agents take tau steps")
+        check_one_number(self.steps, "all agents take tau steps")
 
     def start(self, agents: Agents, params: np.ndarray) -> TauState:
         super().start(agents, params)

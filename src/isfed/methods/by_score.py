@@ -101,11 +101,6 @@ class ByScore(Sampler):
     def __post_init__(self) -> None:
         check_record(self)
         object.__setattr__(self, "costs", tuple(self.costs))
-        if self.costs and self.policy.equal:
-            raise ValueError(
-                "costs divide the agents' scores, and a uniform policy has none; use "
-                "agents=Memory()"
-            )
         if isinstance(self.design, LocalPivotal) and self.design.points is None:
             raise ValueError(
                 "agent_design=LocalPivotal() needs points, a row for each agent; to use sketches "
@@ -115,7 +110,13 @@ class ByScore(Sampler):
     @property
     def gives(self) -> set[str]:
         words = {"inclusion probabilities"}
-        return words | ({"cohorts of fixed size"} if has_fixed_size(self.design) else set())
+        words |= {"cohorts of fixed size"} if has_fixed_size(self.design) else set()
+        return words if self.policy.equal else words | {"scores"}
+
+    @property
+    def needs(self) -> dict[str, str]:
+        remedy = "costs divide them, and a uniform policy has none; use agents=Memory()"
+        return {"scores": remedy} if self.costs else {}
 
     @property
     def reports(self) -> Policy:

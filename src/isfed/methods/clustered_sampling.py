@@ -102,8 +102,7 @@ class ClusteredSampling(Composed, Sampled):
 
     def parts(self) -> Federated:
         sampler = OneOfEachGroup(self.num_active, self.by, self.linkage_input)
-        local = self.local(divide_by_steps=self.divide_by_steps)
-        return self.made_of(MeanOverDraws(), sampler=sampler, local=local)
+        return self.made_of(MeanOverDraws(), sampler=sampler)
 
 
 def draw_one_of_each(groups: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,12 +9,12 @@ import numpy as np
 
 from isfed.base.argument_checks import check_fields, shown
 from isfed.base.jit import compiled
-from isfed.base.portable_arithmetic import weighted_sum
+from isfed.base.portable_arithmetic import inner, row_squares, weighted_sum
 from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Responses
 from isfed.federation.safety import Privacy
 from isfed.methods.federated import Combined, Estimator, Evidence, Opened
-from isfed.methods.method_protocol import Forwarding
+from isfed.methods.method_protocol import Forwarding, Positive, check_record
 
 TINY = 1e-300  # makes 0 of 0 / 0, where nobody answered
 
@@ -77,10 +77,6 @@ class HorvitzThompson(InverseProbability):
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    @property
-    def gives(self) -> set[str]:
-        return super().gives | {"weights known before the work"}
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
         """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
@@ -239,12 +235,13 @@ class Private(Over):
 
     privacy: Privacy
 
-    @property
-    def needs(self) -> dict[str, str]:
-        return getattr(self.inner, "needs", {}) | {
-            "weights known before the work": "privacy clips weighted changes; use "
-            "HorvitzThompson(), without a correction"
-        }
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not hasattr(self.inner, "weights"):
+            raise ValueError(
+                f"privacy clips weighted changes, and {type(self.inner).__name__} has no weights "
+                "that are known before the work; use HorvitzThompson(), without a correction"
+            )
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """No change moves the model by more than clip / L; noise unless nobody answered."""
@@ -258,3 +255,39 @@ class Private(Over):
         if privacy.noise > 0.0 and factor.size:
             step = step + privacy.disturbance(step.size, num_active=cohort.num)
         return step, state, evidence._replace(clipped=int((factor < 1.0).sum()))
+
+
+@dataclass(frozen=True)
+class Extrapolated(Over):
+    """An estimator whose step is made longer by max(1, mean |change|^2 / (2 |step|^2 + 2 epsilon)).
+
+    FedExP: Jhunjhunwala, Wang and Joshi (ICLR 2023), arXiv 2301.09604. Where agents pull apart,
+    their mean is much shorter than their changes, and the cloud can step further.
+
+    Args:
+        inner: the estimator; the mean of the squares weighs agents as it does.
+        epsilon: keeps the factor small where the step nearly vanishes; the paper tunes it.
+    """
+
+    epsilon: Positive = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_record(self)
+
+    @property
+    def needs(self) -> dict[str, str]:
+        remedy = "the lengths of the changes count; use HorvitzThompson()"
+        return getattr(self.inner, "needs", {}) | {"weights on the change": remedy}
+
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
+        change, cohort = trained_changes(updates, facts), opened.cohort
+        squares = row_squares(change)  # now: the estimator may write into the changes
+        step, state, evidence = self.inner.combine(state, opened, updates, facts)
+        if not squares.size:
+            return step, state, evidence
+        counts = (self.counts(cohort, facts) * np.ones(cohort.agents.size))[updates.place]
+        counts = counts * updates.factor
+        mean = inner(counts, squares) / counts.sum()
+        factor = max(1.0, mean / (2.0 * (inner(step, step) + self.epsilon)))
+        return factor * step, state, evidence

@@ -1,5 +1,6 @@
 """FedAvg (McMahan, Moore, Ramage, Hampson and Aguera y Arcas 2017, arXiv 1602.05629) and Dynamic
-FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform choices."""
+FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform choices; and
+`importance`, ISFedAvg with the choices that suit networks."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from isfed.base.argument_checks import checked
+from isfed.federation.variate_updates import Correction
 from isfed.methods.estimators import Mean
 from isfed.methods.federated import Federated
 from isfed.methods.isfedavg import ISFedAvg
 from isfed.methods.method_protocol import ClientWeights, Composed
 from isfed.methods.shared_fields import Sampled
-from isfed.sampling.designs import HartleyRao, WithReplacement
-from isfed.sampling.policies import Uniform
+from isfed.sampling.designs import Design, Deville, HartleyRao, WithReplacement
+from isfed.sampling.policies import Memory, Policy, Score, Uniform
 
 Step = float | Literal["auto"]
 
@@ -33,8 +35,7 @@ class WeightedFedAvg(Composed, Sampled):
 
     def parts(self) -> Federated:
         design = WithReplacement() if self.replacement else HartleyRao()
-        local = self.local(divide_by_steps=self.divide_by_steps, example_design=design)
-        return self.made_of(Mean(), local=local)
+        return self.made_of(Mean(), local=self.local(example_design=design))
 
 
 def _uniform(*, replacement: bool, client_weights: str, drift: float = 0.0, **fields: Any) -> Any:
@@ -73,12 +74,11 @@ def FedAvg(  # noqa: N802 (reads as a type)
             public code.
         full_batch: whether every local step uses all examples of the agent.
     """
-    label = "FedAvg with 1/E_k" if divide_by_steps else "FedAvg"
     return _uniform(
         step_size=step_size,
         num_active=num_active,
         divide_by_steps=divide_by_steps,
-        label=label,
+        label="FedAvg with 1/E_k" if divide_by_steps else "FedAvg",
         client_weights=client_weights,
         full_batch=full_batch,
         replacement=True,
@@ -118,4 +118,66 @@ def DynamicFedAvg(  # noqa: N802
         full_batch=full_batch,
         replacement=False,
         drift=drift,
+    )
+
+
+@checked
+def importance(
+    *,
+    step_size: float,
+    num_active: int,
+    agents: Policy | None = None,
+    examples: Policy | None = None,
+    correction: Correction | Literal["difference", "drift"] | None = None,
+    agent_design: Design | None = None,
+    example_design: Design | None = None,
+    divide_by_steps: bool | None = None,
+    weighting: Literal["step", "change"] = "change",
+    client_weights: ClientWeights = "uniform",
+    label: str = "",
+) -> ISFedAvg:
+    """ISFedAvg with the defaults for networks.
+
+    Args:
+        step_size: the size of a local step, as in PyTorch. With a `correction` it is the size of a
+            whole turn and a local step is step_size / E_k, because agents then remember the mean
+            gradient of a turn.
+        num_active: L, the number of agents per round.
+        agents: how agents are drawn. Unless given, by the second moment that each of them reports,
+            one number; an averaged gradient would be as many as the model has.
+        examples: how examples are drawn; uniformly unless given. Drawing them by their scores gains
+            little on networks and makes steps less stable.
+        correction: "difference" or "drift", see `Correction`; agents are then drawn uniformly
+            unless `agents` is given.
+        divide_by_steps: whether a local step is step_size / E_k; unless given, if there is a
+            correction.
+        agent_design, example_design: as in `ISFedAvg`; uniform examples are drawn with replacement.
+        weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
+            steps are those of plain training; "step" has it on the steps, as in the paper.
+        client_weights: "uniform", or by "size", as in `ISFedAvg`.
+        label: the name in tables and figures.
+
+    >>> algorithm = importance(step_size=0.1, num_active=10)
+    >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name
+    ('change', 'SECOND_MOMENT', 'uniform')
+    """
+    if agents is None:
+        agents = Memory(score=Score.SECOND_MOMENT, floor=0.2) if correction is None else Uniform()
+    if example_design is None:
+        example_design = WithReplacement() if examples is None else Deville()
+    if divide_by_steps is None:
+        divide_by_steps = correction is not None
+    kind = correction.kind if isinstance(correction, Correction) else correction
+    return ISFedAvg(
+        step_size=step_size,
+        num_active=num_active,
+        agents=agents,
+        examples=examples or Uniform(),
+        agent_design=agent_design or Deville(),
+        example_design=example_design,
+        divide_by_steps=divide_by_steps,
+        correction=correction,
+        weighting=weighting,
+        client_weights=client_weights,
+        label=label or kind or "importance",
     )

@@ -22,6 +22,7 @@ from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.method_protocol import ClientWeights
+from isfed.methods.servers import SERVER, Add
 from isfed.sampling.policies import Policy
 from isfed.sampling.telemetry import uniform_rows, watch_round
 
@@ -29,7 +30,7 @@ PARTS = {  # what each part can do
     "sampler": ("init", "draw", "learn"),
     "local": ("work", "rules", "at"),
     "estimator": ("init", "ask", "combine", "counts"),
-    "server": ("init", "send", "move", "show"),
+    "server": SERVER,
 }
 
 
@@ -49,6 +50,7 @@ class Evidence(NamedTuple):
     clipped: int = 0
 
 
+equal_row = lru_cache(maxsize=8)(uniform_rows)  # the telemetry where all chances are equal
 Drawn = tuple[Cohort, Any]  # a cohort, and the sampler's state after the draw
 Combined = tuple[np.ndarray, Any, Evidence]  # the step, the estimator's state, what was learned
 
@@ -101,14 +103,6 @@ class Sampler(Protocol):
         ...
 
 
-class Local(Protocol):
-    """How agents step."""
-
-    def work(self, cohort: Cohort, facts: Facts, round_index: int) -> Work:
-        """What is asked of each agent of a cohort."""
-        ...
-
-
 class Estimator(Protocol):
     """What the cloud makes of what comes back."""
 
@@ -129,64 +123,9 @@ class Estimator(Protocol):
         ...
 
 
-class Server(Protocol):
-    """What the cloud sends, how its model moves, and which model it shows."""
-
-    def init(self, params: np.ndarray, rounds_per_pass: float) -> Any:
-        """The state before the first round, from the trained part of the model and from K / L."""
-        ...
-
-    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
-        """(M,) the model that the agents start from."""
-        ...
-
-    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        """(M',) the trained part of the model after a step, and the new state.
-
-        The step is relative to the model that was sent.
-        """
-        ...
-
-    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
-        """(M,) the model that is measured, evaluated and saved."""
-        ...
-
-
-@dataclass(frozen=True)
-class Add(Server):
-    """The plain server: it sends and shows its model, adds the step to it, and keeps nothing."""
-
-    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
-        return ()
-
-    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
-        return params
-
-    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
-        return params + step, state
-
-    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
-        return params
-
-
-def mean_buffers(before: np.ndarray, changes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(m,) buffers, such as running means and variances: a mean of those that the agents sent.
-
-    Args:
-        before: (m,) those that the agents were sent.
-        changes: (n, m) what the agents made of them.
-        weights: (n,) what every agent counts, in any unit.
-    """
-    if not weights.sum() > 0.0:
-        return before  # nobody answered
-    # Normalised, unlike a step: weights 1/(K p_k) of another sum can make a variance negative.
-    share = weights / weights.sum()
-    return before + sum(part * row for part, row in zip(share, changes, strict=True))
-
-
 @dataclass(frozen=True)
 class Federated:
-    """A federated method as four parts.
+    """A federated method as four parts, each of which gives what the others need.
 
     Args:
         sampler: whom to hear.
@@ -204,13 +143,20 @@ class Federated:
     own_round: ClassVar[bool] = False  # whether `step` is more than open, train and close
 
     def __post_init__(self) -> None:
-        for name, methods in PARTS.items():
-            part = getattr(self, name)
-            lacks = [m for m in methods if not callable(getattr(part, m, None))]
-            if lacks or isinstance(part, type):
-                raise TypeError(f"{name}={shown(part)} must be a {name} with {', '.join(methods)}")
+        parts = {name: getattr(self, name) for name in PARTS}
+        for name, part in parts.items():
+            able = all(callable(getattr(part, method, None)) for method in PARTS[name])
+            if not able or isinstance(part, type):
+                asked = ", ".join(PARTS[name])
+                raise TypeError(f"{name}={shown(part)} must be a {name} with {asked}")
         check_fields(self)
-        check_fit(self)
+        given = {word for part in parts.values() for word in getattr(part, "gives", ())}
+        if self.client_weights == "uniform":
+            given.add("equal weights")
+        for name, part in parts.items():
+            for word, remedy in getattr(part, "needs", {}).items():
+                if word not in given:
+                    raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
 
     @property
     def federated(self) -> Federated:
@@ -282,13 +228,21 @@ class Federated:
             opened.sampler, cohort, updates, evidence, facts, round_index
         )  # eqs. (52), (53)
         params, server = self.server.move(state.server, state.params[:trained], step)
-        if trained < facts.num_params:  # buffers have no gradient: they become a mean
-            counts = (self.estimator.counts(cohort, facts) * np.ones(cohort.agents.size))[
-                updates.place
-            ] * updates.factor
-            buffers = mean_buffers(opened.sent[trained:], updates.change[:, trained:], counts)
-            params = np.concatenate([params, buffers])
+        if trained < facts.num_params:
+            params = np.concatenate([params, self._buffers(opened, updates, facts)])
         return State(params, sampler, estimator, server), Info(cohort, updates, evidence)
+
+    def _buffers(self, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
+        """Entries without a gradient, such as running variances: a mean of those that came back."""
+        cohort, before = opened.cohort, opened.sent[facts.num_trained :]
+        counts = self.estimator.counts(cohort, facts) * np.ones(cohort.agents.size)
+        counts = counts[updates.place] * updates.factor
+        if not counts.sum() > 0.0:
+            return before  # nobody answered
+        # Normalised, unlike a step: weights 1/(K p_k) of another sum can make a variance negative.
+        shares = counts / counts.sum()
+        changes = updates.change[:, facts.num_trained :]
+        return before + sum(share * row for share, row in zip(shares, changes, strict=True))
 
     def step(self, state: State, agents: Agents, round_index: int) -> tuple[State, Info]:
         """One round: open, let the agents work, close."""
@@ -313,31 +267,13 @@ class Federated:
         if cohort.prob is None or evidence.reach is None:
             return None
         if self.sampler.reports.equal and self.local.examples.equal:
-            return _equal_row(cohort.num)
+            return equal_row((), cohort.num)
         who = cohort.agents[updates.place]
         return watch_round(
             updates.watch, evidence.change, facts.local_steps[who] * facts.batch_size[who],
             evidence.reach, (cohort.prob[updates.place], cohort.times[updates.place]),
             (facts.num_agents, cohort.num, cohort.floor, self.sampler.capped),
         )  # fmt: skip
-
-
-@lru_cache(maxsize=8)
-def _equal_row(num_active: int) -> np.ndarray:
-    """The telemetry of a round in which everything is drawn with equal chances."""
-    return uniform_rows((), num_active)
-
-
-def check_fit(method: Federated) -> None:
-    """Raise a ValueError for parts that do not fit, by one rule: each need is given by another."""
-    parts = {name: getattr(method, name) for name in ("sampler", "local", "estimator", "server")}
-    given = {word for part in parts.values() for word in getattr(part, "gives", ())}
-    if method.client_weights == "uniform":
-        given.add("equal weights")
-    for name, part in parts.items():
-        for word, remedy in getattr(part, "needs", {}).items():
-            if word not in given:
-                raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
 
 
 def composition_of(method: Any) -> Federated | None:

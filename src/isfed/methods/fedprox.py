@@ -75,8 +75,6 @@ class FedProx(Composed, Sampled):
     def parts(self) -> Federated:
         weighted = self.sampling == "weighted"
         sampler: Any = (ByWeight if weighted else UniformCohort)(self.num_active)
-        local = self.local(prox=self.prox)
         if self.stragglers > 0.0:
-            sampler = WithStragglers(sampler, self.stragglers, self.keep_stragglers, local)
-        estimator = PlainMean() if weighted else Mean()
-        return self.made_of(estimator, sampler=sampler, local=local)
+            sampler = WithStragglers(sampler, self.stragglers, self.keep_stragglers, self.local())
+        return self.made_of(PlainMean() if weighted else Mean(), sampler=sampler)

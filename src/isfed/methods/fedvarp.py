@@ -62,6 +62,4 @@ class FedVARP(Composed, Sampled):
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        return self.made_of(
-            RememberedMean(), local=self.local(divide_by_steps=self.divide_by_steps)
-        )
+        return self.made_of(RememberedMean())

@@ -149,10 +149,9 @@ class FOLB(Composed, Sampled):
     absolute: bool = True
 
     def parts(self) -> Federated:
-        local, how = self.local(prox=self.prox), self.client_weights
         if self.variant == "near-optimal":
-            return self.made_of(SignedMean(), sampler=NearOptimal(self.num_active), local=local)
+            return self.made_of(SignedMean(), sampler=NearOptimal(self.num_active))
         sampler = (TwoSets if self.variant == "two-sets" else UniformCohort)(self.num_active)
         made = WithPenalty if self.penalty > 0.0 else Federated
         estimator = ByAgreement(self.absolute, self.penalty)
-        return made(sampler, local, estimator, client_weights=how)
+        return made(sampler, self.local(), estimator, client_weights=self.client_weights)

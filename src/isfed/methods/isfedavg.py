@@ -15,7 +15,7 @@ from isfed.federation.variate_updates import Correction
 from isfed.methods.by_score import ByScore, check_costs
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import HorvitzThompson, InverseResponse
-from isfed.methods.federated import Add, Federated
+from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import (
     CheckedDesign,
@@ -26,7 +26,7 @@ from isfed.methods.method_protocol import (
     NotNegative,
     check_record,
 )
-from isfed.methods.server_wrappers import Average
+from isfed.methods.servers import Add, Average
 from isfed.sampling.designs import Deville, HartleyRao
 from isfed.sampling.policies import Memory, Uniform
 

@@ -1,28 +1,29 @@
-"""Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (2019), arXiv 1805.09767;
-K-AVG: Zhou and Cong (2018), the same with a constant step; and local GD, the same with full
-batches: Khaled, Mishchenko and Richtarik, "First Analysis of Local GD on Heterogeneous Data"
-(2019), arXiv 1909.04715.
+"""Local SGD and its kin: all agents take H steps x_k <- x_k - eta g_k, then average their models.
 
-Every agent takes H steps x_k <- x_k - eta_t g_k, then the models are averaged. Stich's theory has
-eta_t = 4 / (strong (a + t)) and puts out the average of all models of all steps t with weights
-(a + t)^2. In the paper all agents draw from one pool of data; here every agent draws from its own,
-so on data that differ from agent to agent the fixed point is not w^o for H > 1.
+Stich, "Local SGD Converges Fast and Communicates Little" (2019), arXiv 1805.09767; K-AVG: Zhou and
+Cong (2018), the same with a constant step; local GD, the same with full batches: Khaled,
+Mishchenko and Richtarik, "First Analysis of Local GD on Heterogeneous Data" (2019), arXiv
+1909.04715. In Stich's paper all agents draw from one pool of data; here every agent draws from its
+own, so on data that differ from agent to agent the fixed point is not w^o for H > 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
+from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
+from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.methods.estimators import MeanOfAll
-from isfed.methods.federated import Federated
+from isfed.methods.federated import Combined, Federated, Opened
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import (
+    BelowOne,
     ClientWeights,
     Composed,
     Count,
@@ -30,8 +31,11 @@ from isfed.methods.method_protocol import (
     Positive,
     check_number,
 )
-from isfed.methods.shared_fields import Everybody
+from isfed.methods.shared_fields import Everybody, check_one_number
 from isfed.methods.uniform_samplers import AllAgents
+
+Buffer = Literal["average", "reset", "keep"]
+When = Literal["post", "pre"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class StichState(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class StichSGD(Method):
     """Local SGD as Stich analyses it: a falling step and a weighted average of all models.
+
+    The step is eta_t = 4 / (strong (a + t)), and all models of all steps t count by (a + t)^2.
 
     Args:
         strong: the strong convexity constant of P (mu in the paper).
@@ -136,3 +142,132 @@ class StichSGD(Method):
 
     def model(self, state: Any) -> np.ndarray:
         return state.mean
+
+
+class SeparateState(NamedTuple):
+    """The models of all agents, and how much each counts in their mean."""
+
+    models: np.ndarray  # (K, M)
+    counts: np.ndarray  # (K,) c_k in any unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartedSGD(LocalSGD):
+    """Parallel restarted SGD: local SGD in which agents may take different numbers of steps.
+
+    Yu, Yang and Zhu (AAAI 2019), arXiv 1807.06629: every I steps all agents restart from the mean
+    of their models. The paper's listing takes it before the gradients of that step, which were
+    computed at the separate models ("pre"); after the step ("post") it is local SGD. With unequal
+    I_k, which the paper calls asynchronous, the limit leans towards agents that step more often.
+
+    Args:
+        steps: I for all agents, or one I_k for each.
+        average: "post" takes the mean after the last step of a period, "pre" before it.
+    """
+
+    average: When = "post"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average == "pre":
+            check_one_number(self.steps, "the mean is taken before the last step of everybody")
+
+    @cached_property
+    def federated(self) -> Federated | None:  # type: ignore[override]
+        """Local SGD; None for "pre", which has a round of its own."""
+        return self.parts() if self.average == "post" else None
+
+    def rules(self, num_agents: int) -> AgentConfig:
+        return Everybody.rules(self, num_agents)  # also without parts
+
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        if self.federated is not None:
+            return super().start(agents, params)
+        uniform = self.client_weights == "uniform"
+        return SeparateState(
+            np.repeat(params[None], agents.num_agents, axis=0),
+            np.ones(agents.num_agents, np.int64) if uniform else agents.sizes,
+        )
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        if self.federated is not None:
+            return super().round(state, agents, round_index)
+        models, weights = state.models, self.weights(agents, round_index)
+        if not weights.any():
+            return state  # nobody answered
+        alone, time = int(np.max(self.steps)) - 1, 2 * round_index
+        if alone:
+            models = models + self.changes_of_all(
+                agents, models, round_index, time=time, steps=alone
+            )
+        # With steps alone, the models crossed when the period began.
+        last = self.changes_of_all(
+            agents, models, round_index, time=time + 1, steps=1, silent=alone > 0
+        )
+        return state._replace(models=weighted_sum(weights, models) + last)
+
+    def model(self, state: Any) -> np.ndarray:
+        if self.federated is not None:
+            return super().model(state)
+        return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()
+
+
+class Velocities(NamedTuple):
+    """The momentum with which every agent starts."""
+
+    velocity: np.ndarray  # (K, M)
+
+
+@dataclass(frozen=True)
+class MomentumMean(MeanOfAll):
+    """The mean of the models, and what becomes of the momenta; fields as in `MomentumSGD`."""
+
+    momentum: float
+    nesterov: bool
+    buffer: Buffer
+    needs: ClassVar[dict[str, str]] = {
+        "everybody in every round": "momenta go from one round to the next; use AllAgents()"
+    }
+
+    def init(self, facts: Facts, params: np.ndarray) -> Velocities:
+        return Velocities(np.zeros((facts.num_agents, facts.num_params)))
+
+    def ask(self, state: Velocities, cohort: Cohort, facts: Facts, work: Work) -> Work:
+        if self.buffer == "average":
+            work = work._replace(extra={"models_down": 1, "models_up": 1})
+        if self.momentum == 0.0:
+            return work
+        how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
+        return work._replace(local=work.local.but(velocity=state.velocity, **how))
+
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
+        who, velocity = opened.cohort.agents[updates.place], updates.velocity
+        if self.momentum > 0.0 and who.size and self.buffer != "reset":
+            if self.buffer == "average":
+                who = EVERY  # also those that are absent
+                velocity = self.mean(velocity, opened, updates, facts)
+            state.velocity[who] = velocity
+        return super().combine(state, opened, updates, facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumSGD(LocalSGD):
+    """SGD with momentum at all agents, with periodic averages of the models.
+
+    Yu, Jin and Yang (ICML 2019), arXiv 1905.03817: u <- beta u + g, then x <- x - gamma u (Polyak)
+    or x <- x - gamma (g + beta u) (Nesterov). One step is momentum SGD on the mean gradient.
+
+    Args:
+        momentum: beta, the share of the last step that is added to the next.
+        nesterov: Nesterov's form instead of Polyak's.
+        buffer: what happens to the momentum at an average: "average" it too (the paper), "reset" it
+            to zero, or "keep" it at every agent.
+    """
+
+    momentum: BelowOne = 0.9
+    nesterov: bool = False
+    buffer: Buffer = "average"
+
+    def parts(self) -> Federated:
+        estimator = MomentumMean(self.momentum, self.nesterov, self.buffer)
+        return replace(super().parts(), estimator=estimator)

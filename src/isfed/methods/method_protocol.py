@@ -22,8 +22,9 @@ import numpy as np
 from isfed.base.argument_checks import check_fields, check_whole, is_number, shown
 from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
+from isfed.methods.local_steps import LocalSteps
 from isfed.problems import Problem
-from isfed.sampling.designs import Design, WithReplacement
+from isfed.sampling.designs import Design
 from isfed.sampling.policies import Policy, Uniform
 
 if TYPE_CHECKING:
@@ -105,35 +106,26 @@ def check_number(value: Any, *, name: str, least: float = 0.0, above: bool = Fal
         raise ValueError(f"{name}={value!r} must be a number {'>' if above else '>='} {least:g}")
 
 
-def _check_below_one(value: Any, *, name: str) -> None:
-    if not (is_number(value) and 0.0 <= value < 1.0):
-        raise ValueError(f"{name}={value!r} must be a number, at least 0 and below 1")
+def _check_up_to_one(value: Any, *, name: str, below: bool = False) -> None:
+    if not (is_number(value) and 0.0 <= value <= 1.0 and not (below and value == 1.0)):
+        asked = ", at least 0 and below 1" if below else " between 0 and 1"
+        raise ValueError(f"{name}={value!r} must be a number{asked}")
 
 
-def _check_zero_to_one(value: Any, *, name: str) -> None:
-    if not (is_number(value) and 0.0 <= value <= 1.0):
-        raise ValueError(f"{name}={value!r} must be a number between 0 and 1")
-
-
-def _check_policy(value: Any, *, name: str) -> None:
-    if not isinstance(value, Policy):
-        raise TypeError(f"{name}={shown(value)} must be a policy, e.g. Memory()")
-
-
-def _check_design(value: Any, *, name: str) -> None:
-    if not isinstance(value, Design) or isinstance(value, type):
-        raise TypeError(f"{name}={shown(value)} must be a design, e.g. Deville()")
+def _check_part(value: Any, *, name: str, kind: type, words: str) -> None:
+    if not isinstance(value, kind) or isinstance(value, type):
+        raise TypeError(f"{name}={shown(value)} must be a {words}")
 
 
 # The types of fields that `check_record` looks at more closely.
 Positive = Annotated[float, partial(check_number, above=True)]
 NotNegative = Annotated[float, check_number]
-BelowOne = Annotated[float, _check_below_one]
-ZeroToOne = Annotated[float, _check_zero_to_one]
+BelowOne = Annotated[float, partial(_check_up_to_one, below=True)]
+ZeroToOne = Annotated[float, _check_up_to_one]
 Count = Annotated[int, partial(check_whole, least=1)]
 CountOrZero = Annotated[int, partial(check_whole, least=0)]
-CheckedPolicy = Annotated[Policy, _check_policy]
-CheckedDesign = Annotated[Design, _check_design]
+CheckedPolicy = Annotated[Policy, partial(_check_part, kind=Policy, words="policy, e.g. Memory()")]
+CheckedDesign = Annotated[Design, partial(_check_part, kind=Design, words="design, e.g. Deville()")]
 
 
 @functools.cache
@@ -186,15 +178,7 @@ class Method:
         return type(self).__name__
 
     def rules(self, num_agents: int) -> AgentConfig:
-        # A method without steps, such as MOCHA, has nan here, and nothing to tell.
-        without_steps = self.step_size != self.step_size
-        return AgentConfig(
-            num_agents=num_agents,
-            step_size=1.0 if without_steps else self.step_size,
-            examples=Uniform(),
-            example_design=WithReplacement(),
-            agents=Uniform(),
-        )
+        return LocalSteps(self.step_size, divide_by_steps=True).rules(num_agents, Uniform())
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
         return ModelState(params.copy())

@@ -83,4 +83,4 @@ class SCAFFOLD(Composed, Sampled):
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        return self.made_of(SteeredMean(), local=self.local(divide_by_steps=self.divide_by_steps))
+        return self.made_of(SteeredMean())

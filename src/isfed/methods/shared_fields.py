@@ -30,6 +30,12 @@ def whole_turns(count: int, steps: int | tuple[int, ...], **local: Any) -> Local
     return LocalOptions(steps=np.full(count, steps, np.int64), **local)
 
 
+def check_one_number(steps: Any, reason: str) -> None:
+    """Raise a ValueError for steps that differ from agent to agent."""
+    if np.ndim(steps):
+        raise ValueError(f"steps must be one number: {reason}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Everybody(Method):
     """The fields of a method in which all agents work in every round.
@@ -128,8 +134,10 @@ class Sampled(Method):
     full_batch: bool = False
 
     def local(self, **more: Any) -> LocalSteps:
-        """How agents step by these fields; `more` are further fields of `LocalSteps`."""
-        return LocalSteps(self.step_size, self.local_steps, full_batch=self.full_batch, **more)
+        """How agents step by these fields and by what else a method has of `LocalSteps`."""
+        names = ("local_steps", "full_batch", "divide_by_steps", "prox")
+        own = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return LocalSteps(self.step_size, **own, **more)
 
     def made_of(self, estimator: Any, *, sampler: Any = None, local: Any = None) -> Federated:
         """A composition for these fields; a uniform cohort in plain steps unless given."""

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from isfed.federation.agents import Agents, num_trained
-from isfed.methods.federated import Add, Federated
+from isfed.methods.federated import Federated
 from isfed.methods.local_steps import step_at
 from isfed.methods.method_protocol import Composed, Forwarding
-from isfed.methods.server_wrappers import as_server, name_of
+from isfed.methods.servers import Add, as_server, name_of
 
 
 def layers(outer: Any, inside: str = "algorithm") -> Iterator[Any]:
@@ -47,10 +47,6 @@ class Around(Forwarding, Composed):
         """The parts of the method inside with one of them changed; None if they cannot be."""
         raise NotImplementedError
 
-    def wrapped(self) -> Composed:
-        """Rounds around those of a method whose parts cannot be changed."""
-        raise NotImplementedError
-
     @cached_property
     def federated(self) -> Federated:
         """The parts; an AttributeError around rounds that are not made of parts."""
@@ -61,8 +57,21 @@ class Around(Forwarding, Composed):
         return parts
 
     @cached_property
+    def _parts(self) -> Federated | None:
+        """The parts, or None."""
+        return getattr(self, "federated", None)
+
+    @cached_property
     def _runs(self) -> Any:
-        return getattr(self, "federated", None) or self.wrapped()
+        return self._parts or self.algorithm
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        run = self._parts.round if self._parts else self.changed_round
+        return run(state, agents, round_index)
+
+    def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """A round of a method whose parts cannot be changed."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -126,22 +135,19 @@ class Scheduled(Around):
         """The step size of a round of a method that has a schedule of its own as well."""
         return self.at(round_index).federated.local.at(round_index)
 
-    def wrapped(self) -> Composed:
-        return ScheduledRounds(self.at)
-
-
-@dataclass(frozen=True)
-class ScheduledRounds(Composed):
-    """Rounds of a method with another step size in each; `at` gives the method of a round."""
-
-    at: Callable[[int], Any]
-
     @cached_property
     def _runs(self) -> Any:
-        return self.at(0)
+        return self._parts or self.at(0)
 
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
+    def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
         return self.at(round_index).round(state, agents, round_index)
+
+
+class ServedState(NamedTuple):
+    """The states of the method and of the server."""
+
+    inside: Any
+    server: Any
 
 
 @dataclass(frozen=True)
@@ -175,30 +181,10 @@ class Served(Around):
         # A method with a server of its own keeps that, inside its rounds.
         return replace(inside, server=self.server) if type(inside.server) is Add else None
 
-    def wrapped(self) -> Composed:
-        return ServedRounds(self.algorithm, self.server)
-
-
-class ServedState(NamedTuple):
-    """The states of the method and of the server."""
-
-    inside: Any
-    server: Any
-
-
-@dataclass(frozen=True)
-class ServedRounds(Composed):
-    """Rounds of a method whose change of the model is a step for a server."""
-
-    algorithm: Any
-    server: Any
-
-    @property
-    def _runs(self) -> Any:
-        return self.algorithm
-
-    def start(self, agents: Agents, params: np.ndarray) -> ServedState:
-        inside = self.algorithm.start(agents, params)
+    def start(self, agents: Agents, params: np.ndarray) -> Any:
+        inside = super().start(agents, params)
+        if self._parts:
+            return inside
         if getattr(inside, "params", None) is not self.algorithm.model(inside):
             raise TypeError(
                 f"{self.algorithm.name} keeps more than one model; an optimiser of the cloud needs "
@@ -208,7 +194,8 @@ class ServedRounds(Composed):
         trained = params[: num_trained(agents)]
         return ServedState(inside, self.server.init(trained, agents.num_agents / num_active))
 
-    def round(self, state: ServedState, agents: Agents, round_index: int) -> ServedState:
+    def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
+        """The change of the model is a step for the server."""
         trained, before = num_trained(agents), state.inside.params
         sent = np.array(self.server.send(state.server, before))
         # The round is given a copy, because it may write into its state.
@@ -220,8 +207,10 @@ class ServedRounds(Composed):
         params[:trained], server = self.server.move(state.server, before[:trained], step)
         return ServedState(inside._replace(params=params), server)
 
-    def model(self, state: ServedState) -> np.ndarray:
+    def model(self, state: Any) -> np.ndarray:
+        if self._parts:
+            return self._parts.model(state)
         return self.server.show(state.server, state.inside.params)
 
-    def agent_prob(self, state: ServedState, num_agents: int) -> np.ndarray:
-        return super().agent_prob(state.inside, num_agents)
+    def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
+        return super().agent_prob(state if self._parts else state.inside, num_agents)

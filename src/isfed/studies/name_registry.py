@@ -29,6 +29,7 @@ from isfed.methods.cooperative_sgd import (
     Ring,
 )
 from isfed.methods.fedasync import FedAsync
+from isfed.methods.fedavg import importance
 from isfed.methods.fedavg_schemes import FedAvgScheme
 from isfed.methods.fedcs import FedCS
 from isfed.methods.fedprox import FedProx
@@ -36,14 +37,11 @@ from isfed.methods.fedvarp import FedVARP
 from isfed.methods.folb import FOLB
 from isfed.methods.hierfavg import HierFAVG
 from isfed.methods.hybrid_fl import HybridFL
-from isfed.methods.importance_defaults import importance
-from isfed.methods.local_sgd import KAVG, LocalGD, LocalSGD, StichSGD
+from isfed.methods.local_sgd import KAVG, LocalGD, LocalSGD, MomentumSGD, RestartedSGD, StichSGD
 from isfed.methods.method_protocol import Algorithm
 from isfed.methods.mocha import Mocha
-from isfed.methods.momentum_sgd import MomentumSGD
 from isfed.methods.power_of_choice import PowerOfChoice
 from isfed.methods.q_ffl import QFedAvg, QFedSGD
-from isfed.methods.restarted_sgd import RestartedSGD
 from isfed.methods.scaffold import SCAFFOLD
 from isfed.problems import Huber, LeastSquares, Logistic, Softmax
 from isfed.problems.losses import LinearLoss, Loss

@@ -15,9 +15,9 @@ import numpy as np
 from isfed.federation.agents import Ledger
 from isfed.methods import FedAvg
 from isfed.methods.clustered_sampling import ClusteredSampling
+from isfed.methods.fedavg import importance
 from isfed.methods.fedprox import FedProx
 from isfed.methods.fedvarp import FedVARP
-from isfed.methods.importance_defaults import importance
 from isfed.methods.power_of_choice import PowerOfChoice
 from isfed.methods.scaffold import SCAFFOLD
 from isfed.sampling.designs import HartleyRao, Spread

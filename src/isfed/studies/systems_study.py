@@ -25,11 +25,9 @@ from isfed.methods.fedprox import FedProx
 from isfed.methods.folb import FOLB
 from isfed.methods.hierfavg import HierFAVG
 from isfed.methods.hybrid_fl import HybridFL
-from isfed.methods.local_sgd import LocalGD, LocalSGD, StichSGD
+from isfed.methods.local_sgd import LocalGD, LocalSGD, MomentumSGD, RestartedSGD, StichSGD
 from isfed.methods.mocha import Mocha
-from isfed.methods.momentum_sgd import MomentumSGD
 from isfed.methods.q_ffl import QFedAvg, QFedSGD
-from isfed.methods.restarted_sgd import RestartedSGD
 from isfed.problems import PAPER, Problem
 from isfed.studies.config_schema import write_value
 from isfed.studies.dataset_config import SyntheticSource

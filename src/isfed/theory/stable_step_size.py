@@ -25,7 +25,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from isfed.base.argument_checks import check_vector, checked
 from isfed.methods import ISFedAvg
-from isfed.methods.server_wrappers import adds_steps
+from isfed.methods.servers import adds_steps
 from isfed.problems import NoOptimumError, Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.theory.probabilities import Choices, check_model, choices_at

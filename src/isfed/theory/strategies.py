@@ -22,9 +22,9 @@ import numpy as np
 from isfed.base.argument_checks import check_active, check_positive, check_whole, shown
 from isfed.methods import ISFedAvg
 from isfed.methods.estimators import HorvitzThompson
-from isfed.methods.federated import Add, Federated
+from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.server_wrappers import Average
+from isfed.methods.servers import Add, Average
 from isfed.methods.uniform_samplers import UniformCohort
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities

@@ -7,7 +7,7 @@ try:
 except ImportError as error:
     raise ImportError("isfed.torch needs PyTorch: pip install 'isfed[torch]'") from error
 
-from isfed.methods.importance_defaults import importance
+from isfed.methods.fedavg import importance
 from isfed.torch.diagnose import NetworkDiagnosis, diagnose
 from isfed.torch.evaluation import Evaluate, evaluate, evaluate_agents
 from isfed.torch.example_norms import LayerError

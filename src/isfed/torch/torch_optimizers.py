@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from isfed.methods.federated import Add
+from isfed.methods.servers import Add
 
 
 @contextmanager

@@ -1,5 +1,9 @@
-"""Servers around any server: agents start ahead of its model, or an average of its models is shown.
+"""Servers: what the cloud sends, how its model moves by the step of a round, and what it shows.
 
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, "Adaptive Federated
+Optimization" (ICLR 2021), arXiv 2003.00295: FedAdagrad, FedAdam and FedYogi of its algorithm 2.
+Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution" (2019), arXiv
+1909.06335: FedAvgM, the cloud's momentum.
 Kim, Kim and Han, "Communication-Efficient Federated Learning with Accelerated Client Gradient"
 (CVPR 2024), arXiv 2201.03172: FedACG, which is `LookAhead` around momentum.
 Rakhlin, Shamir and Sridharan, "Making Gradient Descent Optimal for Strongly Convex Stochastic
@@ -14,15 +18,153 @@ import warnings
 from collections import namedtuple
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from isfed.methods.federated import PARTS, Add, Server
-from isfed.methods.method_protocol import BelowOne, check_record
+from isfed.base.argument_checks import check_positive
+from isfed.methods.method_protocol import BelowOne, NotNegative, check_record
 
-NEEDED = PARTS["server"]  # what a server can do
+SERVER = ("init", "send", "move", "show")  # what a server can do
 BLOCKS = 8  # how many sums of models the average of the last half is made of
+
+
+class Server(Protocol):
+    """What the cloud sends, how its model moves, and which model it shows."""
+
+    def init(self, params: np.ndarray, rounds_per_pass: float) -> Any:
+        """The state before the first round, from the trained part of the model and from K / L."""
+        ...
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that the agents start from."""
+        ...
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        """(M',) the trained part of the model after a step, and the new state.
+
+        The step is relative to the model that was sent.
+        """
+        ...
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        """(M,) the model that is measured, evaluated and saved."""
+        ...
+
+
+@dataclass(frozen=True)
+class Add(Server):
+    """The plain server: it sends and shows its model, adds the step to it, and keeps nothing."""
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
+        return ()
+
+    def send(self, state: Any, params: np.ndarray) -> np.ndarray:
+        return params
+
+    def move(self, state: Any, params: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, Any]:
+        return params + step, state
+
+    def show(self, state: Any, params: np.ndarray) -> np.ndarray:
+        return params
+
+
+class MomentumState(NamedTuple):
+    """What momentum keeps."""
+
+    velocity: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerMomentum(Add):
+    """FedAvgM, momentum at the cloud: v <- momentum v + step, w <- w + step_size v.
+
+    Args:
+        step_size: the step size of the cloud; 1 takes the round's step as it is.
+        momentum: at least 0 and below 1.
+    """
+
+    step_size: NotNegative = 1.0
+    momentum: BelowOne = 0.9
+
+    def __post_init__(self) -> None:
+        check_record(self)
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentumState:
+        return MomentumState(np.zeros(params.size))
+
+    def move(self, state, params, step) -> tuple[np.ndarray, MomentumState]:
+        velocity = self.momentum * state.velocity + step
+        return params + self.step_size * velocity, MomentumState(velocity)
+
+
+class MomentsState(NamedTuple):
+    """The averages of the steps and of their squares."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adaptive(Add):
+    """m <- beta_1 m + (1 - beta_1) step, w <- w + step_size m / (sqrt(v) + tau).
+
+    Args:
+        step_size: eta of the paper.
+        beta_1: the decay rate of the average of the steps.
+        tau: how adaptive it is; v starts at tau^2.
+    """
+
+    step_size: NotNegative = 0.1
+    beta_1: BelowOne = 0.9
+    tau: Annotated[float, check_positive] = 1e-3
+
+    def __post_init__(self) -> None:
+        check_record(self)
+
+    def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentsState:
+        return MomentsState(np.zeros(params.size), np.full(params.size, self.tau**2))
+
+    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def move(self, state, params, step) -> tuple[np.ndarray, MomentsState]:
+        first = self.beta_1 * state.first + (1.0 - self.beta_1) * step
+        second = self._second(state.second, step * step)
+        move = self.step_size * first / (np.sqrt(second) + self.tau)
+        return params + move, MomentsState(first, second)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdagrad(_Adaptive):
+    """FedAdagrad, the cloud's Adagrad: v <- v + step^2; the paper uses beta_1 = 0."""
+
+    beta_1: BelowOne = 0.0
+
+    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
+        return second + square
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(_Adaptive):
+    """FedAdam, the cloud's Adam: v <- beta_2 v + (1 - beta_2) step^2.
+
+    Args:
+        beta_2: the decay rate of the average of the squared steps.
+    """
+
+    beta_2: BelowOne = 0.99
+
+    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
+        return self.beta_2 * second + (1.0 - self.beta_2) * square
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogi(FedAdam):
+    """FedYogi, the cloud's Yogi: v <- v - (1 - beta_2) step^2 sign(v - step^2)."""
+
+    def _second(self, second: np.ndarray, square: np.ndarray) -> np.ndarray:
+        return second - (1.0 - self.beta_2) * square * np.sign(second - square)
 
 
 class LookAheadState(NamedTuple):
@@ -229,9 +371,9 @@ class AdaptedServer(Add):
 
 def as_server(server: Any) -> Any:
     """A server, also of an optimiser of version 0.1; a TypeError for anything else."""
-    can = {name for name in (*NEEDED, "start", "step") if callable(getattr(server, name, None))}
+    can = {name for name in (*SERVER, "start", "step") if callable(getattr(server, name, None))}
     if not isinstance(server, type):
-        if can >= set(NEEDED):
+        if can >= set(SERVER):
             return server
         if can >= {"start", "step"}:
             warnings.warn(
@@ -242,6 +384,6 @@ def as_server(server: Any) -> Any:
             )
             return AdaptedServer(server)
         if "move" in can:
-            lacks = ", ".join(name for name in NEEDED if name not in can)
+            lacks = ", ".join(name for name in SERVER if name not in can)
             raise TypeError(f"server={server!r} lacks {lacks}; derive it from isfed.Add")
     raise TypeError(f"server={server!r} must be an optimiser of the cloud, e.g. FedAdam()")
