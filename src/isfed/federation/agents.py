@@ -125,17 +125,6 @@ class Agents(Protocol):
         """Go on from a state."""
 
 
-def num_trained(agents: Any) -> int:
-    """How many of the first entries of the model are trained; the others are a module's buffers."""
-    return getattr(agents, "num_trained", agents.num_params)
-
-
-def trained_part(agents: Agents, changes: np.ndarray) -> np.ndarray:
-    """(n, M) changes without the buffers; the same array where there are none."""
-    count = num_trained(agents)
-    return changes if changes.shape[1] == count else np.ascontiguousarray(changes[:, :count])
-
-
 class AddressedAgents:
     """What all agents in this process share: keys, and the book-keeping of what crosses."""
 
@@ -158,9 +147,10 @@ class AddressedAgents:
     def facts(self, client_weights: str = "uniform") -> Facts:
         if client_weights not in self._facts:
             weight = None if client_weights == "uniform" else self.sizes / self.sizes.mean()
+            trained = getattr(self, "num_trained", self.num_params)  # a module also has buffers
             self._facts[client_weights] = Facts(
-                self.num_agents, self.num_params, num_trained(self), weight, self.sizes,
-                self.local_steps, self.batch_size,
+                self.num_agents, self.num_params, trained, weight, self.sizes, self.local_steps,
+                self.batch_size,
             )  # fmt: skip
         return self._facts[client_weights]
 

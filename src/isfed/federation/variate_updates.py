@@ -67,8 +67,6 @@ class Correction:
         gain = self.gain
         if gain != "adaptive" and not (is_number(gain) and 0.0 <= gain <= 1.0):
             raise ValueError(f"gain={gain!r} must be between 0 and 1, or 'adaptive'")
-        if self.unseen not in ("mean", "zero"):
-            raise ValueError(f"unseen={self.unseen!r} must be 'mean' or 'zero'")
 
     @property
     def adapts(self) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_checks import check_fields
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.federation.remote_variates import (
     NEVER,
@@ -61,13 +60,10 @@ class ControlVariates(InverseProbability):
     example_design: Design
     on: Literal["step", "change"] = "change"
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @cached_property
     def needs(self) -> dict[str, str]:
         needs = {
-            "inclusion probabilities": "draw agents with ByScore(...), which knows them",
+            **InverseProbability.needs,
             "equal weights": "c is the uniform mean of what the agents remember; use "
             "client_weights='uniform', and over a network leave agent_weights out",
             "steps divided by E_k": "c_k is a mean over E_k steps; use divide_by_steps=True",

@@ -51,6 +51,12 @@ class InverseProbability(Estimator):
     """The one place of 1 / (K p_k): where it goes, and what every agent stands for."""
 
     on: Literal["step", "change"]
+    needs: ClassVar[Any] = {
+        "inclusion probabilities": "draw agents with ByScore(...), which knows them"
+    }
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def gives(self) -> set[str]:
@@ -71,12 +77,6 @@ class HorvitzThompson(InverseProbability):
     """
 
     on: Literal["step", "change"] = "change"
-    needs: ClassVar[dict[str, str]] = {
-        "inclusion probabilities": "draw agents with ByScore(...), which knows them"
-    }
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
         """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
@@ -180,6 +180,7 @@ class Over(Forwarding):
     def __post_init__(self) -> None:
         if not callable(getattr(self.inner, "combine", None)) or isinstance(self.inner, type):
             raise TypeError(f"inner={shown(self.inner)} must be an estimator, e.g. Mean()")
+        check_record(self)
 
 
 class AdjustedState(NamedTuple):
@@ -270,10 +271,6 @@ class Extrapolated(Over):
     """
 
     epsilon: Positive = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_record(self)
 
     @property
     def needs(self) -> dict[str, str]:

@@ -81,10 +81,11 @@ class FedAsync(Method):
     client_weights: ClientWeights = "uniform"
 
     def __post_init__(self) -> None:
-        if self.history is not None and self.history <= self.max_age:
+        kept = self.max_age + 1 if self.history is None else self.history
+        if kept <= self.max_age:
             raise ValueError(
-                f"max_age={self.max_age} is beyond the history={self.history} versions kept; keep "
-                f"at least {self.max_age + 1}"
+                f"max_age={self.max_age} is beyond the history={kept} versions kept; keep at least "
+                f"{self.max_age + 1}"
             )
         if self.local_steps is not None:
             low, high = self.local_steps
@@ -123,11 +124,15 @@ class FedAsync(Method):
             np.array(0.0),
         )
 
+    def _chances(self, agents: Agents) -> np.ndarray:
+        """(K,) c_k of all agents, in some unit."""
+        return agents.facts(self.client_weights).counted(np.ones(agents.num_agents))
+
     def _first(self, agents: Agents, count: int) -> np.ndarray:
         """(n,) who begins: each one drawn among those that are idle, as every later one is."""
         if self.client_weights == "uniform":
             return draw_uniformly(agents, count, NEVER)
-        chances, drawn = agents.sizes / 1.0, np.empty(count, np.int64)
+        chances, drawn = self._chances(agents), np.empty(count, np.int64)
         for i, point in enumerate(agents.stream(Purpose.AGENTS, NEVER).uniforms(count)):
             drawn[i] = count_draws(chances, np.array([point]))[0][0]
             chances[drawn[i]] = 0.0
@@ -144,7 +149,7 @@ class FedAsync(Method):
         if self.client_weights == "uniform":
             agent = draw_uniformly(agents, 1, round_index)
         else:
-            agent = draw_with_replacement(agents, agents.sizes / 1.0, 1, round_index)[0]
+            agent = draw_with_replacement(agents, self._chances(agents), 1, round_index)[0]
         point = agents.stream(Purpose.STALENESS, round_index).uniforms(1)[0]
         age = min(int(point * (self.max_age + 1)), version)  # there is nothing before w_0
         steps = self._steps(agents, agent, round_index)
@@ -170,11 +175,8 @@ class FedAsync(Method):
             version += 1  # versions count what was mixed in; a lost model leaves the old one
         at_work, models, steps = state.agents.copy(), state.models.copy(), state.steps.copy()
         since, finish = state.since.copy(), state.finish.copy()
-        chances = np.ones(agents.num_agents)
-        if self.client_weights == "size":
-            chances[:] = agents.sizes
-        chances[at_work] = 0.0  # but for the one that has just come back
-        chances[at_work[slot]] = 1.0 if self.client_weights == "uniform" else agents.sizes[agent[0]]
+        chances = self._chances(agents)
+        chances[np.delete(at_work, slot)] = 0.0  # not of the one that has just come back
         at_work[turn] = draw_with_replacement(agents, chances, 1, round_index)[0]
         models[slot], since[slot] = params, version
         steps[turn] = self._steps(agents, at_work[turn], round_index + 1)
@@ -193,11 +195,9 @@ class FedAsync(Method):
         self, params, sent, agent, age, agents, round_index, steps, *, timed=True
     ) -> np.ndarray:
         """(1 - a) w + a x after the turn of one agent."""
-        local = LocalOptions(
-            steps=steps, prox=float(self.prox), full_batch=self.full_batch, timed=timed
-        )
-        step = np.array([float(self.step_size)])
-        model = sent + agents.work(TrainRequest(agent, sent, step), round_index, local).changes[0]
+        how = {"prox": float(self.prox), "full_batch": self.full_batch, "timed": timed}
+        turn = TrainRequest(agent, sent, np.array([float(self.step_size)]))
+        model = sent + agents.work(turn, round_index, LocalOptions(steps, **how)).changes[0]
         weight = self.weight(age)
         return (1.0 - weight) * params + weight * model
 

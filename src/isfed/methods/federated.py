@@ -281,9 +281,7 @@ def composition_of(method: Any) -> Federated | None:
     composition = getattr(method, "federated", None)
     if composition is None or composition.own_round:
         return None
-    for kind in type(method).__mro__:
-        if not vars(kind).keys().isdisjoint(("parts", "federated")):
-            return composition
-        if "round" in vars(kind):
-            return None
+    for kind in type(method).__mro__:  # who writes `round` below the parts has a round of its own
+        if written := vars(kind).keys() & {"parts", "federated", "round"}:
+            return None if written == {"round"} else composition
     return composition

@@ -16,7 +16,7 @@ import numpy as np
 
 from isfed.base.portable_arithmetic import inner, matvec, row_norms, weighted_sum
 from isfed.base.random_streams import Purpose
-from isfed.federation.agents import Agents, trained_part
+from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Drawn, Federated, Info, Opened, State
@@ -123,10 +123,11 @@ class WithPenalty(Federated):
         who = opened.cohort.agents[updates.place]
         agents.charge_messages(scalars_up=who.size)
         ends = agents.gradients(who, opened.sent + updates.change, sent=True, kept=True)
-        ends = trained_part(agents, ends + self.local.prox * updates.change)
-        error = row_norms(ends) / np.maximum(row_norms(updates.gradient), TINY)
-        updates = updates._replace(score=error)
-        return self.close(state, self.facts(agents), opened, updates, round_index)
+        facts = self.facts(agents)
+        ends = (ends + self.local.prox * updates.change)[:, : facts.num_trained]
+        error = row_norms(np.ascontiguousarray(ends))
+        error = error / np.maximum(row_norms(updates.gradient), TINY)
+        return self.close(state, facts, opened, updates._replace(score=error), round_index)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,16 +32,14 @@ class HierState(NamedTuple):
 
 def edge_of(groups: Sequence[Sequence[int]], num_agents: int) -> np.ndarray:
     """(K,) the edge of every agent; an error unless each agent is in exactly one group."""
-    times = np.zeros(num_agents, np.int64)
     edges = np.zeros(num_agents, np.int64)
     for edge, group in enumerate(groups):
-        members = np.asarray(group, np.int64)
-        if not members.size:
+        if not len(group):
             raise ValueError(f"edge {edge} has no agents")
-        if members.min() < 0 or members.max() >= num_agents:
+        if not np.isin(group, np.arange(num_agents)).all():
             raise ValueError(f"edge {edge} names an agent outside 0 to {num_agents - 1}")
-        np.add.at(times, members, 1)
-        edges[members] = edge
+        edges[np.asarray(group, np.int64)] = edge
+    times = np.bincount(np.concatenate(groups).astype(np.int64), minlength=num_agents)
     if (times != 1).any():
         agent = int(np.flatnonzero(times != 1)[0])
         raise ValueError(

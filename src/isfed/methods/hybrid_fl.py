@@ -102,10 +102,9 @@ class HybridFL(Sampled):
             return state
         changes, weights = np.empty((models, params.size)), np.empty(models)
         changes[: active.size] = updates.change
-        by_size = self.client_weights == "size"
         # Unless by size, every agent counts as one of the mean size.
         mean_size = agents.sizes.sum() / agents.num_agents
-        weights[: active.size] = agents.sizes[active] if by_size else mean_size
+        weights[: active.size] = mean_size if facts.weight is None else facts.mass[active]
         if rows.size:
             changes[-1] = self._server(state, agents, active, rows, round_index)
             weights[-1] = rows.size

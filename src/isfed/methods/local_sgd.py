@@ -116,8 +116,9 @@ class StichSGD(Method):
     @cached_property
     def inner(self) -> Everybody:
         """One step of everybody."""
-        how = {"client_weights": self.client_weights, "full_batch": self.full_batch}
-        return Everybody(step_size=self.step_size, **how)  # type: ignore[arg-type]
+        return Everybody(
+            step_size=1.0, client_weights=self.client_weights, full_batch=self.full_batch
+        )
 
     def start(self, agents: Agents, params: np.ndarray) -> StichState:
         return StichState(params.copy(), params.copy(), np.zeros(1))
@@ -183,11 +184,8 @@ class RestartedSGD(LocalSGD):
     def start(self, agents: Agents, params: np.ndarray) -> Any:
         if self.federated is not None:
             return super().start(agents, params)
-        uniform = self.client_weights == "uniform"
-        return SeparateState(
-            np.repeat(params[None], agents.num_agents, axis=0),
-            np.ones(agents.num_agents, np.int64) if uniform else agents.sizes,
-        )
+        counts = agents.facts(self.client_weights).counted(np.ones(agents.num_agents, np.int64))
+        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0), counts)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
         if self.federated is not None:

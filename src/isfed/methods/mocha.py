@@ -159,12 +159,9 @@ class Mocha(Method):
         dual = np.zeros(len(data.targets))
         if self.kind(problem) == LOGISTIC:
             dual = data.targets / 2.0
-        shared = np.array(
-            [
-                weighted_sum(dual[rows], data.features[rows]) / (rows.stop - rows.start)
-                for rows in _rows(data)
-            ]
-        )
+        shared = np.empty((count, data.num_features))
+        for k, rows in enumerate(np.split(np.arange(len(dual)), data.offsets[1:-1])):
+            shared[k] = weighted_sum(dual[rows], data.features[rows]) / rows.size
         weights = agents.facts(self.client_weights).share()
         return MochaState(dual, shared, np.eye(count) / count, np.ones(1), weights)
 
@@ -175,9 +172,8 @@ class Mocha(Method):
         return np.divide(columns.T, self.penalty, order="C")
 
     def model(self, state: Any) -> np.ndarray:
-        return (
-            weighted_sum(weighted_sum(state.weights, state.relations), state.shared) / self.penalty
-        )
+        mean = weighted_sum(state.weights, state.relations)
+        return weighted_sum(mean, state.shared) / self.penalty
 
     def round(self, state: MochaState, agents: Any, round_index: int) -> MochaState:
         problem = _problem(agents)
@@ -221,10 +217,6 @@ def related(state: MochaState, models: np.ndarray) -> MochaState:
     relations = root / np.trace(root)
     safety = (np.abs(relations).sum(axis=1) / np.diag(relations)).max()
     return state._replace(relations=relations, safety=np.array([safety]))
-
-
-def _rows(data: Any) -> list[slice]:
-    return [slice(a, b) for a, b in zip(data.offsets[:-1], data.offsets[1:], strict=True)]
 
 
 def _problem(agents: Any) -> Problem:

@@ -328,20 +328,6 @@ def adds_steps(server: Any) -> bool:
     return type(server) is Add
 
 
-class ServerOptimizer(Protocol):
-    """What servers looked like in version 0.1; they are taken until version 0.3."""
-
-    def start(self, size: int) -> dict[str, np.ndarray]:
-        """What it remembers before the first round, of a model of that size."""
-        ...
-
-    def step(
-        self, memory: dict[str, np.ndarray], params: np.ndarray, update: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The next model and memory, from the model and the update that was to be added to it."""
-        ...
-
-
 @lru_cache
 def _memory_type(names: tuple[str, ...]) -> Any:
     """A state with the names of what an optimiser of version 0.1 remembers."""
@@ -350,9 +336,9 @@ def _memory_type(names: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class AdaptedServer(Add):
-    """An optimiser of version 0.1, with `start` and `step`, as a server."""
+    """An optimiser of version 0.1, with `start` and `step`, as a server, until version 0.3."""
 
-    server: ServerOptimizer
+    server: Any
 
     @property
     def name(self) -> str:

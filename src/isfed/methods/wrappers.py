@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from isfed.federation.agents import Agents, num_trained
+from isfed.federation.agents import Agents
 from isfed.methods.federated import Federated
 from isfed.methods.local_steps import step_at
 from isfed.methods.method_protocol import Composed, Forwarding
@@ -191,12 +191,12 @@ class Served(Around):
                 "a method with one. For an average of its models: Average(FedAdam())"
             )
         num_active = getattr(self.algorithm, "num_active", agents.num_agents)
-        trained = params[: num_trained(agents)]
+        trained = params[: agents.facts().num_trained]
         return ServedState(inside, self.server.init(trained, agents.num_agents / num_active))
 
     def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
         """The change of the model is a step for the server."""
-        trained, before = num_trained(agents), state.inside.params
+        trained, before = agents.facts().num_trained, state.inside.params
         sent = np.array(self.server.send(state.server, before))
         # The round is given a copy, because it may write into its state.
         inside = self.algorithm.round(
