@@ -349,7 +349,7 @@ def test_a_run_goes_on_from_its_state_bit_for_bit(algorithm):
 def test_around_rounds_of_ones_own_a_run_goes_on_too(server):
     algorithm = Served(Scheduled(OwnRounds(), lambda i: 0.02 / (1 + i)), server)
     whole, first, second = (make_run(algorithm) for _ in range(3))
-    assert not hasattr(algorithm, "federated")
+    assert algorithm.federated is None
     whole.advance(7)
     first.advance(3)
     second.restore(first.state())

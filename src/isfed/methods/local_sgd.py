@@ -9,6 +9,7 @@ own, so on data that differ from agent to agent the fixed point is not w^o for H
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -16,7 +17,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
-from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
 from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.methods.estimators import MeanOfAll
@@ -153,6 +153,33 @@ class SeparateState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeanBeforeLastStep(Everybody):
+    """The round of restarted SGD in which the last step of a period is added to the mean."""
+
+    def start(self, agents: Agents, params: np.ndarray) -> SeparateState:
+        counts = agents.facts(self.client_weights).counted(np.ones(agents.num_agents, np.int64))
+        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0), counts)
+
+    def round(self, state: Any, agents: Agents, round_index: int) -> SeparateState:
+        models, weights = state.models, self.weights(agents, round_index)
+        if not weights.any():
+            return state  # nobody answered
+        alone, time = int(np.max(self.steps)) - 1, 2 * round_index
+        if alone:
+            models = models + self.changes_of_all(
+                agents, models, round_index, time=time, steps=alone
+            )
+        # With steps alone, the models crossed when the period began.
+        last = self.changes_of_all(
+            agents, models, round_index, time=time + 1, steps=1, silent=alone > 0
+        )
+        return state._replace(models=weighted_sum(weights, models) + last)
+
+    def model(self, state: Any) -> np.ndarray:
+        return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestartedSGD(LocalSGD):
     """Parallel restarted SGD: local SGD in which agents may take different numbers of steps.
 
@@ -178,36 +205,10 @@ class RestartedSGD(LocalSGD):
         """Local SGD; None for "pre", which has a round of its own."""
         return self.parts() if self.average == "post" else None
 
-    def rules(self, num_agents: int) -> AgentConfig:
-        return Everybody.rules(self, num_agents)  # also without parts
-
-    def start(self, agents: Agents, params: np.ndarray) -> Any:
-        if self.federated is not None:
-            return super().start(agents, params)
-        counts = agents.facts(self.client_weights).counted(np.ones(agents.num_agents, np.int64))
-        return SeparateState(np.repeat(params[None], agents.num_agents, axis=0), counts)
-
-    def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        if self.federated is not None:
-            return super().round(state, agents, round_index)
-        models, weights = state.models, self.weights(agents, round_index)
-        if not weights.any():
-            return state  # nobody answered
-        alone, time = int(np.max(self.steps)) - 1, 2 * round_index
-        if alone:
-            models = models + self.changes_of_all(
-                agents, models, round_index, time=time, steps=alone
-            )
-        # With steps alone, the models crossed when the period began.
-        last = self.changes_of_all(
-            agents, models, round_index, time=time + 1, steps=1, silent=alone > 0
-        )
-        return state._replace(models=weighted_sum(weights, models) + last)
-
-    def model(self, state: Any) -> np.ndarray:
-        if self.federated is not None:
-            return super().model(state)
-        return (state.counts[:, None] * state.models).sum(axis=0) / state.counts.sum()
+    @cached_property
+    def _runs(self) -> Any:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Everybody)}
+        return self.federated or MeanBeforeLastStep(**fields)
 
 
 class Velocities(NamedTuple):

@@ -20,11 +20,11 @@ from isfed.methods.method_protocol import Composed, Forwarding
 from isfed.methods.servers import Add, as_server, name_of
 
 
-def layers(outer: Any, inside: str = "algorithm") -> Iterator[Any]:
-    """A method, the one inside it if it is around another, and so on; likewise for servers."""
-    while outer is not None:
-        yield outer
-        outer = getattr(outer, inside, None)
+def layers(method: Any) -> Iterator[Any]:
+    """A method, the one inside it if it is around another, and so on."""
+    while method is not None:
+        yield method
+        method = getattr(method, "algorithm", None)
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,17 @@ class Around(Forwarding, Composed):
         raise NotImplementedError
 
     @cached_property
-    def federated(self) -> Federated:
-        """The parts; an AttributeError around rounds that are not made of parts."""
+    def federated(self) -> Federated | None:  # type: ignore[override]
+        """The parts; None around rounds that are not made of parts."""
         inside = getattr(self.algorithm, "federated", None)
-        parts = None if inside is None else self.changed(inside)
-        if parts is None:
-            raise AttributeError(f"{self.name} has rounds of its own and no parts")
-        return parts
-
-    @cached_property
-    def _parts(self) -> Federated | None:
-        """The parts, or None."""
-        return getattr(self, "federated", None)
+        return None if inside is None else self.changed(inside)
 
     @cached_property
     def _runs(self) -> Any:
-        return self._parts or self.algorithm
+        return self.federated or self.algorithm
 
     def round(self, state: Any, agents: Agents, round_index: int) -> Any:
-        run = self._parts.round if self._parts else self.changed_round
+        run = self.federated.round if self.federated else self.changed_round
         return run(state, agents, round_index)
 
     def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
@@ -75,7 +67,6 @@ class Around(Forwarding, Composed):
 
     @property
     def name(self) -> str:
-        """That of the method inside."""
         return self.algorithm.name
 
     @property
@@ -137,7 +128,7 @@ class Scheduled(Around):
 
     @cached_property
     def _runs(self) -> Any:
-        return self._parts or self.at(0)
+        return self.federated or self.at(0)
 
     def changed_round(self, state: Any, agents: Agents, round_index: int) -> Any:
         return self.at(round_index).round(state, agents, round_index)
@@ -183,7 +174,7 @@ class Served(Around):
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
         inside = super().start(agents, params)
-        if self._parts:
+        if self.federated:
             return inside
         if getattr(inside, "params", None) is not self.algorithm.model(inside):
             raise TypeError(
@@ -208,9 +199,9 @@ class Served(Around):
         return ServedState(inside._replace(params=params), server)
 
     def model(self, state: Any) -> np.ndarray:
-        if self._parts:
-            return self._parts.model(state)
+        if self.federated:
+            return self.federated.model(state)
         return self.server.show(state.server, state.inside.params)
 
     def agent_prob(self, state: Any, num_agents: int) -> np.ndarray:
-        return super().agent_prob(state if self._parts else state.inside, num_agents)
+        return super().agent_prob(state if self.federated else state.inside, num_agents)
