@@ -198,7 +198,7 @@ class RestartedSGD(LocalSGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average == "pre":
-            check_one_number(self.steps, "the mean is taken before the last step of everybody")
+            check_one_number(self.steps, "average='pre' is the mean before everybody's last step")
 
     @cached_property
     def federated(self) -> Federated | None:  # type: ignore[override]
