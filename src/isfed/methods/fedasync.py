@@ -176,7 +176,9 @@ class FedAsync(Method):
         at_work, models, steps = state.agents.copy(), state.models.copy(), state.steps.copy()
         since, finish = state.since.copy(), state.finish.copy()
         chances = self._chances(agents)
-        chances[np.delete(at_work, slot)] = 0.0  # not of the one that has just come back
+        idle = chances[agent]
+        chances[at_work] = 0.0
+        chances[agent] = idle  # it has just come back
         at_work[turn] = draw_with_replacement(agents, chances, 1, round_index)[0]
         models[slot], since[slot] = params, version
         steps[turn] = self._steps(agents, at_work[turn], round_index + 1)
