@@ -144,13 +144,13 @@ class AdaptiveTau(Everybody):
         models, losses, weights = state.models[heard], losses[heard], weights[heard]
         distance = row_norms(models - state.params)
         far = distance >= NEAR
-        apart = np.where(far, distance, 1.0)
+        gap = np.where(far, distance, 1.0)
         here = agents.gradients(heard, state.params, sent=True)
         there = agents.gradients(heard, models, sent=True, kept=True)
         before = agents.losses(heard, models, sent=True, kept=True)
         agents.charge_messages(scalars_up=2 * heard.size)
-        beta = np.where(far, row_norms(there - here) / apart, 0.0)
-        rho = np.where(far, np.abs(before - losses) / apart, 0.0)
+        beta = np.where(far, row_norms(there - here) / gap, 0.0)
+        rho = np.where(far, np.abs(before - losses) / gap, 0.0)
         delta = row_norms(here - weighted_sum(weights, here))
         return Slopes(
             max(inner(weights, beta), LEAST_SLOPE), inner(weights, delta), inner(weights, rho)
@@ -167,9 +167,9 @@ class AdaptiveTau(Everybody):
     def _costs(self, agents: Agents, round_index: int) -> tuple[float, float]:
         """What a local step and an average cost in this round: normal, and positive."""
         points = agents.stream(Purpose.DELAYS, round_index).normals(2)
-        (mean, spread), (other_mean, other_spread) = self.local_cost, self.average_cost
-        average = max(1e-10, other_mean + other_spread * float(points[1]))
-        return max(1e-10, mean + spread * float(points[0])), average
+        costs = zip((self.local_cost, self.average_cost), points.tolist(), strict=True)
+        local, average = (max(1e-10, mean + spread * point) for (mean, spread), point in costs)
+        return local, average
 
     def model(self, state: Any) -> np.ndarray:
         return state.best if state.done else state.params

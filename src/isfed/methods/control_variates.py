@@ -115,8 +115,8 @@ class ControlVariates(InverseProbability):
         who, step_size = cohort.agents[place], float(work.step_size)
         inverse = 1.0 / (facts.num_agents * cohort.prob[place])
         reach = step_size * (np.ones(who.size) if self.on == "change" else inverse)
-        news, scores = trained_changes(updates, facts), updates.score
-        take_news(self.rule, state, who, reach, news)
+        innovation, scores = trained_changes(updates, facts), updates.score
+        take_news(self.rule, state, who, reach, innovation)
         share = noise_share(
             facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
         )
@@ -126,9 +126,9 @@ class ControlVariates(InverseProbability):
         step = np.zeros(facts.num_trained)
         absorb(
             self.rule, state, step_size, cohort.num, heard, step, who,
-            times * updates.factor * inverse, news, (scores, share),
+            times * updates.factor * inverse, innovation, (scores, share),
         )  # fmt: skip
-        return step, state, Evidence(scores, -news, np.ones(who.size))
+        return step, state, Evidence(scores, -innovation, np.ones(who.size))
 
 
 def _check_size(cohort: Cohort) -> None:
@@ -173,14 +173,14 @@ class ControlVariatesApart(ControlVariates):
         """Down goes c, with the round and the gain of the agent's last turn that was accepted."""
         _check_size(cohort)
         who = cohort.agents
-        told = state.accepted[who], state.book[who, GAIN]
-        control = VariateMessage(self.rule, state.centre, *told, self.varies)
+        last = state.accepted[who], state.book[who, GAIN]
+        control = VariateMessage(self.rule, state.centre, *last, self.varies)
         return work._replace(control=control, extra=extra_messages(self.rule, 1))
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         cohort, place, step_size = opened.cohort, updates.place, float(opened.work.step_size)
         who, times = cohort.agents[place], cohort.times[place] * updates.factor
-        news = reported_innovation(
+        innovation = reported_innovation(
             self.rule, trained_changes(updates, facts), step_size, state.centre
         )
         scores = np.nan_to_num(updates.score, posinf=0.0)
@@ -192,7 +192,7 @@ class ControlVariatesApart(ControlVariates):
         absorb_reports(
             self.rule, Reference(state.centre, nobody, nobody, state.book, state.pool), step_size,
             cohort.num, heard, step, who, times * (1.0 / (facts.num_agents * cohort.prob[place])),
-            np.ascontiguousarray(news), (scores, agreements),
+            np.ascontiguousarray(innovation), (scores, agreements),
         )  # fmt: skip
         state.accepted[who] = opened.round_index
-        return step, state, Evidence(scores, -news, np.ones(who.size))
+        return step, state, Evidence(scores, -innovation, np.ones(who.size))

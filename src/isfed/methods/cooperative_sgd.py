@@ -196,10 +196,10 @@ class CooperativeSGD(Everybody):
     def start(self, agents: Agents, params: np.ndarray) -> CooperativeState:
         super().start(agents, params)
         size = agents.num_agents + self.auxiliary
-        links = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
+        entries = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
         if self.mixing is not None:
-            links = links_of(check_mixing(self.mixing(agents.num_agents), size))
-        return CooperativeState(np.repeat(params[None], size, axis=0), *links)
+            entries = links_of(check_mixing(self.mixing(agents.num_agents), size))
+        return CooperativeState(np.repeat(params[None], size, axis=0), *entries)
 
     def round(self, state: Any, agents: Agents, round_index: int) -> CooperativeState:
         workers = agents.num_agents
