@@ -81,7 +81,7 @@ _RENAMED = {
         chain=fast_sequential check=module_checks convert=flat_module convolve=fast_sequential
         evaluate=evaluation files=network flat=flat_module halve=fast_sequential
         hits=module_worker identity=fingerprint links=fast_sequential mailbox=process_pool
-        norms=example_norms pool=process_pool server=torch_optimizers turn=module_turn
+        norms=example_norms pool=process_pool server=torch_optimizers turn=module_worker
         watch=example_norms worker=module_worker
     """,
 }

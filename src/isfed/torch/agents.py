@@ -25,7 +25,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.module_turn import TurnResult, TurnTask, train_module
+from isfed.torch.module_worker import TurnResult, TurnTask, train_module
 from isfed.torch.process_pool import Pool, TurnBlock
 
 MODULE = np.uint64(0x9E3779B97F4A7C15)  # turns the key of the examples into that of the module

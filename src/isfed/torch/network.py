@@ -21,8 +21,13 @@ from isfed.torch.example_norms import ExampleNorms, OtherLayers
 from isfed.torch.fingerprint import function_name, value_fingerprint
 from isfed.torch.flat_module import FlatModule, as_float64, as_tensor, seeded
 from isfed.torch.module_checks import check_device, check_module, check_params, targets_for
-from isfed.torch.module_turn import OptimizerFactory
-from isfed.torch.module_worker import Trial, Worker, correct_examples, per_example
+from isfed.torch.module_worker import (
+    OptimizerFactory,
+    Trial,
+    Worker,
+    correct_examples,
+    per_example,
+)
 
 Score = Literal["last_layer", "exact"]
 SAFETENSORS = ".safetensors"
