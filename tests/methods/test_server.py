@@ -397,6 +397,7 @@ def test_a_sampler_asks_at_the_model_that_is_sent():
             return super().draw(state, facts, agents, params, round_index)
 
     method = Served(FEDAVG, LookAhead(ServerMomentum())).federated
+    assert method is not None
     method = replace(method, sampler=Asking(6, Uniform(), HartleyRao()))
     agents = make_run(FEDAVG).agents[0]
     state = method.start(agents, np.zeros(PROBLEM.num_params))
