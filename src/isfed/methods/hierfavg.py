@@ -36,7 +36,7 @@ def edge_of(groups: Sequence[Sequence[int]], num_agents: int) -> np.ndarray:
     for edge, group in enumerate(groups):
         if not len(group):
             raise ValueError(f"edge {edge} has no agents")
-        if not np.isin(group, np.arange(num_agents)).all():
+        if not set(group) <= set(range(num_agents)):
             raise ValueError(f"edge {edge} names an agent outside 0 to {num_agents - 1}")
         edges[np.asarray(group, np.int64)] = edge
     times = np.bincount(np.concatenate(groups).astype(np.int64), minlength=num_agents)
