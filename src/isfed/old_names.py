@@ -70,11 +70,11 @@ _RENAMED = {
     """,
     "simulate": """
         driver=run_driver history=run_history interrupts=run_driver run=simulate_call
-        running=run_base
+        running=run_driver
     """,
     "theory": """
-        bound=msd_bound choices=probabilities constants=paper_constants curvature=round_curvature
-        findings=diagnosis prediction=msd_prediction remembering=variate_variance
+        bound=paper_constants choices=probabilities constants=paper_constants curvature=round_curvature
+        findings=diagnosis prediction=msd_prediction remembering=composition_variance
         settling=msd_prediction stability=stable_step_size variance=round_variance ways=strategies
     """,
     "torch": """

@@ -19,7 +19,7 @@ from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways, gradient_variance
 from isfed.theory.stable_step_size import explain_divergence, memory_limit
 from isfed.theory.strategies import WORTH
-from isfed.theory.variate_variance import Memories
+from isfed.theory.composition_variance import VariateErrors
 
 KINDS = 4
 
@@ -166,9 +166,9 @@ def test_a_step_size_that_is_no_positive_number_is_refused(step):
 def test_the_variance_of_a_correction_is_that_of_its_draws():
     """By drawing agents and noise many times, in the agents' order and along a spread."""
     rng = np.random.default_rng(3)
-    known = Memories(
+    known = VariateErrors(
         noise=rng.uniform(0.1, 1.0, size=6),
-        wandered=rng.standard_normal((2, 6, 3)),
+        moved=rng.standard_normal((2, 6, 3)),
         unlearned=rng.uniform(0.0, 1.0, size=6),
     )
     chances = known.inclusion(2, 0.1)
@@ -176,10 +176,10 @@ def test_the_variance_of_a_correction_is_that_of_its_draws():
     for spread in (False, True):
         orders = known._orders(chances) if spread else [np.arange(6)] * 2
         total = 0.0
-        for wandered, order in zip(known.wandered, orders, strict=True):
+        for moved, order in zip(known.moved, orders, strict=True):
             for units, chance in outcomes(Deville(), chances[order]):
                 drawn = order[list(units)]
-                off = (wandered[drawn] / chances[drawn, None]).sum(axis=0) - wandered.sum(axis=0)
+                off = (moved[drawn] / chances[drawn, None]).sum(axis=0) - moved.sum(axis=0)
                 # Noise of every turn, and of every memory, drawn or not: independent, in one line.
                 turns = (known.noise[drawn] / chances[drawn] ** 2).sum()
                 factors = np.bincount(drawn, 1.0 / chances[drawn], minlength=6) - 1.0
@@ -188,14 +188,14 @@ def test_the_variance_of_a_correction_is_that_of_its_draws():
 
 
 def test_what_gradients_wander_is_alike_for_agents_that_are_alike():
-    """Kinds of agents that see different features: a spread of the news pays."""
+    """Kinds of agents that see different features: a spread of the innovations pays."""
     rng = np.random.default_rng(0)
     kinds = np.eye(4)[np.arange(40) % 4]
-    wandered = rng.standard_normal((4, 1, 4)) * kinds  # H_k d with H_k of the agent's kind
-    known = Memories(np.full(40, 1e-4), wandered, np.zeros(40))
+    moved = rng.standard_normal((4, 1, 4)) * kinds  # H_k d with H_k of the agent's kind
+    known = VariateErrors(np.full(40, 1e-4), moved, np.zeros(40))
     equal = np.full(40, 0.2)
     mixed = rng.permutation(40)
-    known = Memories(known.noise, known.wandered[:, mixed], known.unlearned)
+    known = VariateErrors(known.noise, known.moved[:, mixed], known.unlearned)
     assert known.variance(equal, spread=True) < 0.5 * known.variance(equal)
 
 

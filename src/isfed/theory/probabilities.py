@@ -64,6 +64,16 @@ def gradients_of_agents(problem: Problem, params: np.ndarray) -> Iterator[np.nda
         yield example_gradients(problem.loss, params, *problem.data.agent(agent))
 
 
+def risk_gradients(problem: Problem, params: np.ndarray) -> np.ndarray:
+    """(K, M) the weighted gradients of the agents' risks, at one model or at one for each."""
+    models = np.broadcast_to(params, (problem.num_agents, problem.num_params))
+    gradients = np.empty(models.shape)
+    for agent, model in enumerate(models):
+        x, y = problem.data.agent(agent)
+        gradients[agent] = problem.loss.gradient(model, x, y, np.ones(len(y)))[0]
+    return problem.data.agent_weights[:, None] * gradients
+
+
 def inclusion_of(scores: np.ndarray, num: int, policy: Policy, design: Design) -> np.ndarray:
     """The inclusion probabilities of a draw by scores, after cap and floor."""
     total = float(scores.sum())

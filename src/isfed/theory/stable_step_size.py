@@ -28,7 +28,7 @@ from isfed.methods import ISFedAvg
 from isfed.methods.servers import adds_steps
 from isfed.problems import NoOptimumError, Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
-from isfed.theory.probabilities import Choices, check_model, choices_at
+from isfed.theory.probabilities import Choices, check_model, choices_at, risk_gradients
 from isfed.theory.round_curvature import MOST_PARAMS, CurvatureAt, LargestCurvature
 
 AUTO = "auto"
@@ -227,12 +227,13 @@ def risk_curvature(problem: Problem, params: np.ndarray) -> float:
     model = check_model(problem, params)
     rng = np.random.default_rng(0)
     direction = rng.standard_normal(model.size)
-    here = _risk_gradient(problem, model)
+    here = risk_gradients(problem, model).mean(axis=0)
     length = 1e-4 * (1.0 + float(np.linalg.norm(model)))
     curvature = 0.0
     for _ in range(POWER_STEPS):
         direction /= np.linalg.norm(direction)
-        moved = (_risk_gradient(problem, model + length * direction) - here) / length
+        ahead = risk_gradients(problem, model + length * direction).mean(axis=0)
+        moved = (ahead - here) / length
         before, curvature = curvature, float(np.linalg.norm(moved))
         if not curvature > 0.0 or abs(curvature - before) < 1e-3 * curvature:
             break
@@ -242,14 +243,6 @@ def risk_curvature(problem: Problem, params: np.ndarray) -> float:
             "the risk has no curvature at the start, so no step size can be derived; give a number"
         )
     return curvature
-
-
-def _risk_gradient(problem: Problem, params: np.ndarray) -> np.ndarray:
-    total = np.zeros(params.size)
-    for agent in range(problem.num_agents):
-        x, y = problem.data.agent(agent)
-        total += problem.loss.gradient(params, x, y, np.ones(len(y)))[0]
-    return total / problem.num_agents
 
 
 def _known(algorithm: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,23 @@ from isfed.methods.uniform_samplers import UniformCohort
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
 from isfed.sampling.designs.spread import order_alike, projection
-from isfed.sampling.designs.variance import NoJointError, total_variance
+from isfed.sampling.designs.variance import NoJointError
 from isfed.sampling.policies import Memory, Uniform
-from isfed.theory.probabilities import TheoryError, check_model, choices_at, gradients_of_agents
+from isfed.theory.composition_variance import (
+    composition_variance,
+    known_parts,
+    turns_of,
+    variance_along,
+    variate_errors,
+)
+from isfed.theory.probabilities import (
+    TheoryError,
+    check_model,
+    choices_at,
+    gradients_of_agents,
+    risk_gradients,
+)
 from isfed.theory.stable_step_size import stable_step_size
-from isfed.theory.variate_variance import memories, risk_gradients
 
 LEAST_GAIN = 0.5  # dB; what is below is not worth a change
 SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
@@ -115,9 +127,9 @@ class Ways:
         least = min(way.excess for way in ways.values())
         if ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
             return ways["uniform"]
-        found = next(way for way in ways.values() if way.excess <= least * WORTH)
-        steered = found.name == "difference" and ways["drift"].excess < found.excess
-        return ways["drift"] if steered else found
+        simplest = next(way for way in ways.values() if way.excess <= least * WORTH)
+        steered = simplest.name == "difference" and ways["drift"].excess < simplest.excess
+        return ways["drift"] if steered else simplest
 
     def recommendation(self) -> str:
         """What to do and why, in one or two sentences."""
@@ -128,12 +140,8 @@ class Ways:
             return f"The noise of mini-batches is what remains: keep uniform agents{split}."
         if best.name == "importance":
             noisier = share["noise"] > share["size"]
-            what = (
-                "in the noise of their mini-batches"
-                if noisier
-                else "in the size of their gradients"
-            )
-            return f"Your agents differ {what}: use agents=Memory(){split}."
+            what = "noise of their mini-batches" if noisier else "size of their gradients"
+            return f"Your agents differ in the {what}: use agents=Memory(){split}."
         if best.name == "spread":
             return f"Your agents come in kinds: draw some of each, agent_design=Spread(){split}."
         if best.name in STEERED and share["drift"] >= max(share["direction"], share["size"]):
@@ -219,33 +227,25 @@ def compare_ways(
         "importance": choices_at(problem, weighted, model).agents,
     }
     inclusion["spread"] = inclusion["uniform"]
-    found = {
+    variance = {
         name: _agents_variance(name, inclusion[name], means) + _noise(inclusion[name], noise)
         for name in ("uniform", "importance", "spread")
     }
-    memory = memories(
+    errors = variate_errors(
         problem, model, means, noise, step_size=mu, num_active=num_active, rounds=rounds
     )
-    by_news = memory.inclusion(num_active, weighted.agents.floor)
-    scored, equal = (memory.variance(known) for known in (by_news, inclusion["uniform"]))
-    worth = scored < equal * (1.0 - ROUNDING)
-    found["difference"] = found["drift"] = min(scored, equal)
+    either = errors.inclusion(num_active, weighted.agents.floor), inclusion["uniform"]
+    scored, equal = map(errors.variance, either)
+    variance["difference"] = variance["drift"] = min(scored, equal)
     # Under a spread the cloud chooses between probabilities by score and equal ones by itself.
-    found["drift, spread"] = min(
-        memory.variance(known, spread=True) for known in (by_news, inclusion["uniform"])
-    )
-    pull = _drift(problem, model, means, mu)
+    variance["drift, spread"] = min(errors.variance(known, spread=True) for known in either)
+    drift = _drift(problem, model, means, mu)
+    uniform = variance["uniform"]
     ways = {
-        name: Way(
-            name=name,
-            variance=found[name],
-            times_smaller=found["uniform"] / found[name] if found[name] > 0.0 else math.inf,
-            drift=0.0 if name in STEERED else pull,
-            excess=0.25 * mu * found[name] + (0.0 if name in STEERED else pull),
-        )
+        name: _way(name, variance[name], uniform, 0.0 if name in STEERED else drift, mu)
         for name in NAMES
     }
-    agents = found["uniform"] - _noise(inclusion["uniform"], noise)
+    agents = uniform - _noise(inclusion["uniform"], noise)
     lengths = np.linalg.norm(means, axis=1)
     by_length = inclusion_probabilities(lengths, num_active, floor=1e-6)
     # In random order, as under uniform sampling: what an order spreads is not a matter of size.
@@ -253,33 +253,26 @@ def compare_ways(
     sources = Sources(
         size=0.25 * mu * (agents - direction),
         direction=0.25 * mu * direction,
-        drift=pull,
+        drift=drift,
         noise=0.25 * mu * _noise(inclusion["uniform"], noise),
     )
-    others = _names(methods)
-    compared = {
-        name: _way_of(name, problem, method, model, (mu, rounds, num_active, pull))
-        for name, method in others.items()
-    }
-    return Ways(mu, ways, sources, worth, compared)
-
-
-def _names(methods: Sequence[Any]) -> dict[str, Any]:
-    """Methods by name; of one name, the later ones get a number."""
-    named: dict[str, Any] = {}
+    others: dict[str, Way] = {}
     for method in methods:
-        name, again = method.name, 2
-        while name in named:
+        name, again = method.name, 2  # of one name, the later ones get a number
+        while name in others:
             name, again = f"{method.name} ({again})", again + 1
-        named[name] = method
-    return named
+        others[name] = _way_of(name, problem, method, model, (mu, rounds, num_active, drift))
+    return Ways(mu, ways, sources, scored < equal * (1.0 - ROUNDING), others)
+
+
+def _way(name: str, variance: float, uniform: float, drift: float, mu: float) -> Way:
+    times_smaller = uniform / variance if variance > 0.0 else math.inf
+    return Way(name, variance, times_smaller, drift, 0.25 * mu * variance + drift)
 
 
 def _way_of(name: str, problem: Problem, method: Any, model: np.ndarray, at: tuple) -> Way:
     """What any method would leave of the error, as far as it is known."""
-    from isfed.theory.composition_variance import composition_variance, known_parts, turns_of
-
-    mu, rounds, num_active, pull = at
+    mu, rounds, num_active, drift = at
     nan, unknown = math.nan, ""
     try:
         parts = known_parts(method)
@@ -296,7 +289,7 @@ def _way_of(name: str, problem: Problem, method: Any, model: np.ndarray, at: tup
         )
     except (TheoryError, NoJointError) as error:
         return Way(name, nan, nan, nan, nan, str(error))
-    drift, local = pull, parts.local
+    local = parts.local
     correction = getattr(parts.estimator, "correction", None)
     if turns.steps.max() == 1 or (correction is not None and correction.kind == "drift"):
         drift = 0.0
@@ -306,9 +299,8 @@ def _way_of(name: str, problem: Problem, method: Any, model: np.ndarray, at: tup
     server = parts.server.server if type(parts.server) is Average else parts.server
     if type(server) is not Add:
         unknown = f"what {type(server).__name__} leaves of the error is not known"
-    excess = nan if unknown else 0.25 * mu * variance + drift
-    times = uniform / variance if variance > 0.0 else math.inf
-    return Way(name, variance, times, drift, excess, unknown)
+    way = _way(name, variance, uniform, drift, mu)
+    return replace(way, excess=nan, unknown=unknown) if unknown else way
 
 
 def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
@@ -333,9 +325,9 @@ def _agents_variance(name: str, inclusion: np.ndarray, means: np.ndarray) -> flo
     values, design = means / len(means), HartleyRao() if name == "uniform" else Deville()
     if name == "spread":
         order = order_alike(means @ projection(means.shape[1], min(SKETCH, means.shape[1])))
-        return float(total_variance(design, inclusion[order], values[order]).sum())
+        return variance_along(design, inclusion, values, order)
     try:
-        return float(total_variance(design, inclusion, values).sum())
+        return variance_along(design, inclusion, values, slice(None))
     except NoJointError:
         return _in_random_order(inclusion, values)
 
@@ -345,8 +337,7 @@ def _in_random_order(inclusion: np.ndarray, values: np.ndarray) -> float:
     rng = np.random.default_rng(0)
     first = np.argsort(values @ rng.standard_normal(values.shape[1]))
     orders = [rng.permutation(first) for _ in range(ORDERS)]
-    found = [total_variance(Deville(), inclusion[order], values[order]).sum() for order in orders]
-    return float(np.mean(found))
+    return float(np.mean([variance_along(Deville(), inclusion, values, o) for o in orders]))
 
 
 def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -355,8 +346,9 @@ def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> n
     if length == 0.0:
         return np.zeros_like(vector)
     reach = 1e-4 * (1.0 + float(np.linalg.norm(model))) / length
-    ahead = risk_gradients(problem, model + reach * vector).mean(axis=0)
-    behind = risk_gradients(problem, model - reach * vector).mean(axis=0)
+    ahead, behind = (
+        risk_gradients(problem, model + side * vector).mean(axis=0) for side in (reach, -reach)
+    )
     return (ahead - behind) / (2.0 * reach)
 
 
