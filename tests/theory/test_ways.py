@@ -17,9 +17,9 @@ from isfed import (
 )
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.theory import compare_ways, gradient_variance
+from isfed.theory.composition_variance import VariateErrors
 from isfed.theory.stable_step_size import explain_divergence, memory_limit
 from isfed.theory.strategies import WORTH
-from isfed.theory.composition_variance import VariateErrors
 
 KINDS = 4
 
