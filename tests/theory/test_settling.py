@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isfed import FederatedData, LeastSquares, Problem, diagnose
-from isfed.theory.msd_prediction import settling
+from isfed.theory.msd_prediction import settling_time
 
 
 def excess(curvature, noise, start, step, rounds):
@@ -18,7 +18,7 @@ def excess(curvature, noise, start, step, rounds):
 def test_rounds_are_those_of_the_recursion():
     curvature, noise = np.array([0.01, 0.3, 1.0]), np.array([0.1, 2.0, 1.0])
     start, step = np.array([20.0, -5.0, 30.0]), 0.2
-    found = settling(curvature, np.eye(3), noise, start, step)
+    found = settling_time(curvature, np.eye(3), noise, start, step)
     end = excess(curvature, noise, start, step, 100_000)
     rounds = int(np.ceil(found.rounds))
     for later in (0, 10, 100, 1000):
@@ -29,19 +29,19 @@ def test_rounds_are_those_of_the_recursion():
 
 def test_a_direction_without_data_is_not_waited_for():
     curvature = np.array([2e-3, 1.0])
-    with_it = settling(curvature, np.eye(2), np.array([0.0, 1.0]), np.array([0.0, 3.0]), 0.1)
-    without = settling(curvature[1:], np.eye(1), np.ones(1), np.array([3.0]), 0.1)
+    with_it = settling_time(curvature, np.eye(2), np.array([0.0, 1.0]), np.array([0.0, 3.0]), 0.1)
+    without = settling_time(curvature[1:], np.eye(1), np.ones(1), np.array([3.0]), 0.1)
     assert with_it.rounds == pytest.approx(without.rounds)
-    flat = settling(
+    flat = settling_time(
         np.array([0.0, 1.0]), np.eye(2), np.array([0.0, 1.0]), np.array([5.0, 3.0]), 0.1
     )
     assert flat.rounds == pytest.approx(without.rounds)
 
 
 def test_no_noise_and_no_way_to_go():
-    still = settling(np.ones(2), np.eye(2), np.zeros(2), np.zeros(2), 0.1)
+    still = settling_time(np.ones(2), np.eye(2), np.zeros(2), np.zeros(2), 0.1)
     assert still.rounds == 0.0
-    noiseless = settling(np.ones(1), np.eye(1), np.zeros(1), np.ones(1), 0.1)
+    noiseless = settling_time(np.ones(1), np.eye(1), np.zeros(1), np.ones(1), 0.1)
     assert 0.9 ** (2 * noiseless.rounds) == pytest.approx(1e-3)
 
 

@@ -99,13 +99,8 @@ class Certificate:
         return f"{passed if self.unbiased else 'BIASED'}; {how}"
 
 
-def _gradient_at(loss: Any, held: np.ndarray, params, x, y, weight):
-    """The gradient at one model, whatever the model that is asked about."""
-    return loss.gradient(held, x, y, weight)
-
-
 class _Prescribed:
-    """A design that draws what it is told; the inclusion probabilities are the table's own."""
+    """A design that draws prescribed units; the inclusion probabilities are the table's own."""
 
     fixed_size = True
 
@@ -186,8 +181,9 @@ class _Round:
             gradients.append(gradient)
             if made.method.local.examples.refresh == Refresh.ALL:
                 agent.table.replace(norms)
-            held = partial(_gradient_at, agent.loss, params)
-            agent.loss = SimpleNamespace(gradient=held)  # type: ignore[assignment]
+            at_params = partial(agent.loss.gradient, params)
+            held: Any = SimpleNamespace(gradient=lambda _, *batch, at=at_params: at(*batch))
+            agent.loss = held
         # K c_k times the gradient of every agent.
         self.means = (self.facts.weighed(1.0, slice(None)) * np.array(gradients).T).T
         self.tables = [agent.table.nodes.copy() for agent in made.agents]
@@ -274,16 +270,19 @@ class _MeanAgents:
         for k, step, row in zip(turns.agents.tolist(), turns.step.tolist(), rows, strict=True):
             place = (k, step, None if row is None else row.tobytes())
             if place not in self.sent:
-                self.sent[place] = self._mean_change(k, turns.params, step, round_index, local, row)
+                self.sent[place] = self._mean_change(
+                    k, turns.params, step, round_index, local=local, correction=row
+                )
             changes.append(self.sent[place])
         none = np.zeros(len(changes))
         watch = np.zeros((none.size, telemetry.TURN))
         sent = np.array(changes).reshape(-1, turns.params.size)
         return Uploads(sent, none, none.astype(np.int64), watch, watch[:, :0])
 
-    def _mean_change(self, agent: int, params: np.ndarray, step: float, *rest: Any) -> np.ndarray:
+    def _mean_change(
+        self, agent: int, params: np.ndarray, *turn: Any, **options: Any
+    ) -> np.ndarray:
         """The mean of what an agent sends after a turn, over all its batches."""
-        round_index, local, correction = rest
         working = self.owner.made.agents[agent]
         table, prescribed = working.table, _Prescribed(working.table.design)
         policy = table.policy
@@ -295,7 +294,6 @@ class _MeanAgents:
         for units, chance in self.batches[agent]:
             self.owner.restore(agent)
             prescribed.units = np.array(units, np.int64)
-            turn = working.take_turn(params, step, round_index, local=local, correction=correction)
-            total += chance * turn.change
+            total += chance * working.take_turn(params, *turn, **options).change
         working.table = table
         return total

@@ -19,7 +19,7 @@ from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss
 from isfed.sampling.policies import Memory, Policy, Uniform
-from isfed.theory.msd_prediction import settling
+from isfed.theory.msd_prediction import settling_time
 from isfed.theory.paper_constants import Constants
 from isfed.theory.probabilities import Choices, TheoryError, all_choices_at, check_model
 from isfed.theory.round_curvature import hessian
@@ -115,9 +115,9 @@ class Diagnosis:
             )
         if math.isinf(best.gain_db):
             return f"Sample {best.sampling} by importance: at this model no noise would be left."
-        what = {"agents": "agents", "examples": "examples", "both": "agents and examples"}
+        what = "agents and examples" if best.sampling == "both" else best.sampling
         sentence = (
-            f"Sample {what[best.sampling]} by importance: at the same small step size the "
+            f"Sample {what} by importance: at the same small step size the "
             f"remaining error falls by {best.gain_db:.1f} dB (to 1/{10 ** (best.gain_db / 10):.3g})"
         )
         if uniform.step_limit and best.step_limit and best.step_limit < 0.5 * uniform.step_limit:
@@ -214,11 +214,12 @@ def _diagnose(
     model = check_model(problem, params)
     sides = (Uniform(), importance)
     plain = ISFedAvg(step_size=1.0, num_active=num_active)
-    ways = {
+    methods = {
         name: replace(plain, agents=sides[agents], examples=sides[examples])
         for name, (agents, examples) in SIDES.items()
     }
-    chosen = dict(zip(ways, all_choices_at(problem, list(ways.values()), model), strict=True))
+    choices = all_choices_at(problem, list(methods.values()), model)
+    pairs = list(zip(methods.values(), choices, strict=True))
     curvature = basis = None
     weights = np.ones(problem.num_params)  # of the noise, where the curvature is not known
     with suppress(TheoryError):
@@ -227,26 +228,25 @@ def _diagnose(
         curvature = np.where(curvature > SINGULAR * curvature[-1], curvature, 0.0)
         # The msd weighs the noise by 1 / curvature.
         weights = np.divide(1.0, curvature, out=np.zeros_like(weights), where=curvature > 0.0)
-    pairs = [(ways[name], chosen[name]) for name in ways]
     variances = gradient_variances(problem, pairs, params=model, rotate=basis)
     stable = StableSteps(problem, model) if isinstance(problem.loss, LinearLoss) else None
     options: dict[str, Option] = {}
     slow: dict[str, list[tuple[int, float]]] = {}
     base: tuple[float, float] | None = None  # of uniform sampling, which comes first
-    for name, variance in zip(ways, variances, strict=True):
+    for name, (method, chosen), variance in zip(methods, pairs, variances, strict=True):
         noise = variance.agents + variance.examples
         error = float(weights @ noise)
         base = base or (variance.total, error)
         limit = careful = settled = None
         with suppress(ValueError):  # the risk has no curvature
             if stable is not None:
-                limit, careful = stable.limits(ways[name], chosen[name])
+                limit, careful = stable.limits(method, chosen)
         if limit is not None and curvature is not None and basis is not None:
             start = -model @ basis
-            settled = settling(curvature, basis, noise, start, SHARE_OF_LIMIT * limit)
+            settled = settling_time(curvature, basis, noise, start, SHARE_OF_LIMIT * limit)
             slow[name] = settled.features(problem.data.num_features)
         ratio = _ratio(base[1], error)
-        of_agents = [chosen[name].of_agent(problem, k) for k in range(problem.num_agents)]
+        sizes = [effective_size(chosen.of_agent(problem, k)) for k in range(problem.num_agents)]
         options[name] = Option(
             sampling=name,
             variance=variance.total,
@@ -256,13 +256,13 @@ def _diagnose(
             step_limit=limit,
             careful_limit=careful,
             settled_after=None if settled is None else settled.rounds,
-            agents_size=effective_size(chosen[name].agents),
-            examples_size=float(np.mean([effective_size(each) for each in of_agents])),
+            agents_size=effective_size(chosen.agents),
+            examples_size=float(np.mean(sizes)),
         )
-    both = chosen["both"]
+    both = choices[-1]
     constants: dict[str, float | str] = {}
     if theory:
-        constants = Constants(problem, ways["both"], both).report(
+        constants = Constants(problem, methods["both"], both).report(
             local=problem.num_agents * problem.num_params <= MOST_LOCAL
         )
     return Diagnosis(
@@ -295,13 +295,12 @@ def _remarks(problem: Problem, num_active: int, options: dict[str, Option]) -> l
     if num_active < problem.num_agents and share < 100.0 * ALIKE:
         part = f"only {share:.2g}%" if share >= 0.01 else "none"
         what = f"{part} of the noise of uniform sampling comes from the choice of agents"
-        if options["agents"].gain_db < LEAST_GAIN:
-            remarks.append(f"The agents are alike: {what}.")
-        else:
-            remarks.append(
-                f"The agents agree on the model ({what}), but the examples of some are noisier "
-                "than those of others."
-            )
+        remarks.append(
+            f"The agents are alike: {what}."
+            if options["agents"].gain_db < LEAST_GAIN
+            else f"The agents agree on the model ({what}), but the examples of some are noisier "
+            "than those of others."
+        )
     return remarks
 
 

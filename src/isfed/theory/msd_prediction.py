@@ -74,8 +74,9 @@ class Prediction:
         left = shrink**count
         # The sum of shrink^(2 j) for j below `count`; `count` where shrink is 1.
         flat = np.abs(1.0 - shrink**2) < 1e-12
-        bottom = np.where(flat, 1.0, 1.0 - shrink**2)
-        sums = np.where(flat, float(count), (1.0 - left**2) / bottom)
+        sums = np.divide(
+            1.0 - left**2, 1.0 - shrink**2, out=np.full(left.size, float(count)), where=~flat
+        )
         return left * start + self.offset, self.step_size**2 * self.noise * sums
 
 
@@ -122,7 +123,7 @@ def predict(problem: Problem, algorithm: ISFedAvg, *, choices: Choices | None = 
 
 
 @dataclass(frozen=True, eq=False)
-class Settling:
+class SettlingTime:
     """How many rounds it takes, and in which direction it takes so long."""
 
     rounds: float
@@ -135,13 +136,9 @@ class Settling:
         return [(int(j), float(share[j])) for j in order if share[j] >= least]
 
 
-def settling(
-    curvature: np.ndarray,
-    basis: np.ndarray,
-    noise: np.ndarray,
-    start: np.ndarray,
-    step_size: float,
-) -> Settling:
+def settling_time(
+    curvature: np.ndarray, basis: np.ndarray, noise: np.ndarray, start: np.ndarray, step_size: float
+) -> SettlingTime:
     """Rounds until the expected excess risk is, and stays, within a tenth of where it ends.
 
     A component goes from c_i^2 to its steady msd_i, by the factor (1 - mu lambda_i)^2 a round, and
@@ -155,7 +152,7 @@ def settling(
         step_size: below 2 / (largest curvature).
 
     >>> one = np.ones(1)
-    >>> rounds = settling(one, np.eye(1), one, 10 * one, 0.1).rounds
+    >>> rounds = settling_time(one, np.eye(1), one, 10 * one, 0.1).rounds
     >>> shrink = 0.9 ** (2 * rounds)
     >>> msd = 0.01 / (1 - 0.9**2)
     >>> bool(np.isclose(abs(100 - msd) * shrink, 0.1 * msd))
@@ -182,4 +179,4 @@ def settling(
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if left(middle).sum() > close else (low, middle)
-    return Settling(high, basis[:, int(np.argmax(left(high)))])
+    return SettlingTime(high, basis[:, int(np.argmax(left(high)))])

@@ -173,7 +173,7 @@ class Constants:
         _convex_loss(self.problem)
         return self.problem.largest_curvature
 
-    @cached_property
+    @property
     def xi(self) -> float:
         """The largest distance of a w_k^o to w^o (Assumption 2)."""
         return float(np.max(self._local_distances))
@@ -233,12 +233,8 @@ class Constants:
     @cached_property
     def beta_sk2(self) -> np.ndarray:
         """beta_{s,k}^2, eq. (22)."""
-        return (
-            3.0
-            * self.delta**2
-            / (self.problem.local_steps * self._batch)
-            * (1.0 + self.inverse_spread)
-        )
+        drawn = self.problem.local_steps * self._batch
+        return 3.0 * self.delta**2 / drawn * (1.0 + self.inverse_spread)
 
     @cached_property
     def sigma_sk2(self) -> np.ndarray:
@@ -402,8 +398,7 @@ class Constants:
         )
 
     def report(self, *, local: bool = True) -> dict[str, float | str]:
-        """Every constant by name (of the agents' ones the largest); the reason, as text, where one
-        does not exist.
+        """Every constant by name, of the agents' ones the largest; as text, why one does not exist.
 
         Without `local` those that need every agent's own minimiser are not computed.
         """

@@ -61,8 +61,8 @@ def gradient_variance(
         rotate: (M, n) if given, the components are those of `gradient @ rotate`.
 
     >>> from isfed import EQUAL, DynamicFedAvg
-    >>> found = gradient_variance(EQUAL.make(), DynamicFedAvg(step_size=0.01, num_active=6))
-    >>> 0.0 < found.agents_share < 1.0
+    >>> variance = gradient_variance(EQUAL.make(), DynamicFedAvg(step_size=0.01, num_active=6))
+    >>> 0.0 < variance.agents_share < 1.0
     True
     """
     model = check_model(problem, params)
@@ -72,7 +72,7 @@ def gradient_variance(
 
 def gradient_variances(
     problem: Problem,
-    ways: Sequence[tuple[ISFedAvg, Choices]],
+    methods: Sequence[tuple[ISFedAvg, Choices]],
     *,
     params: np.ndarray,
     rotate: np.ndarray | None = None,
@@ -82,7 +82,7 @@ def gradient_variances(
     size = problem.num_params if rotate is None else rotate.shape[1]
     means = np.empty((num_agents, size))
     # Algorithms that draw examples alike share what these contribute.
-    examples = [(algorithm.example_design, chosen.examples) for algorithm, chosen in ways]
+    examples = [(algorithm.example_design, chosen.examples) for algorithm, chosen in methods]
     which = [
         next(
             j for j, (design, chances) in enumerate(examples)
@@ -90,16 +90,19 @@ def gradient_variances(
         )
         for drawn, shown in examples
     ]  # fmt: skip
-    spreads = {way: np.empty((num_agents, size)) for way in which}
+    spreads = {first: np.empty((num_agents, size)) for first in which}
     for agent, gradients in enumerate(gradients_of_agents(problem, params)):
         turned = gradients if rotate is None else gradients @ rotate
         means[agent] = turned.mean(axis=0)
         each = turned / len(turned)
-        for way, spread in spreads.items():
-            algorithm, chosen = ways[way]
+        for first, spread in spreads.items():
+            algorithm, chosen = methods[first]
             inclusion = chosen.of_agent(problem, agent)
             spread[agent] = total_variance(algorithm.example_design, inclusion, each)
-    return [_of_round(problem, *way, means, spreads[j]) for j, way in zip(which, ways, strict=True)]
+    return [
+        _of_round(problem, *method, means, spreads[first])
+        for first, method in zip(which, methods, strict=True)
+    ]
 
 
 def _of_round(

@@ -202,8 +202,8 @@ def compare_ways(
     >>> compare_ways(EQUAL.make(), num_active=6).best.name
     'drift'
     >>> mine = ISFedAvg(step_size="auto", num_active=9, examples=Uniform())
-    >>> found = compare_ways(EQUAL.make(), num_active=6, methods=[mine])
-    >>> found.methods[mine.name].times_smaller > found.ways["importance"].times_smaller > 1.0
+    >>> table = compare_ways(EQUAL.make(), num_active=6, methods=[mine])
+    >>> table.methods[mine.name].times_smaller > table.ways["importance"].times_smaller > 1.0
     True
     """
     check_active(num_active, problem.num_agents)
@@ -220,7 +220,7 @@ def compare_ways(
         agent_design=HartleyRao(),
     )  # fmt: skip
     mu = stable_step_size(problem, plain) if step_size is None else step_size
-    means, noise = _turns(problem, plain, model)
+    means, noise = _turns(problem, model)
     weighted = ISFedAvg(step_size=1.0, num_active=num_active, agents=Memory(), examples=Uniform())
     inclusion = {
         "uniform": np.full(problem.num_agents, num_active / problem.num_agents),
@@ -303,7 +303,7 @@ def _way_of(name: str, problem: Problem, method: Any, model: np.ndarray, at: tup
     return replace(way, excess=nan, unknown=unknown) if unknown else way
 
 
-def _turns(problem: Problem, algorithm: ISFedAvg, model: np.ndarray):
+def _turns(problem: Problem, model: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(K, M) the agents' weighted gradients, and (K,) the variance that mini-batches give them."""
     means, noise = np.empty((problem.num_agents, problem.num_params)), np.empty(problem.num_agents)
     for agent, gradients in enumerate(gradients_of_agents(problem, model)):
