@@ -28,8 +28,7 @@ from isfed import (
     simulate,
 )
 from isfed.simulate.kernel_run import KernelRun
-from isfed.simulate.run_base import Block
-from isfed.simulate.run_driver import chunks
+from isfed.simulate.run_driver import Block, chunks
 
 NAMES = ("telemetry", "msd", "params", "agent_prob", "example_prob", "gradients", "uploads")
 POLICIES = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_checks import check_whole
 from isfed.base.atomic_files import restore_array
 from isfed.base.random_streams import Purpose, stream_keys
 from isfed.federation.compiled_turn import Task
@@ -38,7 +37,7 @@ from isfed.sampling.policies import (
 )
 from isfed.sampling.telemetry import uniform_rows
 from isfed.simulate.kernel import ControlPlan, KernelState, Plan, run_rounds
-from isfed.simulate.run_base import Block, Run
+from isfed.simulate.run_driver import Block, Run
 
 PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting
 
@@ -48,25 +47,25 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def can_lower(algorithm: Any) -> bool:
-    """Whether the kernel does all that a method does; not so if a subclass has its own round."""
+def kernel_runs(problem: Problem, algorithm: Any) -> bool:
+    """Whether the fused kernel knows the loss and all that a method does."""
     kind = type(algorithm)
-    if not isinstance(algorithm, ISFedAvg):
+    if not (isinstance(algorithm, ISFedAvg) and hasattr(problem.loss, "compiled")):
         return False
     if kind.parts is not ISFedAvg.parts or kind.round is not ISFedAvg.round:
-        return False
-    known = (
-        compiled_design(algorithm.agent_design)
-        and compiled_design(algorithm.example_design)
-        and compiled_policy(algorithm.agents)
-        and compiled_policy(algorithm.examples)
+        return False  # a subclass with a round of its own
+    return (
+        all(map(compiled_design, (algorithm.agent_design, algorithm.example_design)))
+        and all(map(compiled_policy, (algorithm.agents, algorithm.examples)))
+        and algorithm.absences == "drop"
+        and algorithm.client_weights == "uniform"
+        and not algorithm.costs
+        and not algorithm.average
     )
-    plain = algorithm.absences == "drop" and algorithm.client_weights == "uniform"
-    return known and plain and not algorithm.costs and not algorithm.average
 
 
 def lowered(algorithm: ISFedAvg) -> tuple[Plan, ControlPlan | None]:
-    """A method that `can_lower` accepts as numbers; the second is None without control variates."""
+    """The method as numbers; the second is None without control variates."""
     agents = make_sampling_rule(algorithm.agents, algorithm.agent_design)
     examples = make_sampling_rule(algorithm.examples, algorithm.example_design)
     plan = Plan(
@@ -91,44 +90,6 @@ def lowered(algorithm: ISFedAvg) -> tuple[Plan, ControlPlan | None]:
     return plan, ControlPlan(turn, make_rule(algorithm.memory, algorithm.agents))
 
 
-def make_state(
-    problem: Problem,
-    algorithm: ISFedAvg,
-    plan: Plan,
-    task: Task,
-    repetitions: int,
-    initial: np.ndarray,
-) -> KernelState:
-    """The state before the first round."""
-    # The oracle's tables never change, yet every repetition has its own: a draw sets the certain
-    # units aside for a moment, and another thread must not see that.
-    first, at = example_tables(task, algorithm.examples, plan.examples, lambda: problem.optimum)
-    example_nodes = np.tile(first, (repetitions, 1))
-    width = 0 if plan.agents.equal else table.table_size(problem.num_agents)
-    agent_nodes = np.empty((repetitions, width))
-    if width:
-        table.fill_table(agent_nodes[0], 0, problem.num_agents, initial_score(algorithm.agents))
-        if algorithm.agents.initial == Initial.OPTIMUM:
-            scores = np.empty(problem.num_agents)
-            write_scores(
-                task, plan.examples, problem.optimum, np.empty(0), False, first, at, scores
-            )
-            agent_nodes[0, : scores.size] = scores
-            take_scores(agent_nodes[0], 0, scores.size)
-    agent_nodes[1:] = agent_nodes[0]
-    reports = algorithm.rules(problem.num_agents).agents
-    memory = memory_size(reports, problem.num_params) * problem.num_agents
-    return KernelState(
-        params=np.tile(initial, (repetitions, 1)),
-        shift=np.zeros((repetitions, problem.num_params if algorithm.drift > 0.0 else 0)),
-        agent_nodes=agent_nodes,
-        example_nodes=example_nodes,
-        example_at=at,
-        memory=np.full((repetitions, memory), -1.0),
-        counts=np.zeros((repetitions, 2), np.int64),
-    )
-
-
 class KernelRun(Run):
     """The kernel's state between chunks."""
 
@@ -142,18 +103,16 @@ class KernelRun(Run):
         initial: np.ndarray,
         threads: int | None = None,
     ) -> None:
-        if threads is not None:
-            check_whole(threads, name="threads", least=1)
         super().__init__(problem, algorithm, repetitions, initial)
         self.threads, algorithm = threads or num_cores(), self.algorithm
-        if not can_lower(algorithm):
+        if not kernel_runs(problem, algorithm):
             raise ValueError("the kernel cannot run this design; use engine='objects'")
         self.plan, self.control = lowered(algorithm)
         check_batches(problem, algorithm.example_design)
         known = problem.optimum if problem.has_optimum else None
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
         count = len(self.repetitions)
-        self.arrays = make_state(problem, algorithm, self.plan, self.task, count, initial)
+        self.arrays = self._first_state(count, initial)
         self.params = self.arrays.params
         self.references = None
         if self.control is not None:
@@ -165,38 +124,58 @@ class KernelRun(Run):
         )
         self.keys = np.stack(list(keys), axis=1)
 
+    def _first_state(self, repetitions: int, initial: np.ndarray) -> KernelState:
+        problem, algorithm, plan, task = self.problem, self.algorithm, self.plan, self.task
+        # The oracle's tables never change, yet every repetition has its own: a draw sets the
+        # certain units aside for a moment, and another thread must not see that.
+        first, at = example_tables(task, algorithm.examples, plan.examples, lambda: problem.optimum)
+        width = 0 if plan.agents.equal else table.table_size(problem.num_agents)
+        agent_nodes = np.empty(width)
+        if width:
+            table.fill_table(agent_nodes, 0, problem.num_agents, initial_score(algorithm.agents))
+            if algorithm.agents.initial == Initial.OPTIMUM:
+                scores = agent_nodes[: problem.num_agents]
+                write_scores(
+                    task, plan.examples, problem.optimum, np.empty(0), False, first, at, scores
+                )
+                take_scores(agent_nodes, 0, scores.size)
+        reports = algorithm.rules(problem.num_agents).agents
+        memory = memory_size(reports, problem.num_params) * problem.num_agents
+        return KernelState(
+            params=np.tile(initial, (repetitions, 1)),
+            shift=np.zeros((repetitions, problem.num_params if algorithm.drift > 0.0 else 0)),
+            agent_nodes=np.tile(agent_nodes, (repetitions, 1)),
+            example_nodes=np.tile(first, (repetitions, 1)),
+            example_at=at,
+            memory=np.full((repetitions, memory), -1.0),
+            counts=np.zeros((repetitions, 2), np.int64),
+        )
+
     def compile(self) -> None:
-        nothing = np.empty((len(self.params), 0))
-        self._run(nothing, self._watch(0), np.zeros(len(nothing), np.int64), 0, 0)
+        self._run(self._room(0), np.zeros(len(self.params), np.int64), 0, 0)
 
-    def _watch(self, rounds: int) -> np.ndarray:
-        """Room for the telemetry of so many rounds, filled in as if all chances were equal."""
-        return uniform_rows((len(self.params), rounds), self.plan.num_active)
+    def _room(self, rounds: int) -> Block:
+        """For so many rounds, with the telemetry of equal chances."""
+        shape = len(self.params), rounds
+        return Block(np.empty(shape), uniform_rows(shape, self.plan.num_active))
 
-    def _run(self, msd, watched, done: np.ndarray, begin: int, end: int) -> None:
+    def _run(self, block: Block, done: np.ndarray, begin: int, end: int) -> None:
         run_rounds(
             self.task, self.plan, self.control, self.arrays, self.references, self.keys,
-            self.round_index, msd, watched, done, begin, end,
+            self.round_index, *block, done, begin, end,
         )  # fmt: skip
 
-    def advance(self, num_rounds: int) -> Block:
+    def _advance(self, num_rounds: int) -> tuple[Block, int]:
         repetitions = len(self.params)
-        msd = np.empty((repetitions, num_rounds))
-        watched = self._watch(num_rounds)
-        done = np.zeros(repetitions, np.int64)
+        block, done = self._room(num_rounds), np.zeros(repetitions, np.int64)
         parts = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
         edges = np.linspace(0, repetitions, parts + 1).astype(int).tolist()
-        self.whole = False
         if parts == 1:
-            self._run(msd, watched, done, 0, repetitions)
+            self._run(block, done, 0, repetitions)
         else:  # compiled code releases the interpreter's lock
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(partial(self._run, msd, watched, done), edges[:-1], edges[1:]))
-        finite = int(done.min())
-        self.diverged = finite < num_rounds
-        self.round_index += finite
-        self.whole = True
-        return Block(msd[:, :finite], watched[:, :finite])
+            with ThreadPoolExecutor(self.threads) as executor:
+                list(executor.map(partial(self._run, block, done), edges[:-1], edges[1:]))
+        return block, int(done.min())
 
     def state(self) -> dict[str, np.ndarray]:
         remembered = {} if self.references is None else self.references._asdict()

@@ -16,7 +16,7 @@ from isfed.methods.method_protocol import filled_state, flat_state, objective_of
 from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
 from isfed.simulate.kernel import TOO_FAR, distance_from
-from isfed.simulate.run_base import Block, Run
+from isfed.simulate.run_driver import Block, Run
 
 
 class RoundsRun(Run):
@@ -82,18 +82,15 @@ class RoundsRun(Run):
         state, info = method.step(state, agents, round_index)
         return state, method.telemetry(method.facts(agents), info)
 
-    def advance(self, num_rounds: int) -> Block:
-        repetitions = len(self.agents)
-        msd = np.empty((repetitions, num_rounds))
-        watched = np.full((repetitions, num_rounds, len(COLUMNS)), np.nan, np.float32)
+    def _advance(self, num_rounds: int) -> tuple[Block, int]:
+        msd = np.empty((len(self.agents), num_rounds))
+        watched = np.full((*msd.shape, len(COLUMNS)), np.nan, np.float32)
         finite = num_rounds
-        algorithm = self.algorithm
-        self.whole = False
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is seen below
             for rep, agents in enumerate(self.agents):
                 state = self.states[rep]
                 for i in range(finite):
-                    before = algorithm.model(state).copy() if self._keeps_good else None
+                    before = self.algorithm.model(state).copy() if self._keeps_good else None
                     state, row = self._round(state, agents, self.round_index + i)
                     agents.ledger.rounds += 1
                     msd[rep, i] = squared = self._distance(state, agents)
@@ -106,10 +103,7 @@ class RoundsRun(Run):
                         self.trouble = getattr(agents, "trouble", "")
                         break
                 self.states[rep] = state
-        self.diverged = finite < num_rounds
-        self.round_index += finite
-        self.whole = True
-        return Block(msd[:, :finite], watched[:, :finite])
+        return Block(msd, watched), finite
 
     def state(self) -> dict[str, np.ndarray]:
         arrays = {}

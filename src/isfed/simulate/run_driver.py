@@ -1,4 +1,7 @@
-"""The one driver: any run, in chunks; between chunks progress, measurements, checkpoint, Ctrl-C."""
+"""The one driver of both engines: any `Run`, in chunks of rounds.
+
+Between chunks come progress, measurements, checkpoints and Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,121 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isfed.base.atomic_files import restore_array
 from isfed.base.progress import working_clock
+from isfed.federation.ledger import ENTRIES
+from isfed.problems import Problem
 from isfed.sampling.telemetry import COLUMNS
-from isfed.simulate.run_base import Block, Run
 from isfed.simulate.run_history import DivergenceError, History, Measure, Measured
-from isfed.theory.stable_step_size import explain_divergence, warn_if_growing
+from isfed.theory.stable_step_size import explain_divergence, warn_if_growing, with_step_size
 
 CHUNK_SECONDS = 0.2
 FIRST_CHUNK = 16
 LEAST_BETWEEN = 2.0  # seconds between checkpoints, at least ...
 MOST_SHARE = 0.05  # ... and no more than this share of the time goes into them
 NO_ROUNDS = np.empty(0, np.int64)
+MOST_PROBABILITIES = 20_000_000  # numbers of example probabilities kept in a history
+
+
+def kept_repetitions(repetitions: int, rows: int) -> int:
+    """Of how many repetitions a history keeps the probabilities of all examples."""
+    return min(repetitions, max(1, MOST_PROBABILITIES // rows))
+
+
+class Block(NamedTuple):
+    """What some rounds of all repetitions showed.
+
+    Attributes:
+        msd: (R, rounds) squared distance to the w^o of the method's objective; from zero where it
+            is not known.
+        watched: (R, rounds, columns) telemetry.
+    """
+
+    msd: np.ndarray
+    watched: np.ndarray
+
+
+class Run:
+    """All repetitions of a method between two chunks of rounds: the kernel, or over agents."""
+
+    params: Any  # (R, M) the models as they stand
+
+    def __init__(
+        self, problem: Problem, algorithm: Any, repetitions: int | range, initial: np.ndarray
+    ) -> None:
+        self.problem = problem
+        self.objective = problem  # the problem whose w^o the msd is measured from
+        self.algorithm: Any = with_step_size(problem, algorithm, initial=initial)
+        self.repetitions = repetitions if isinstance(repetitions, range) else range(repetitions)
+        self.round_index = 0  # of the next round
+        self.diverged = False
+        self.whole = True  # false while a chunk runs: then the state must not be saved
+        self.trouble = ""  # what the agents say about a model that diverged
+
+    @property
+    def step_size(self) -> float:
+        """The step size used; nan for a method without one."""
+        return float(getattr(self.algorithm, "step_size", np.nan))
+
+    def compile(self) -> None:
+        """Compile what the rounds need, or load it, without running one."""
+
+    def _advance(self, num_rounds: int) -> tuple[Block, int]:
+        """Run the next rounds; the second is how many were finite in all repetitions."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next round needs."""
+        raise NotImplementedError
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state; a ValueError or KeyError if it does not fit."""
+        raise NotImplementedError
+
+    def ledgers(self) -> np.ndarray:
+        """(R, entries) what every repetition has cost so far, see `Ledger`."""
+        raise NotImplementedError
+
+    def agent_prob(self, place: int) -> np.ndarray:
+        """(K,) p_k of a repetition now; empty for a method without."""
+        raise NotImplementedError
+
+    def example_prob(self, place: int) -> np.ndarray:
+        """(rows,) p_n of a repetition now."""
+        raise NotImplementedError
+
+    def advance(self, num_rounds: int) -> Block:
+        """Run the next rounds; fewer than requested if a model diverged."""
+        self.whole = False
+        block, finite = self._advance(num_rounds)
+        self.diverged = finite < num_rounds
+        self.round_index += finite
+        self.whole = True
+        return Block(block.msd[:, :finite], block.watched[:, :finite])
+
+    def history(self, block: Block, measured: Measured | None = None) -> History:
+        """What happened, given the msd and telemetry of all rounds and what was measured."""
+        ledgers, count = self.ledgers(), len(self.repetitions)
+        kept = kept_repetitions(count, len(self.problem.data.targets))
+        return History(
+            msd=block.msd,
+            params=self.params.copy(),
+            agent_prob=np.array([self.agent_prob(place) for place in range(count)]),
+            example_prob=np.array([self.example_prob(place) for place in range(kept)]),
+            gradients=ledgers[:, ENTRIES.index("gradients")].astype(np.int64),
+            uploads=ledgers[:, ENTRIES.index("models_up")].astype(np.int64),
+            step_size=self.step_size,
+            telemetry=block.watched,
+            ledgers=ledgers,
+            no_msd=self.objective.no_optimum,
+            **({} if measured is None else measured.fields()),
+        )
 
 
 class Recording:
@@ -90,8 +191,7 @@ class Recording:
         return {"kept_rounds": self.keep, "kept": self.kept} if self.keep.size else {}
 
     def resume(self, run: Run, arrays: dict[str, np.ndarray]) -> None:
-        """Bring a fresh run and this record to a checkpoint; KeyError or ValueError if it is of
-        another run."""
+        """Go on from a checkpoint with a fresh run; KeyError or ValueError if it does not fit."""
         step_size = float(arrays["step_size"])
         if step_size != run.step_size and not np.isnan([step_size, run.step_size]).all():
             raise ValueError(f"it ran at step_size={step_size}")
@@ -124,25 +224,18 @@ def _check_finite(given: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) ->
             raise ValueError(f"{name} holds numbers that are not finite")
 
 
-@dataclass
-class HeldInterrupt:
-    """Whether a Ctrl-C came and waits."""
-
-    asked: bool = False
-
-
 @contextlib.contextmanager
-def hold_interrupt() -> Iterator[HeldInterrupt]:
-    """Hold back the first Ctrl-C: the caller looks at `asked` later. A second breaks through."""
-    held = HeldInterrupt()
+def hold_interrupt() -> Iterator[list[int]]:
+    """Hold back the first Ctrl-C, which is in the list afterwards. A second breaks through."""
+    held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield held
         return
 
     def hold(signum: int, frame: FrameType | None) -> None:
-        if held.asked:
+        if held:
             raise KeyboardInterrupt
-        held.asked = True
+        held.append(signum)
 
     before = signal.signal(signal.SIGINT, hold)
     try:
@@ -166,7 +259,7 @@ def chunks(
             block = run.advance(min(size, int(ends[place]) - begin))
         spent = working_clock() - before
         yield block
-        if held.asked:  # only now: what was computed is with the caller
+        if held:  # only now: what was computed is with the caller
             raise KeyboardInterrupt
         size = int(np.clip(size * seconds / max(spent, 1e-9), size / 2, size * 8)) or 1
         size = min(size, rounds)  # with many stops it would grow without end
@@ -184,11 +277,17 @@ def drive(
 ) -> History:
     """Run to the end of a recording and return what happened.
 
-    `progress` is told the rounds just done (of all repetitions together, each counted once).
-    `save` is given a checkpoint now and then, at Ctrl-C, and at the end; a run that is complete
-    already is not saved again. `stop` is asked after every chunk, before it is saved, whether the
-    run is to end early. A run that diverged ends in a `DivergenceError`, a run that grows in a
-    warning; `name` is what both call it.
+    A run that diverged ends in a `DivergenceError`, a run that grows in a warning.
+
+    Args:
+        run: where it is now.
+        recording: what it has shown so far; the run ends with its last round.
+        progress: called with the rounds just done, those of all repetitions counted once.
+        save: called with a checkpoint now and then, at Ctrl-C and at the end; not for a run that
+            is complete already.
+        stop: called after every chunk, before it is saved; true ends the run early.
+        chunk_seconds: about how long a chunk takes.
+        name: what errors and warnings call the model.
     """
     complete = run.round_index == recording.rounds or run.diverged
     stops = recording.stops()

@@ -74,18 +74,15 @@ class Costs:
 
     def of_ledgers(self, ledgers: np.ndarray) -> np.ndarray:
         """From ledgers, (R, entries), to one column per name."""
-        books = [Ledger.from_array(row) for row in ledgers]
-        return np.array(
-            [
-                [b.bytes_up(self.num_params), b.bytes_down(self.num_params), b.gradients,
-                 b.forwards, b.seconds]
-                for b in books
-            ]
-        )  # fmt: skip
+        rows = []
+        for one in map(Ledger.from_array, ledgers):
+            up, down = one.bytes_up(self.num_params), one.bytes_down(self.num_params)
+            rows.append([up, down, one.gradients, one.forwards, one.seconds])
+        return np.array(rows)
 
 
 class Measured:
-    """What a measure found: values[rep, point, name] at rounds 0, every, 2 every, ..., the last."""
+    """What was measured: values[rep, point, name] at rounds 0, every, 2 every, ..., the last."""
 
     def __init__(self, measure: Measure, repetitions: int, rounds: int) -> None:
         if measure.every < 1:

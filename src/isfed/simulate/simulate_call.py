@@ -17,10 +17,9 @@ from isfed.federation.virtual_clock import Clock
 from isfed.methods.method_protocol import Algorithm, objective_of
 from isfed.problems import Problem
 from isfed.sampling.policies import compiled_policy
-from isfed.simulate.kernel_run import KernelRun, can_lower
+from isfed.simulate.kernel_run import KernelRun, kernel_runs
 from isfed.simulate.rounds_run import RoundsRun
-from isfed.simulate.run_base import Run
-from isfed.simulate.run_driver import Recording, drive
+from isfed.simulate.run_driver import Recording, Run, drive
 from isfed.simulate.run_history import History, Measure, check_keep
 from isfed.theory.stable_step_size import with_step_size
 
@@ -53,13 +52,8 @@ def check_run(problem: Problem, algorithm: Algorithm, rounds: int, repetitions: 
         check_rounds(rounds)
 
 
-def kernel_runs(problem: Problem, algorithm: Any) -> bool:
-    """Whether the fused kernel knows the loss and the algorithm with its designs."""
-    return hasattr(problem.loss, "compiled") and can_lower(algorithm)
-
-
 def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> Engine:
-    """The fastest engine that can run it, or the one asked for if it can."""
+    """The fastest engine that can run it, or the one given if it can."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ValueError(f"engine={shown(engine)} must be one of {', '.join(map(repr, ENGINES))}")
     kernel = kernel_runs(problem, algorithm)
@@ -80,11 +74,9 @@ def choose_engine(problem: Problem, algorithm: Any, engine: Engine = "auto") -> 
         )
     if engine != "auto":
         return engine
-    if own:  # a loss may bring agents of its own
-        return "agents"
-    if kernel:
+    if kernel and not own:  # a loss may bring agents of its own
         return "kernel"
-    return "agents" if compiled else "objects"
+    return "agents" if compiled or own else "objects"
 
 
 def make_run(
@@ -108,9 +100,8 @@ def make_run(
         initial: w_0, (M,); zero unless given.
         engine: "kernel" (fused), "agents" (compiled agents, or those that the loss brings),
             "objects" (anything), or "auto".
-        threads: cores for the kernel, all unless given; processes for the agents of a network, one
-            unless given.
-        clock: how fast the agents are; the ledger then counts virtual seconds.
+        threads: see `simulate`.
+        clock: see `simulate`.
     """
     check_seed(seed)
     if threads is not None:

@@ -34,10 +34,10 @@ from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Oracle
-from isfed.simulate.run_base import kept_repetitions
-from isfed.simulate.run_driver import CHUNK_SECONDS, Recording, drive
+from isfed.simulate.kernel_run import kernel_runs
+from isfed.simulate.run_driver import CHUNK_SECONDS, Recording, drive, kept_repetitions
 from isfed.simulate.run_history import Costs, DivergenceError, History, Measure
-from isfed.simulate.simulate_call import kernel_runs, make_run
+from isfed.simulate.simulate_call import make_run
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_folder import StoreError
 
