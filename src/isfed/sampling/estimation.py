@@ -27,12 +27,12 @@ INSTEAD = (
     "use variance='deville', 'hajek' or 'brewer', which need no pairs, or draw with "
     "ConditionalPoisson() or Sampford(), under which all pairs are possible"
 )
-MOST_PAIRED = 1000  # units of whose pairs the variance is estimated unless told otherwise
+MOST_PAIRED = 1000  # units up to which pairs are used where no kind of variance is given
 METHODS = ("horvitz-thompson", "hajek")
 
 
 class VarianceError(ValueError):
-    """No estimate of the variance can be had in this way; the message names another."""
+    """The variance cannot be estimated by this formula; the message names another."""
 
 
 class JointWarning(UserWarning):
@@ -186,7 +186,7 @@ def _estimated(
 
 
 def _suited(sample: _Sample) -> str:
-    """How the variance is estimated where nobody says how."""
+    """How the variance is estimated unless given."""
     design = sample.design
     while isinstance(design, Clustered | Stratified):  # what draws within strata and clusters
         design = design.design
@@ -289,14 +289,7 @@ def _plain_variance(sample: _Sample, kind: str) -> tuple[float, float]:
         squares = ((added - added.mean()) ** 2).sum()
         return float(squares * added.size / (added.size - 1.0)), degrees
     if kind == "balanced":
-        variables = design.variables(inclusion)[units]
-        free = units.size - variables.shape[1]
-        if free < 1:
-            raise VarianceError(
-                f"{units.size} units do not tell how much {variables.shape[1]} balanced variables "
-                "leave unexplained; draw more units or balance on fewer variables"
-            )
-        return _balanced(added, chance, variables), float(free)
+        return _balanced(added, chance, design.variables(inclusion)[units])
     if kind in BY_UNITS:
         return _by_units(kind, added, chance), degrees
     if joint is None and not hasattr(design, "joint"):
@@ -340,14 +333,20 @@ def _by_units(kind: str, added: np.ndarray, chance: np.ndarray) -> float:
     return float(squares / (1.0 - (shares**2).sum()))
 
 
-def _balanced(added: np.ndarray, chance: np.ndarray, variables: np.ndarray) -> float:
+def _balanced(added: np.ndarray, chance: np.ndarray, variables: np.ndarray) -> tuple[float, float]:
     """Deville and Tillé (2005): what the (n, p) balanced variables do not explain."""
     num, count = variables.shape
+    if num <= count:
+        raise VarianceError(
+            f"{num} units do not tell how much {count} balanced variables leave unexplained; draw "
+            "more units or balance on fewer variables"
+        )
     weights = 1.0 - chance
     rows = variables / chance[:, None]
     scaled = np.sqrt(weights)
     slopes = np.linalg.lstsq(rows * scaled[:, None], added * scaled, rcond=None)[0]
-    return float((weights * (added - rows @ slopes) ** 2).sum() * num / (num - count))
+    squares = (weights * (added - rows @ slopes) ** 2).sum()
+    return float(squares * num / (num - count)), float(num - count)
 
 
 def _check_pairs(kind: str, design: str, inclusion: np.ndarray, joint: np.ndarray) -> None:

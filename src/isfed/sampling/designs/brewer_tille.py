@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from isfed.base.random_streams import Stream, as_stream
-from isfed.sampling.designs.design_protocol import FixedSize, RandomSource
-from isfed.sampling.designs.inclusion import check_inclusion
+from isfed.base.random_streams import Stream
+from isfed.sampling.designs.design_protocol import FixedSize, joint_of_sets
 from isfed.sampling.designs.rejective import rejective_joint
 
 MOST_LISTED = 12  # units whose 2^N sets are gone through
@@ -33,20 +31,16 @@ class Brewer(FixedSize):
         "joint inclusion probabilities approximate beyond 12 units; O(N n) for every draw"
     )
 
-    def draw(self, inclusion: ArrayLike, rng: RandomSource) -> np.ndarray:
-        """The units drawn, in order."""
-        values, num = check_inclusion(inclusion)
-        taken = values == 1.0
-        left = num - int(np.count_nonzero(taken))
-        chances = np.where(taken, 0.0, values)
-        for uniform in as_stream(rng).uniforms(left):
-            weights = _draw_weights(chances, left)
+    def _draw_open(self, inclusion: np.ndarray, num: int, stream: Stream) -> list[int]:
+        chances, drawn = inclusion.copy(), []
+        for step, uniform in enumerate(stream.uniforms(num)):
+            weights = _draw_weights(chances, num - step)
             ends = np.cumsum(weights)
             unit = int(np.searchsorted(ends, uniform * ends[-1], side="right"))
             unit = min(unit, int(np.flatnonzero(weights)[-1]))  # rounding can lead beyond
-            taken[unit], chances[unit] = True, 0.0
-            left -= 1
-        return np.flatnonzero(taken)
+            drawn.append(unit)
+            chances[unit] = 0.0
+        return drawn
 
     def _open_joint(self, inclusion: np.ndarray, num: int) -> np.ndarray:
         """By the probability of every set that can have been drawn after so many steps."""
@@ -62,11 +56,8 @@ class Brewer(FixedSize):
                     if share > 0.0:
                         later[drawn | 1 << unit] = later.get(drawn | 1 << unit, 0.0) + float(share)
             sets = later
-        joint = np.zeros((inclusion.size, inclusion.size))
-        for drawn, chance in sets.items():
-            members = np.flatnonzero(drawn >> units & 1)
-            joint[np.ix_(members, members)] += chance
-        return joint
+        members = ((np.flatnonzero(drawn >> units & 1), chance) for drawn, chance in sets.items())
+        return joint_of_sets(members, inclusion.size)
 
 
 def _draw_weights(chances: np.ndarray, left: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -58,6 +58,14 @@ class FixedSize:
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Joint inclusion probabilities."""
         return with_certain(*check_inclusion(inclusion), self._open_joint)
+
+
+def joint_of_sets(sets: Iterable[tuple[np.ndarray, float]], count: int) -> np.ndarray:
+    """Joint inclusion probabilities of `count` units from the sets drawn and their chances."""
+    joint = np.zeros((count, count))
+    for drawn, chance in sets:
+        joint[np.ix_(drawn, drawn)] += chance
+    return joint
 
 
 def with_certain(

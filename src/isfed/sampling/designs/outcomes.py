@@ -108,9 +108,8 @@ def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outc
 
 def _deville(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
     """Stratum after stratum, every choice that it leaves."""
-    strata = list(strata_of(inclusion, num))
     first = [((), 1.0, -1, 0.0)]  # drawn, probability, unit on the border, its part before
-    for units, lengths in strata:
+    for units, lengths in strata_of(inclusion, num):
         later = []
         last = int(units[-1])
         for drawn, chance, border, part in first:

@@ -16,7 +16,12 @@ from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.base.random_streams import as_stream
 from isfed.sampling import score_table as table
-from isfed.sampling.designs.design_protocol import FixedSize, RandomSource, with_certain
+from isfed.sampling.designs.design_protocol import (
+    FixedSize,
+    RandomSource,
+    joint_of_sets,
+    with_certain,
+)
 from isfed.sampling.designs.inclusion import check_inclusion
 from isfed.sampling.designs.rejective import rejective_joint
 
@@ -109,10 +114,7 @@ class Deville(_FromTable):
 
 def _systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
     """P(i and j drawn) for the ordered systematic draw."""
-    joint = np.zeros((inclusion.size, inclusion.size))
-    for drawn, chance in systematic_cells(inclusion, num):
-        joint[np.ix_(drawn, drawn)] += chance
-    return joint
+    return joint_of_sets(systematic_cells(inclusion, num), inclusion.size)
 
 
 def systematic_cells(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, float]]:
