@@ -73,7 +73,7 @@ _RENAMED = {
         running=run_driver
     """,
     "theory": """
-        bound=paper_constants choices=probabilities constants=paper_constants
+        bound=msd_prediction choices=probabilities constants=paper_constants
         curvature=round_curvature findings=diagnosis prediction=msd_prediction
         remembering=composition_variance
         settling=msd_prediction stability=stable_step_size variance=round_variance ways=strategies

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isfed.theory.certificate import Certificate, certify
     from isfed.theory.diagnosis import Diagnosis, diagnose
-    from isfed.theory.msd_prediction import Prediction, predict
-    from isfed.theory.paper_constants import Bound, Constants, Rule
+    from isfed.theory.msd_prediction import Bound, Prediction, predict
+    from isfed.theory.paper_constants import Constants, Rule
     from isfed.theory.probabilities import TheoryError
     from isfed.theory.round_variance import Variance, gradient_variance
     from isfed.theory.strategies import Ways, compare_ways
 
 _NAMES = {
     "certificate": ("Certificate", "certify"),
-    "paper_constants": ("Bound", "Constants", "Rule"),
+    "paper_constants": ("Constants", "Rule"),
     "probabilities": ("TheoryError",),
     "diagnosis": ("Diagnosis", "diagnose"),
-    "msd_prediction": ("Prediction", "predict"),
+    "msd_prediction": ("Bound", "Prediction", "predict"),
     "round_variance": ("Variance", "gradient_variance"),
     "strategies": ("Ways", "compare_ways"),
 }

@@ -180,3 +180,33 @@ def settling_time(
         middle = 0.5 * (low + high)
         low, high = (middle, high) if left(middle).sum() > close else (low, middle)
     return SettlingTime(high, basis[:, int(np.argmax(left(high)))])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound of Theorem 1: msd_i <= lambda'^i msd_0 + (1 - lambda'^i) limit.
+
+    Args:
+        gap: 1 - lambda'.
+        data: what one round adds through data variability.
+        model: what one round adds through model variability.
+    """
+
+    gap: float
+    data: float
+    model: float
+
+    @property
+    def limit_parts(self) -> tuple[float, float]:
+        """The limit's parts: data variability, model variability, eq. (39)."""
+        return self.data / self.gap, self.model / self.gap
+
+    @property
+    def limit(self) -> float:
+        """The bound on the steady-state msd, eq. (39)."""
+        return sum(self.limit_parts)
+
+    def curve(self, rounds: int, initial: float) -> np.ndarray:
+        """The bound on the msd after every round, from |w_0 - w^o|^2 = `initial`, eq. (38)."""
+        log_left = np.arange(1, rounds + 1) * np.log1p(-self.gap)
+        return np.exp(log_left) * initial - np.expm1(log_left) * self.limit
