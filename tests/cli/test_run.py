@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -201,3 +202,10 @@ def test_a_module_that_the_file_names_runs_only_if_allowed(run, tmp_path, monkey
     assert code == 0, text
     again = (tmp_path / "runs" / "mine" / "command.txt").read_text()
     assert again.split() == ["isfed", "run", "mine.toml", *flag]
+
+
+def test_data_sets_have_their_names_in_a_fresh_process():
+    code = "from isfed.studies import make_experiment as make; print(make({'problem': {'data': "
+    code += "'network'}, 'algorithm': [{'step_size': 0.1, 'num_active': 2}]}).source)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "NetworkData(" in done.stdout, done.stderr
