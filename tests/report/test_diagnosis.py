@@ -12,7 +12,7 @@ from isfed.report.diagnosis_report import (
     diagnosis_table,
     dominant_lines,
     inclusion_figure,
-    ways_table,
+    strategies_table,
 )
 from isfed.report.page_from_results import page_data
 from isfed.studies import StoreError, load_results
@@ -33,7 +33,7 @@ def test_the_folder_holds_it(tmp_path):
         "none", "agents", "examples", "both",
     ]  # fmt: skip
     shown = StringIO()
-    Console(file=shown, width=80).print(diagnosis_table(results), ways_table(results))
+    Console(file=shown, width=80).print(diagnosis_table(results), strategies_table(results))
     assert "…" not in shown.getvalue()  # nothing is cut on a narrow screen
     agents, examples = dominant_lines(results)
     assert f": {found.top_agents[0][0]} (" in agents

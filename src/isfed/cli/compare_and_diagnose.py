@@ -210,8 +210,8 @@ def diagnose(
         diagnosis_table,
         inclusion_figure,
         setting_line,
-        ways_line,
-        ways_table,
+        strategies_line,
+        strategies_table,
     )
     from isfed.studies import ConfigError
     from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
@@ -237,8 +237,8 @@ def diagnose(
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
         if not found.degenerate:
-            console.print(ways_table(results))
-            print_line(ways_line(results))
+            console.print(strategies_table(results))
+            print_line(strategies_line(results))
         if theory:
             print_line(
                 "Constants of the paper's lemmas and theorem; their limits are bounds, far more "

@@ -10,35 +10,38 @@ from rich.table import Table
 
 from isfed.base.text_format import plain_number
 from isfed.report.figures import label_axes, plot_band, save_figure
-from isfed.report.page_tables import HELD_OUT
-from isfed.report.terminal_tables import MOVING, side_by_side
+from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
+from isfed.report.terminal_tables import MOVING, text_table
 from isfed.studies.results_reader import Results
+
+HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
+HELD_OUT_TITLE = "Trained again without some rows and agents"
 
 
 def comparison_table(results: Results) -> Table:
     """What each needs to reach FedAvg's final loss."""
-    algorithms, rows = results.algorithms, [a.summary for a in results.algorithms]
+    algorithms, summaries = results.algorithms, [a.summary for a in results.algorithms]
     marks = [MOVING if algorithm.settled is False else "" for algorithm in algorithms]
 
     def spent(key: str) -> list[str]:
-        return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in rows]
+        return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in summaries]
 
-    shares = [row["final_relative"] for row in rows]
+    shares = [row["final_relative"] for row in summaries]
     shares = ["" if share is None else f"{100 * share:.3g}%" for share in shares]
     gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
-    finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in rows]
-    return side_by_side(
+    finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in summaries]
+    rows = {
+        "best step size": [f"{algorithm.step_size:.3g}" for algorithm in algorithms],
+        "final loss over the optimum": [f + m for f, m in zip(finals, marks, strict=True)],
+        "  as a share of the optimum": shares,
+        "  below FedAvg's": ["", "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"],
+        **{key: spent(key) for key in ("rounds", "uploads", "gradients")},
+    }
+    return text_table(
         "What each needs to reach FedAvg's final loss",
-        [algorithm.name for algorithm in algorithms],
-        (
-            ("best step size", [f"{algorithm.step_size:.3g}" for algorithm in algorithms]),
-            ("final loss over the optimum", [f + m for f, m in zip(finals, marks, strict=True)]),
-            ("  as a share of the optimum", shares),
-            ("  below FedAvg's", ["", "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"]),
-            ("rounds", spent("rounds")),
-            ("uploads", spent("uploads")),
-            ("gradients", spent("gradients")),
-        ),
+        ["", *(algorithm.name for algorithm in algorithms)],
+        ([heading, *cells] for heading, cells in rows.items()),
+        wrap=True,
     )
 
 
@@ -51,19 +54,43 @@ def held_out_table(results: Results) -> Table | None:
     held_out = results.summary["held_out"]
     if not held_out:
         return None
-    measured = results.summary.get("account", {}).get("span") is not None
+    number = _is_number(results)
     rows = []
     for kind, words in HELD_OUT.items():
         parts = [of_kind[kind] for of_kind in held_out.values() if kind in of_kind]
         if len(parts) < len(held_out):
             continue
-        losses = [_with_error(part["loss"], part["loss_stderr"], 4) for part in parts]
-        rows.append((f"loss, {words} ({parts[0]['examples']:,})", losses))
-        if measured:
-            rows.append(("  RMSE", [plain_number(part["error"], 3) for part in parts]))
+        losses = (_with_error(part["loss"], part["loss_stderr"], 4) for part in parts)
+        rows.append((f"loss, {words} ({parts[0]['examples']:,})", *losses))
+        if number:
+            rows.append(("  RMSE", *(plain_number(part["error"], 3) for part in parts)))
         else:
-            rows.append(("  wrong", [f"{100.0 * part['error']:.3g}%" for part in parts]))
-    return side_by_side("Trained again without some rows and agents", list(held_out), rows)
+            rows.append(("  wrong", *(f"{100.0 * part['error']:.3g}%" for part in parts)))
+    return text_table(HELD_OUT_TITLE, ["", *held_out], rows, wrap=True)
+
+
+def _is_number(results: Results) -> bool:
+    """Whether the target is a number, not a class."""
+    return results.summary.get("account", {}).get("span") is not None
+
+
+def held_out_page_table(results: Results) -> PageTable:
+    """The same for the page, a row for each algorithm and kind of rows."""
+    scale, unit, error = (1.0, "", "RMSE") if _is_number(results) else (100.0, "%", "wrong")
+    rows = (
+        (
+            f"{name}, {words}",
+            number_cell(part["examples"], ",.0f"),
+            level_cell(part["loss"], part["loss_stderr"], ""),
+            TableCell(f"{plain_number(scale * part['error'], 3)}{unit}", part["error"]),
+        )
+        for name, parts in (results.summary.get("held_out") or {}).items()
+        for kind, words in HELD_OUT.items()
+        if (part := parts.get(kind)) is not None
+    )
+    return PageTable.of(
+        HELD_OUT_TITLE, ("algorithm and rows", "how many rows", "loss", error), rows
+    )
 
 
 def agreement_line(results: Results) -> str | None:

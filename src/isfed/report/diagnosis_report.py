@@ -12,10 +12,11 @@ from rich.table import Table
 
 from isfed.base.text_format import counted, plain_number
 from isfed.report.figures import label_axes, save_figure
-from isfed.report.terminal_tables import side_by_side
+from isfed.report.page_data import PageTable, number_cell
+from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
-WAYS = {
+STRATEGIES = {
     "uniform": "uniform",
     "importance": "importance by norm, Memory()",
     "spread": "uniform, Spread()",
@@ -23,7 +24,7 @@ WAYS = {
     "drift": "correction='drift'",
     "drift, spread": "correction='drift', Spread()",
 }
-COLUMNS = {"uniform": "none", "agents": "agents", "examples": "examples", "both": "both"}
+STRATEGY_KEYS = ("variance", "times_smaller", "drift", "excess")
 
 
 def diagnosis_table(results: Results) -> Table:
@@ -43,19 +44,39 @@ def diagnosis_table(results: Results) -> Table:
         "effective agents (4)": lambda o: f"{o['agents_size'] / num_active:.0%}",
         "effective examples (4)": lambda o: f"{o['examples_size'] / batch:.0%}",
     }
-    table = side_by_side(
+    names = ["none" if o["sampling"] == "uniform" else o["sampling"] for o in options]
+    return text_table(
         f"{summary['problem']}, importance sampling of: predicted at {summary['at']}",
-        [COLUMNS[option["sampling"]] for option in options],
-        [(heading, [cell(option) for option in options]) for heading, cell in shown.items()],
+        ["", *names],
+        ([heading, *map(cell, options)] for heading, cell in shown.items()),
+        caption="(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step "
+        "by E_k, is smaller. (2) Stable even if every example had the largest curvature that it "
+        "can have. (3) At a quarter of the largest stable step size. (4) The effective sample size "
+        "of a draw, compared with that of a uniform draw.",
+        wrap=True,
     )
-    table.caption = (
-        "(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step by E_k, "
-        "is smaller. (2) Stable even if every example had the largest curvature that it can have. "
-        "(3) At a quarter of the largest stable step size. (4) The effective sample size of a "
-        "draw, compared with that of a uniform draw."
+
+
+def sampling_table(results: Results) -> PageTable:
+    """The same for the page, a row for each."""
+    shown = {
+        "variance": ("variance", ".3g"),
+        "times smaller": ("variance_ratio", ".3g"),
+        "gain (dB)": ("gain_db", ".2f"),
+        "largest stable step": ("step_limit", ".3g"),
+        "careful step": ("careful_limit", ".3g"),
+        "rounds to settle": ("settled_after", ".3g"),
+    }
+    rows = (
+        (
+            "uniform sampling"
+            if option["sampling"] == "uniform"
+            else f"importance sampling of {option['sampling']}",
+            *(number_cell(option.get(key), form) for key, form in shown.values()),
+        )
+        for option in results.summary.get("options") or ()
     )
-    table.caption_justify = "left"
-    return table
+    return PageTable.of("The ways to sample", ("sampling", *shown), rows)
 
 
 def _known(value: float | None) -> str:
@@ -127,19 +148,35 @@ def first_step_lines(results: Results) -> list[str]:
 
 def dominant_lines(results: Results) -> list[str]:
     """Which agents and examples would be drawn most, in words."""
-    named = {
-        "Agents": [(row["agent_name"], row) for row in results.summary["top_agents"]],
-        "Examples": [
-            (f"{row['row_name']} of agent {row['agent_name']}", row)
-            for row in results.summary["top_examples"]
-        ],
-    }
     return [
         f"{what} drawn most, compared with uniform sampling: "
-        + ", ".join(f"{name} ({row['times_uniform']:.3g} times as often)" for name, row in rows)
-        for what, rows in named.items()
+        + ", ".join(f"{name} ({times:.3g} times as often)" for name, times in rows.items())
+        for what, rows in zip(("Agents", "Examples"), _drawn_most(results), strict=True)
         if rows
     ]
+
+
+def drawn_most_table(results: Results) -> PageTable:
+    """The same for the page."""
+    rows = (
+        (name, kind, number_cell(times, ".3g"))
+        for kind, drawn in zip(("agent", "row"), _drawn_most(results), strict=True)
+        for name, times in drawn.items()
+    )
+    columns = ("name", "what", "times as often as under uniform sampling")
+    return PageTable.of("Who is drawn most", columns, rows)
+
+
+def _drawn_most(results: Results) -> tuple[dict[str, float], dict[str, float]]:
+    """How many times as often as under uniform sampling, by name, of agents and of examples."""
+    agents, examples = (results.summary.get(f"top_{unit}", ()) for unit in ("agents", "examples"))
+    return (
+        {str(row["agent_name"]): row["times_uniform"] for row in agents},
+        {
+            f"{row['row_name']} of agent {row['agent_name']}": row["times_uniform"]
+            for row in examples
+        },
+    )
 
 
 def constant_lines(results: Results) -> list[str]:
@@ -173,27 +210,36 @@ def inclusion_figure(results: Results) -> list[Path]:
     return save_figure(figure, results.path, "inclusion")
 
 
-def ways_table(results: Results) -> Table:
+def strategies_table(results: Results) -> Table:
     """The ways to sample agents, side by side; mini-batches are uniform in all of them."""
     ways = results.summary["ways"]
-    table = Table(title=f"Ways to sample agents, at step_size={ways['step_size']:.3g}")
-    table.title_justify = "left"
-    table.add_column("", no_wrap=True)
-    for heading in ("variance", "times smaller", "risk by drift (1)", "excess risk (2)"):
-        table.add_column(heading, justify="right")
-    for way in ways["ways"]:
-        values = (way[key] for key in ("variance", "times_smaller", "drift", "excess"))
-        numbers = (f"{math.inf if value is None else value:.3g}" for value in values)
-        table.add_row(WAYS[way["name"]], *numbers)
-    table.caption = (
-        "(1) Caused by local steps that run towards the agents' own minimisers. (2) All that "
-        "remains, to first order in the step size."
+    return text_table(
+        f"Ways to sample agents, at step_size={ways['step_size']:.3g}",
+        ("", "variance", "times smaller", "risk by drift (1)", "excess risk (2)"),
+        (
+            (STRATEGIES[way["name"]], *(f"{_finite(way[key]):.3g}" for key in STRATEGY_KEYS))
+            for way in ways["ways"]
+        ),
+        caption="(1) Caused by local steps that run towards the agents' own minimisers. (2) All "
+        "that remains, to first order in the step size.",
     )
-    table.caption_justify = "left"
-    return table
 
 
-def ways_line(results: Results) -> str:
+def strategies_page_table(results: Results) -> PageTable:
+    """The same for the page."""
+    ways = results.summary.get("ways")
+    if not ways or results.summary.get("degenerate"):
+        return PageTable("", (), ())
+    columns = ("agents", "variance", "times smaller", "risk by drift", "excess risk")
+    rows = (
+        (STRATEGIES[way["name"]], *(number_cell(way[key], ".3g") for key in STRATEGY_KEYS))
+        for way in ways["ways"]
+    )
+    caption = f"Ways to sample agents, at step size {ways['step_size']:.3g}"
+    return PageTable.of(caption, columns, rows)
+
+
+def strategies_line(results: Results) -> str:
     """What to do about the agents beside drawing them by importance, and why."""
     ways = results.summary["ways"]
     return f"For the agents alone, with options of ISFedAvg: {ways['recommendation']}"

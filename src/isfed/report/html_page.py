@@ -134,7 +134,7 @@ def _caption(figure: Figure, most_points: int) -> str:
             f"Curves of up to {points:,} points are drawn with {most_points}: neighbours are "
             "averaged, and the band around an average covers the bands of all its points."
         )
-    return " ".join([*said, *figure.notes])
+    return " ".join(said)
 
 
 def _controls(figure: Figure, curves: list[ChartCurve], name: str, *, logarithmic: bool) -> Markup:

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from isfed.base.text_format import plain_number
 from isfed.report.figures import label_axes, save_figure
-from isfed.report.terminal_tables import percent
+from isfed.report.page_data import PageTable, TableCell, number_cell
+from isfed.report.terminal_tables import percent, text_table
 from isfed.studies.networks_study import first_round
 from isfed.studies.results_reader import Measurements, Results
 
@@ -67,34 +68,33 @@ def networks_figure(results: Results) -> list[Path]:
 
 def networks_table(results: Results) -> Table:
     """Accuracy at the end, and the rounds, bytes and seconds to fixed accuracies."""
-    summary = results.summary
-    rows = summary["networks"]
-    table = Table(
-        title=f"{summary['title']}: {summary['repetitions']} repetitions of {summary['rounds']} "
+    summary, table = results.summary, targets_table(results)
+    return text_table(
+        f"{summary['title']}: {summary['repetitions']} repetitions of {summary['rounds']} "
         "rounds, accuracy ± standard error over the last of them; rounds (MB, s) to an accuracy",
-        title_justify="left",
+        ("method", "step", "accuracy", *table.columns[3:-1]),
+        ([cell.text for cell in row[:-1]] for row in table.rows),
     )
-    table.add_column("method", no_wrap=True)
-    table.add_column("step", justify="right")
-    table.add_column("accuracy", justify="right")
-    for name in target_names(rows):
-        table.add_column(name, justify="right")
-    for row in rows:
+
+
+def targets_table(results: Results) -> PageTable:
+    """What it took to reach fixed accuracies, and FedAvg's final one."""
+    networks = results.summary.get("networks") or ()
+    first = rounds_to_fedavg(networks, accuracy_curves(results))
+    names = [f"{100 * target['accuracy']:g}%" for row in networks[:1] for target in row["targets"]]
+    rows = []
+    for row in networks:
+        cells = [row["name"], number_cell(row["step_size"], ".3g")]
         if row["diverged"]:
-            table.add_row(row["name"], f"{row['step_size']:.3g}", "diverged")
+            rows.append([*cells, "diverged", *("" for _ in names), ""])
             continue
-        table.add_row(
-            row["name"],
-            f"{row['step_size']:.3g}",
-            percent(row["accuracy"], row["accuracy_stderr"]),
-            *(reached(target) for target in row["targets"]),
-        )
-    return table
-
-
-def target_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fixed accuracies as headings."""
-    return [f"{100 * target['accuracy']:g}%" for target in rows[0]["targets"]]
+        cells.append(TableCell(percent(row["accuracy"], row["accuracy_stderr"]), row["accuracy"]))
+        cells += [TableCell(reached(target), target["rounds"]) for target in row["targets"]]
+        as_fedavg = first.get(row["name"])
+        rows.append([*cells, TableCell("" if as_fedavg is None else str(as_fedavg), as_fedavg)])
+    columns = ("method", "step size", "accuracy (%)", *names, "as FedAvg")
+    caption = "Rounds (MB, s) to an accuracy, and rounds to FedAvg's final one"
+    return PageTable.of(caption, columns, rows)
 
 
 def reached(target: Mapping[str, Any]) -> str:
@@ -140,12 +140,12 @@ def verdict_lines(
     level, first = fedavg["accuracy"], rounds_to_fedavg(rows, curves)
     if not first:
         return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
-    told = "; ".join(f"{name} {count}" for name, count in first.items())
+    reported = "; ".join(f"{name} {count}" for name, count in first.items())
     least = min(first.values())
     best = [name for name, count in first.items() if count == least]
     after = f"after {100 * least / rounds:.0f}% of the rounds"
     return [
-        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {told}.",
+        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {reported}.",
         f"The first is {best[0]}, {after}."
         if len(best) == 1
         else f"The first, {after}: {'; '.join(best)}.",  # one of the names has a comma

@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isfed.base.text_format import plain_number
-from isfed.report.page_data import Series, TableCell
+from isfed.report.page_data import Series
 from isfed.studies.results_reader import AlgorithmResult, Measurements, Results
 
-BAND = 2.0  # standard errors
-DECIMALS = {"dB": 2, "%": 1, "percentage points": 1}  # by unit; other levels by their digits
 LABELS = {  # title and label of what the commands measure
     "excess": ("Loss above the optimum", "risk minus the lowest possible risk"),
     "loss": ("Loss", "mean loss"),
@@ -54,37 +51,28 @@ class Quantity:
         """The unit of a difference of two levels."""
         return "percentage points" if self.unit == "%" else self.unit
 
-    @property
-    def linear_only(self) -> bool:
-        """Whether a logarithmic axis would make no sense."""
-        return self.unit == "%"
-
 
 def quantities(results: Results) -> list[Quantity]:
     """The msd if it is known, then the measures in the order in which they first appear."""
-    known = []
-    if any(np.isfinite(a.msd).any() for a in results.algorithms):
-        rounds = results.summary.get("steady_rounds")
-        known.append(
-            Quantity(
-                "msd", "Distance to the optimum", "mean-square deviation |w − wᵒ|²", "dB",
-                f"msd, mean of the last {rounds:,} rounds" if rounds else "msd at the end",
-                lambda a: Measurements(a.rounds, a.msd, a.msd_stderr) if a.rounds.size else None,
-                lambda a: (a.number("msd_db"), a.number("msd_stderr_db")),
-            )
-        )  # fmt: skip
-    for key in dict.fromkeys(name for a in results.algorithms for name in a.measures):
-        if key != "msd":
-            known.append(_measured(key, results))
-    return known
+    keys = dict.fromkeys(name for a in results.algorithms for name in a.measures)
+    measures = [_measured(key, results) for key in keys if key != "msd"]
+    if not any(np.isfinite(a.msd).any() for a in results.algorithms):
+        return measures
+    rounds = results.summary.get("steady_rounds")
+    msd = Quantity(
+        "msd", "Distance to the optimum", "mean-square deviation |w − wᵒ|²", "dB",
+        f"msd, mean of the last {rounds:,} rounds" if rounds else "msd at the end",
+        lambda a: Measurements(a.rounds, a.msd, a.msd_stderr) if a.rounds.size else None,
+        lambda a: (a.number("msd_db"), a.number("msd_stderr_db")),
+    )  # fmt: skip
+    return [msd, *measures]
 
 
 def _measured(key: str, results: Results) -> Quantity:
     """A measure; its level is what the verdict or the table of a study says, if one does."""
     words = key.replace("_", " ")
     title, label = LABELS.get(key, (words[:1].upper() + words[1:], words))
-    share = key == "accuracy"  # shown in percent
-    scale = 100.0 if share else 1.0
+    scale = 100.0 if key == "accuracy" else 1.0  # shown in percent
     rows = {row["name"]: row for row in results.summary.get("networks") or ()}
 
     def curve(algorithm: AlgorithmResult) -> Measurements | None:
@@ -94,10 +82,10 @@ def _measured(key: str, results: Results) -> Quantity:
         return Measurements(measured.rounds, scale * measured.mean, scale * measured.stderr)
 
     def last(algorithm: AlgorithmResult) -> tuple[float, float]:
-        measured = algorithm.measures.get(key)
+        measured = curve(algorithm)
         if measured is None or not measured.mean.size or algorithm.diverged_round is not None:
             return math.nan, math.nan
-        return scale * float(measured.mean[-1]), scale * float(measured.stderr[-1])
+        return float(measured.mean[-1]), float(measured.stderr[-1])
 
     def mean_of_last(algorithm: AlgorithmResult) -> tuple[float, float]:
         row = rows.get(algorithm.name)
@@ -107,7 +95,7 @@ def _measured(key: str, results: Results) -> Quantity:
         return 100.0 * row["accuracy"], math.nan if error is None else 100.0 * error
 
     quantity = Quantity(key, title, label, "", f"{words} at the end", curve, last)
-    if share:
+    if key == "accuracy":
         quantity = replace(quantity, unit="%", rising=True, bounds=(0.0, 100.0))
         if rows:
             name = "accuracy, mean of the last eighth"
@@ -122,61 +110,21 @@ def units_of(algorithms: Iterable[AlgorithmResult]) -> dict[str, str]:
     """The horizontal axes that every algorithm has, with their labels."""
     axes = {"rounds": "rounds", "uploads": "models uploaded", "gradients": "gradients computed"}
     rows = list(algorithms)
-    return {
-        key: label
-        for key, label in axes.items()
-        if key == "rounds" or all(_unit(a, key) > 0.0 for a in rows)
-    }
+    return {key: label for key, label in axes.items() if all(_unit(a, key) > 0.0 for a in rows)}
 
 
 def _unit(algorithm: AlgorithmResult, key: str) -> float:
-    if key == "rounds":
-        return 1.0
-    value = algorithm.number(f"{key}_per_round")
-    return value if math.isfinite(value) else math.nan
+    return 1.0 if key == "rounds" else algorithm.number(f"{key}_per_round")
 
 
 def series_of(
     quantity: Quantity, algorithm: AlgorithmResult, axes: Iterable[str], name: str, colour: int
 ) -> Series | None:
-    """The curve of an algorithm with its band; None if it has none."""
+    """The curve of an algorithm with a band of two standard errors; None if it has none."""
     curve = quantity.curve(algorithm)
     if curve is None:
         return None
-    reach = BAND * curve.stderr
+    reach = 2.0 * curve.stderr
     units = {key: _unit(algorithm, key) for key in axes}
-    low, high = (np.clip(curve.mean + way * reach, *quantity.bounds) for way in (-1.0, 1.0))
+    low, high = (np.clip(curve.mean + sign * reach, *quantity.bounds) for sign in (-1.0, 1.0))
     return Series(name, curve.rounds, curve.mean, low, high, units=units, colour=colour)
-
-
-def level_cell(value: float, error: float, unit: str) -> TableCell:
-    """A level with its standard error.
-
-    >>> level_cell(-41.234, 0.126, "dB").text
-    '−41.23 ± 0.13 dB'
-    >>> level_cell(0.0123456, math.nan, "").text, level_cell(4172.3, 680.0, "").text
-    ('0.0123', '4,170 ± 700')
-    >>> level_cell(91.23, 0.68, "%").text, level_cell(5.8, 0.93, "percentage points").text
-    ('91.2 ± 0.7%', '5.8 ± 0.9 percentage points')
-    """
-    if math.isnan(value):
-        return TableCell("none")
-    if unit in DECIMALS:
-        said, spread = (f"{number:.{DECIMALS[unit]}f}" for number in (value, error))
-    else:
-        said, spread = plain_number(value, 3), plain_number(error, 1)
-    said += "" if math.isnan(error) else f" ± {spread}"
-    gap = "" if unit in ("", "%") else " "
-    return TableCell(f"{said}{gap}{unit}".replace("-", "−"), value)
-
-
-def number_cell(value: float | None, form: str | None = None) -> TableCell:
-    """A number that may be unknown.
-
-    >>> number_cell(30682.4).text, number_cell(77.968).text, number_cell(None).text
-    ('30,682', '77.97', 'unknown')
-    """
-    if value is None or math.isnan(value):
-        return TableCell("unknown")
-    form = form or (",.0f" if 1e3 <= abs(value) < 1e12 else ".4g")
-    return TableCell(f"{value:{form}}".replace("-", "−"), float(value))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from isfed.base.text_format import plain_number
 
-@dataclass(frozen=True)
-class TableCell:
+DECIMALS = {"dB": 2, "%": 1, "percentage points": 1}  # by unit; other levels by their digits
+
+
+class TableCell(NamedTuple):
     """One cell of a table: what it says, and the number it is sorted by if it has one."""
 
     text: str
@@ -38,6 +42,50 @@ class PageTable:
                     f"a row of {len(row)} cells under {len(self.columns)} headings: {row}"
                 )
 
+    @classmethod
+    def of(
+        cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str | TableCell]]
+    ) -> PageTable:
+        """The same, where a cell without a number may be plain text."""
+        cells = (
+            tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row)
+            for row in rows
+        )
+        return cls(caption, tuple(columns), tuple(cells))
+
+
+def level_cell(value: float, error: float, unit: str) -> TableCell:
+    """A level with its standard error.
+
+    >>> level_cell(-41.234, 0.126, "dB").text
+    '−41.23 ± 0.13 dB'
+    >>> level_cell(0.0123456, math.nan, "").text, level_cell(4172.3, 680.0, "").text
+    ('0.0123', '4,170 ± 700')
+    >>> level_cell(91.23, 0.68, "%").text, level_cell(5.8, 0.93, "percentage points").text
+    ('91.2 ± 0.7%', '5.8 ± 0.9 percentage points')
+    """
+    if math.isnan(value):
+        return TableCell("none")
+    if unit in DECIMALS:
+        text, spread = (f"{number:.{DECIMALS[unit]}f}" for number in (value, error))
+    else:
+        text, spread = plain_number(value, 3), plain_number(error, 1)
+    text += "" if math.isnan(error) else f" ± {spread}"
+    gap = "" if unit in ("", "%") else " "
+    return TableCell(f"{text}{gap}{unit}".replace("-", "−"), value)
+
+
+def number_cell(value: float | None, form: str | None = None) -> TableCell:
+    """A number that may be unknown.
+
+    >>> number_cell(30682.4).text, number_cell(77.968).text, number_cell(None).text
+    ('30,682', '77.97', 'unknown')
+    """
+    if value is None or math.isnan(value):
+        return TableCell("unknown")
+    form = form or (",.0f" if 1e3 <= abs(value) < 1e12 else ".4g")
+    return TableCell(f"{value:{form}}".replace("-", "−"), float(value))
+
 
 @dataclass(frozen=True, eq=False)
 class Series:
@@ -49,8 +97,7 @@ class Series:
         mean: (T,) the curve; points that are not finite are left out.
         low: (T,) the lower edge of its band.
         high: (T,) the upper edge.
-        units: by axis of the figure, what one unit of x costs there, for instance uploads per
-            round.
+        units: by axis of the figure, the cost of one unit of x, for instance uploads per round.
         colour: curves of one colour belong together; None: a colour of its own.
     """
 
@@ -90,7 +137,6 @@ class Figure:
         band: what the bands around the curves are.
         logarithmic: how the vertical axis is shown first; None: as the numbers suggest.
         linear_only: whether the reader is not offered a logarithmic axis.
-        notes: sentences below the figure.
     """
 
     title: str
@@ -101,7 +147,6 @@ class Figure:
     band: str = ""
     logarithmic: bool | None = None
     linear_only: bool = False
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for series in self.series:

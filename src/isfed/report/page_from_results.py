@@ -9,24 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from isfed.report.page_curves import (
-    Quantity,
+from isfed.base.text_format import plain_number
+from isfed.report import page_sentences
+from isfed.report.comparison_report import held_out_page_table
+from isfed.report.diagnosis_report import drawn_most_table, sampling_table, strategies_page_table
+from isfed.report.networks_report import targets_table
+from isfed.report.page_curves import Quantity, quantities, series_of, units_of
+from isfed.report.page_data import (
+    Figure,
+    PageData,
+    PageTable,
+    Series,
+    TableCell,
     level_cell,
     number_cell,
-    quantities,
-    series_of,
-    units_of,
 )
-from isfed.report.page_data import Figure, PageData, PageTable, Series, TableCell
-from isfed.report.page_sentences import (
-    advice,
-    by_problem,
-    deciding,
-    summary_line,
-    verdict,
-    warnings,
-)
-from isfed.report.page_tables import further_tables, gain_table
+from isfed.report.page_sentences import by_problem, deciding
 from isfed.studies.network_config import unused_keys
 from isfed.studies.results_folder import COMMAND, CONFIG
 from isfed.studies.results_reader import AlgorithmResult, Results
@@ -51,15 +49,18 @@ def page_data(results: Results) -> PageData:
         for quantity in shown
         for problem, part in by_problem(results)
     ]
-    figures = (*_gains(results), *figures, *(_inclusion(results) if results.inclusion else ()))
+    further = (
+        targets_table, held_out_page_table, _step_sizes, sampling_table, strategies_page_table,
+        drawn_most_table,
+    )  # fmt: skip
     return PageData(
         title=results.name,
-        summary=summary_line(results),
-        verdict=verdict(results),
-        advice=tuple(advice(results)),
-        figures=figures,
-        tables=tuple(further_tables(results)),
-        warnings=tuple(warnings(results)),
+        summary=page_sentences.summary_line(results),
+        verdict=page_sentences.verdict(results),
+        advice=tuple(page_sentences.advice(results)),
+        figures=(*_gains(results), *figures, *_inclusion(results)),
+        tables=tuple(table for make in further if (table := make(results)).rows),
+        warnings=tuple(page_sentences.warnings(results)),
         data=tuple(data_account(results)),
         configurations={CONFIG: configuration(results)},
         versions={key: str(value) for key, value in results.made_with.items()},
@@ -151,7 +152,7 @@ def quantity_figure(quantity: Quantity, runs: Mapping[str, Results], table: Page
         f"{quantity.title}, {problem}" if problem else quantity.title, quantity.label, axes,
         tuple(one for one in series if one is not None), table, band=" and ".join(bands),
         logarithmic=True if quantity.key in ("msd", "excess") else None,
-        linear_only=quantity.linear_only,
+        linear_only=quantity.unit == "%",  # a logarithmic axis would make no sense
     )  # fmt: skip
 
 
@@ -178,20 +179,16 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     for algorithm in results.algorithms:
         level = level_cell(*quantity.level(algorithm), quantity.unit)
         if algorithm.diverged_round is not None:
-            level = TableCell(f"diverged in round {algorithm.diverged_round:,}")
-        needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
-        cells = [
-            TableCell(algorithm.name),
-            number_cell(algorithm.step_size, ".3g"),
-            level,
-            TableCell("") if algorithm is first else _beyond(quantity, algorithm, first),
-        ]
+            level = f"diverged in round {algorithm.diverged_round:,}"
+        gap = "" if algorithm is first else _beyond(quantity, algorithm, first)
+        cells = [algorithm.name, number_cell(algorithm.step_size, ".3g"), level, gap]
         if settling:
-            cells.append(TableCell({True: "yes", False: "no", None: "unknown"}[algorithm.settled]))
-        cells += [TableCell("never") if n is None else number_cell(n, ",.0f") for n in needs]
+            cells.append({True: "yes", False: "no", None: "unknown"}[algorithm.settled])
+        needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
+        cells += ["never" if n is None else number_cell(n, ",.0f") for n in needs]
         cells += [number_cell(algorithm.number(f"{k}_per_round")) for k in NEEDED[1:]]
-        rows.append(tuple(cells))
-    return PageTable(f"{quantity.title}, with standard errors", tuple(columns), tuple(rows))
+        rows.append(cells)
+    return PageTable.of(f"{quantity.title}, with standard errors", columns, rows)
 
 
 def _beyond(quantity: Quantity, algorithm: AlgorithmResult, first: AlgorithmResult) -> TableCell:
@@ -207,10 +204,26 @@ def _beyond(quantity: Quantity, algorithm: AlgorithmResult, first: AlgorithmResu
     return TableCell(sign + cell.text.removesuffix(f" {quantity.gap_unit}"), cell.value)
 
 
+def _step_sizes(results: Results) -> PageTable:
+    """The step sizes that were tried."""
+    rows = (
+        (
+            name,
+            number_cell(step, ".3g"),
+            TableCell(plain_number(loss, 4), loss) if math.isfinite(loss) else "diverged",
+            "best" if step == search.best else "",
+        )
+        for name, search in results.searches.items()
+        for step, loss in search.losses.items()
+    )
+    columns = ("algorithm", "step size", "loss", "choice")
+    return PageTable.of("Step sizes that were tried", columns, rows)
+
+
 def _gains(results: Results) -> Iterator[Figure]:
     """Of a study of heterogeneity: the gain over how unequal the noise is."""
-    points, table = results.summary.get("points"), gain_table(results)
-    if not points or table is None:
+    points = results.summary.get("points")
+    if not points:
         return
     series = []
     for colour, share in enumerate(dict.fromkeys(p["noisy_share"] for p in points)):
@@ -224,34 +237,42 @@ def _gains(results: Results) -> Iterator[Figure]:
             label, reach = f"{100 * share:g}% noisy, {name}", 2.0 * error
             edges = gain - reach, gain + reach
             series.append(Series(label, x, gain, *edges, {"ratio": 1.0}, colour))
+    rows = (
+        (
+            f"{100 * p['noisy_share']:g}% of the agents noisy",
+            number_cell(p["noise_ratio"], "g"),
+            level_cell(p["gain_db"], p.get("gain_stderr_db") or math.nan, "dB"),
+            level_cell(p.get("memory_gain_db") or math.nan, math.nan, "dB"),
+        )
+        for p in points
+    )
+    columns = ("agents", "noise ratio", "gain of the oracle", "gain of memory")
     yield Figure(
         "Gain over FedAvg", "gain, dB", {"ratio": "noise of the noisy agents over the others, dB"},
-        tuple(series), table, band=_bands(results),
+        tuple(series), PageTable.of("Gain over FedAvg", columns, rows), band=_bands(results),
     )  # fmt: skip
 
 
 def _inclusion(results: Results) -> Iterator[Figure]:
     """Of a diagnosis: how often every agent and every example is drawn, by rank."""
     table = results.inclusion
-    for unit in ("agent", "example"):
+    for unit in ("agent", "example") if table else ():
         here = table["unit"] == unit
         times = table["over_uniform"][here]
         if not times.size:
             continue
         rank = table["rank"][here].astype(np.float64)  # of many, only some are kept
-        axes = {"rank": f"{unit}, by rank"}
         curves = {"importance sampling": times, "uniform": np.ones(times.size)}
-        series = tuple(Series(n, rank, y, y, y, {"rank": 1.0}) for n, y in curves.items())
-        places = {
-            "most drawn": rank[0],
-            "in the middle": 0.5 * (rank[0] + rank[-1]),
-            "least drawn": rank[-1],
-        }
-        rows = tuple(
-            (TableCell(words), number_cell(float(np.interp(at, rank, times)), ".3g"))
+        middle = 0.5 * (rank[0] + rank[-1])
+        places = {"most drawn": rank[0], "in the middle": middle, "least drawn": rank[-1]}
+        rows = (
+            (words, number_cell(float(np.interp(at, rank, times)), ".3g"))
             for words, at in places.items()
         )
         yield Figure(
-            f"How often every {unit} is drawn", "inclusion probability over the uniform one", axes,
-            series, PageTable(f"Every {unit} against uniform", (unit, "times uniform"), rows),
-        )  # fmt: skip
+            f"How often every {unit} is drawn",
+            "inclusion probability over the uniform one",
+            {"rank": f"{unit}, by rank"},
+            tuple(Series(n, rank, y, y, y, {"rank": 1.0}) for n, y in curves.items()),
+            PageTable.of(f"Every {unit} against uniform", (unit, "times uniform"), rows),
+        )

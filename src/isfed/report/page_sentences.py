@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from isfed.report.comparison_report import agreement_line
-from isfed.report.diagnosis_report import first_step_lines, sure_line, ways_line
+from isfed.report.diagnosis_report import first_step_lines, strategies_line, sure_line
 from isfed.report.networks_report import networks_verdict
-from isfed.report.page_curves import Quantity, level_cell, quantities
+from isfed.report.page_curves import Quantity, quantities
+from isfed.report.page_data import level_cell
 from isfed.studies.results_reader import AlgorithmResult, Results
 
 MEANING = {
@@ -137,7 +138,7 @@ def advice(results: Results) -> Iterator[str]:
     yield sure_line(results)
     yield from first_step_lines(results)
     if "ways" in results.summary:
-        yield ways_line(results)
+        yield strategies_line(results)
 
 
 def warnings(results: Results) -> Iterator[str]:

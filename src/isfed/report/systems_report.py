@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from isfed.report.figures import save_figure
-from isfed.report.terminal_tables import MOVING
+from isfed.report.terminal_tables import MOVING, msd_text, text_table
 from isfed.studies.results_reader import AlgorithmResult, Results
 from isfed.studies.systems_study import FAMILIES, REFERENCES
 
@@ -113,13 +113,9 @@ def _mark_rest(axes: Any, algorithm: AlgorithmResult, colour: str, x: np.ndarray
 
 STILL_MOVING = f"{MOVING} still moving: the level of the last quarter is not yet where it settles."
 HEADINGS = (
-    "method",
-    "|w - w^o|^2 (dB)",
-    "its own fixed point (dB)",
-    "MB up",
-    "gradients (10^3)",
+    "method", "|w - w^o|^2 (dB)", "its own fixed point (dB)", "MB up", "gradients (10^3)",
     "virtual seconds",
-)
+)  # fmt: skip
 
 
 def systems_rows(results: Results, problem: str) -> list[tuple[str, ...]]:
@@ -130,19 +126,16 @@ def systems_rows(results: Results, problem: str) -> list[tuple[str, ...]]:
             continue
         name = algorithm.summary["method"]
         if algorithm.diverged_round is not None:
-            rows.append((name, f"diverged in round {algorithm.diverged_round}"))
+            rows.append((name, msd_text(algorithm)))
             continue
-        number = algorithm.number
         costs = {key: cost["mean"] for key, cost in algorithm.summary["costs"].items()}
-        mark = MOVING if algorithm.settled is False else ""
-        level = f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{mark}"
         sent, seconds = f"{costs['bytes_up'] / 1e6:.3g}", f"{costs['seconds']:,.0f}"
         gradients = f"{costs['gradients'] / 1e3:,.0f}"
-        rows.append((name, level, rest_text(algorithm), sent, gradients, seconds))
+        rows.append((name, msd_text(algorithm), _rest(algorithm), sent, gradients, seconds))
     return rows
 
 
-def rest_text(algorithm: AlgorithmResult) -> str:
+def _rest(algorithm: AlgorithmResult) -> str:
     """Where a method rests, or why that is not known."""
     level, how = algorithm.number("rests_at_db"), algorithm.summary["rests_how"]
     if math.isnan(level):
@@ -152,15 +145,8 @@ def rest_text(algorithm: AlgorithmResult) -> str:
 
 def systems_table(results: Results, problem: str) -> Table:
     """`systems_rows` for the terminal."""
-    table = Table(
-        title=f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
-        "repetitions; costs of the whole run",
-        title_justify="left",
-        caption=STILL_MOVING,
-        caption_justify="left",
+    title = (
+        f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
+        "repetitions; costs of the whole run"
     )
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, no_wrap=place == 0, justify="right" if place else "left")
-    for row in systems_rows(results, problem):
-        table.add_row(*row)
-    return table
+    return text_table(title, HEADINGS, systems_rows(results, problem), caption=STILL_MOVING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -15,55 +15,70 @@ PAPER_AGENT_DISTANCE = 1.22e-2
 PAPER_EXAMPLE_DISTANCE = 1.54e-2
 
 
-def side_by_side(
-    title: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+def text_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str | None = None,
+    wrap: bool = False,
 ) -> Table:
-    """A table with a column for each name and a row for each quantity: it fits a narrow screen."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
-    for heading, cells in rows:
-        table.add_row(heading, *cells)
+    """A table for the terminal: names on the left, numbers on the right.
+
+    Args:
+        title: above the table.
+        columns: the headings.
+        rows: the cells; missing ones at the end stay empty.
+        caption: below the table.
+        wrap: whether names may take several lines, so that the table fits a narrow screen.
+    """
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for place, heading in enumerate(columns):
+        first = place == 0
+        table.add_column(heading, no_wrap=first and not wrap, justify="left" if first else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def summary_table(results: Results) -> Table:
     """Steady-state msd, gain over the first algorithm, and the distances to the optimal p."""
     summary, first = results.summary, results.algorithms[0]
-    table = Table(
-        title=f"{results.name}: {summary['repetitions']} repetitions, mean over the last "
-        f"{summary['steady_rounds']} of {summary['rounds']} rounds",
-        title_justify="left",
-    )
-    table.add_column("algorithm", no_wrap=True)
     # A column of its own only where there is something to show or to compare.
     steps = len({algorithm.step_size for algorithm in results.algorithms}) > 1
     known = summary["no_msd"] is None
     far = summary["uniform_agent_distance"] is not None
-    measures = list(first.measures)
     timed = not all(math.isnan(a.number("seconds_per_round")) for a in results.algorithms)
-    headings = ["step"] if steps else []
-    headings += ["msd (dB)", f"gain over {first.name} (dB)"] if known else []
-    headings += ["|p_k - p_k^o|", "mean |p_n - p_n^o|"] if far else []
-    headings += ["accuracy (%)" if measure == "accuracy" else measure for measure in measures]
-    clock = ["virtual seconds per round"] if timed else []
-    for heading in [*headings, "gradients per round", *clock, "rounds per second"]:
-        table.add_column(heading, justify="right")
-    for algorithm in results.algorithms:
-        cells = [f"{algorithm.step_size:.3g}"] if steps else []
-        cells += _levels(algorithm, first) if known else []
+
+    def cells(algorithm: AlgorithmResult) -> Iterator[tuple[str, str]]:
+        """Every heading with what is below it."""
+        yield "algorithm", algorithm.name
+        if steps:
+            yield "step", f"{algorithm.step_size:.3g}"
+        if known:
+            yield "msd (dB)", msd_text(algorithm)
+            yield f"gain over {first.name} (dB)", _gain(algorithm, first)
         if far:
-            for key in ("agent_distance", "example_distance"):
-                cells.append(_shown(algorithm.number(key), ".2e"))
-        cells += [_final(algorithm, measure) for measure in measures]
-        cells.append(_shown(algorithm.number("gradients_per_round"), ".0f"))
+            yield "|p_k - p_k^o|", _shown(algorithm.number("agent_distance"), ".2e")
+            yield "mean |p_n - p_n^o|", _shown(algorithm.number("example_distance"), ".2e")
+        for measure in first.measures:
+            heading = "accuracy (%)" if measure == "accuracy" else measure
+            yield heading, _final(algorithm, measure)
+        yield "gradients per round", _shown(algorithm.number("gradients_per_round"), ".0f")
         if timed:
-            cells.append(_shown(algorithm.number("seconds_per_round"), ".3g"))
-        table.add_row(algorithm.name, *cells, _shown(algorithm.rounds_per_second, ",.0f"))
+            seconds = _shown(algorithm.number("seconds_per_round"), ".3g")
+            yield "virtual seconds per round", seconds
+        yield "rounds per second", _shown(algorithm.rounds_per_second, ",.0f")
+
+    table = text_table(
+        f"{results.name}: {summary['repetitions']} repetitions, mean over the last "
+        f"{summary['steady_rounds']} of {summary['rounds']} rounds",
+        [heading for heading, _ in cells(first)],
+        ([text for _, text in cells(algorithm)] for algorithm in results.algorithms),
+    )
     if far:
         table.add_section()
-        empty = [""] * (len(headings) - len(measures) - 2)
+        empty = [""] * (steps + 2 * known)
         keys = ("uniform_agent_distance", "uniform_example_distance")
         table.add_row("uniform probabilities", *empty, *(f"{summary[key]:.2e}" for key in keys))
     return table
@@ -76,19 +91,24 @@ def _shown(value: float, form: str) -> str:
 MOVING = "*"  # beside a level that had not settled
 
 
-def _mark(*algorithms: AlgorithmResult) -> str:
-    return MOVING if any(algorithm.settled is False for algorithm in algorithms) else ""
+def _level(algorithm: AlgorithmResult, key: str, *others: AlgorithmResult) -> str:
+    """A number of the summary with its standard error, and whether it was still moving."""
+    value, error = algorithm.number(f"{key}_db"), algorithm.number(f"{key}_stderr_db")
+    moving = any(one.settled is False for one in (algorithm, *others))
+    return f"{value:.2f} ± {error:.2f}{MOVING if moving else ''}"
 
 
-def _levels(algorithm: AlgorithmResult, first: AlgorithmResult) -> list[str]:
-    """The msd and the gain, or what there is to say instead."""
+def msd_text(algorithm: AlgorithmResult) -> str:
+    """The msd in decibels, or when the algorithm diverged."""
     if algorithm.diverged_round is not None:
-        return [f"diverged in round {algorithm.diverged_round}", ""]
-    number = algorithm.number
-    msd = f"{number('msd_db'):.2f} ± {number('msd_stderr_db'):.2f}{_mark(algorithm)}"
-    gain = f"{number('gain_db'):.2f} ± {number('gain_stderr_db'):.2f}{_mark(algorithm, first)}"
-    known = algorithm is not first and not math.isnan(number("gain_db"))
-    return [msd, gain if known else ""]
+        return f"diverged in round {algorithm.diverged_round}"
+    return _level(algorithm, "msd")
+
+
+def _gain(algorithm: AlgorithmResult, first: AlgorithmResult) -> str:
+    known = algorithm is not first and not math.isnan(algorithm.number("gain_db"))
+    diverged = algorithm.diverged_round is not None
+    return _level(algorithm, "gain", first) if known and not diverged else ""
 
 
 def _final(algorithm: AlgorithmResult, measure: str) -> str:
@@ -112,8 +132,7 @@ def percent(accuracy: float, error: float | None) -> str:
 
 def settling_lines(results: Results) -> list[str]:
     """Which runs were too short to have settled, and of which nobody can tell."""
-    lines = []
-    moved = []
+    lines, moved = [], []
     for a in (a for a in results.algorithms if a.settled is False):
         change, error = a.number("change_db"), a.number("change_stderr_db")
         way = "fell" if change < 0 else "rose"
@@ -171,26 +190,21 @@ def measures_table(results: Results) -> Table:
     """Final errors of every algorithm, with what the optimum and the majority class reach."""
     summary = results.summary
     landmarks = summary["landmarks"]
-    table = Table(
-        title=f"{summary['experiment']}: {summary['repetitions']} repetitions, errors after "
-        f"{summary['rounds']} rounds, squared distance to w^o over the last "
-        f"{summary['steady_rounds']} (± standard error)",
-        title_justify="left",
-    )
-    table.add_column("algorithm", no_wrap=True)
-    for heading in ("test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"):
-        table.add_column(heading, justify="right")
+    rows = []
     for algorithm in results.algorithms:
         if algorithm.diverged_round is not None:
-            table.add_row(algorithm.name, f"diverged in round {algorithm.diverged_round}")
+            rows.append((algorithm.name, msd_text(algorithm)))
             continue
         errors = [algorithm.summary["final"][name] for name in ("test_error", "balanced_error")]
-        table.add_row(
-            algorithm.name,
-            *(_percent(error) for error in errors),
-            _levels(algorithm, algorithm)[0],
-            _shown(algorithm.number("gradients_per_round"), ".0f"),
-        )
+        gradients = _shown(algorithm.number("gradients_per_round"), ".0f")
+        rows.append((algorithm.name, *map(_percent, errors), msd_text(algorithm), gradients))
+    table = text_table(
+        f"{summary['experiment']}: {summary['repetitions']} repetitions, errors after "
+        f"{summary['rounds']} rounds, squared distance to w^o over the last "
+        f"{summary['steady_rounds']} (± standard error)",
+        ("algorithm", "test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"),
+        rows,
+    )
     table.add_section()
     errors_of = {
         "the minimiser w^o itself": [landmarks[f"optimum_{e}_error"] for e in ("test", "balanced")],

@@ -6,15 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from isfed.report.page_curves import Quantity, level_cell
-from isfed.report.page_data import PageData, PageTable, TableCell
-from isfed.report.page_from_results import (
-    commands,
-    configuration,
-    flat,
-    ordered,
-    quantity_figure,
-)
+from isfed.report.page_curves import Quantity
+from isfed.report.page_data import PageData, PageTable, level_cell
+from isfed.report.page_from_results import commands, configuration, flat, ordered, quantity_figure
 from isfed.report.page_sentences import summary_line, warnings
 from isfed.studies.results_reader import Results
 
@@ -60,11 +54,10 @@ def differences(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _changes(labels: tuple[str, str], changes: list[tuple[str, Any, Any]]) -> PageTable:
-    rows = tuple(
-        (TableCell(key), *(TableCell("not set" if v is None else str(v)) for v in values))
-        for key, *values in changes
+    rows = (
+        (key, *("not set" if v is None else str(v) for v in values)) for key, *values in changes
     )
-    return PageTable("What differs in the configuration", ("setting", *labels), rows)
+    return PageTable.of("What differs in the configuration", ("setting", *labels), rows)
 
 
 def _verdict(
@@ -110,23 +103,20 @@ def _difference(pair: Pair, name: str, quantity: Quantity) -> tuple[float, float
 
 
 def _levels(pair: Pair, labels: tuple[str, str], quantity: Quantity) -> PageTable:
-    rows = []
-    for name in dict.fromkeys(a.name for results in pair for a in results.algorithms):
-        levels = []
-        for results in pair:
-            rows_of = {a.name: a for a in results.algorithms}
-            level = quantity.level(rows_of[name]) if name in rows_of else (math.nan, math.nan)
-            levels.append(level_cell(*level, quantity.unit))
-        both = name in _common(pair)
-        change = _difference(pair, name, quantity) if both else (math.nan, math.nan)
-        rows.append((TableCell(name), *levels, level_cell(*change, quantity.gap_unit)))
+    unknown, common, rows = (math.nan, math.nan), _common(pair), []
+    algorithms = [{a.name: a for a in results.algorithms} for results in pair]
+    for name in algorithms[0] | algorithms[1]:
+        levels = (quantity.level(of[name]) if name in of else unknown for of in algorithms)
+        change = _difference(pair, name, quantity) if name in common else unknown
+        cells = (level_cell(*level, quantity.unit) for level in levels)
+        rows.append((name, *cells, level_cell(*change, quantity.gap_unit)))
     columns = ("algorithm", *labels, f"{labels[1]} less {labels[0]}")
     caption = f"{quantity.level_name}; the errors of differences are those of independent runs"
-    return PageTable(caption[:1].upper() + caption[1:], columns, tuple(rows))
+    return PageTable.of(caption[:1].upper() + caption[1:], columns, rows)
 
 
 def _versions(pair: Pair, labels: tuple[str, str]) -> dict[str, str]:
-    one, other = (dict(results.made_with) for results in pair)
+    one, other = (results.made_with for results in pair)
     return {
         key: str(one.get(key))
         if one.get(key) == other.get(key)
