@@ -9,17 +9,8 @@ import typer
 from rich.markup import escape
 from typer.core import TyperArgument
 
-from isfed.cli import (
-    compare_and_diagnose,
-    designs,
-    federation,
-    methods,
-    predict,
-    report,
-    reproduce,
-    run,
-)
-from isfed.cli.command_helpers import in_paragraphs, print_line
+from isfed.cli import compare_and_diagnose, federation, listings, predict, report, reproduce
+from isfed.cli.command_helpers import print_line
 
 _made = TyperArgument.__init__
 
@@ -41,10 +32,10 @@ app = typer.Typer(
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
 for _command in (
-    compare_and_diagnose.compare, compare_and_diagnose.diagnose, predict.predict, run.run,
-    report.report, designs.designs, methods.methods,
+    compare_and_diagnose.compare, compare_and_diagnose.diagnose, predict.predict, reproduce.run,
+    report.report, listings.designs, listings.methods,
 ):  # fmt: skip
-    app.command(help=in_paragraphs(_command.__doc__))(_command)
+    app.command()(_command)
 
 
 def _keep_brackets(group: typer.Typer) -> None:

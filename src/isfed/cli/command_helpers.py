@@ -116,16 +116,6 @@ def with_options(command: Callable) -> Callable:
     return call
 
 
-def in_paragraphs(text: str | None) -> str:
-    r"""A docstring with a line for every paragraph: a terminal then wraps it at its own width.
-
-    >>> in_paragraphs("One.\n\n    Two\n    lines.")
-    'One.\n\nTwo lines.'
-    """
-    paragraphs = inspect.cleandoc(text or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
 def _say_compiling() -> None:
     errors.print("compiling, once per installation: this may take a minute")
 
@@ -145,7 +135,7 @@ def one_line_errors(
     """
     from isfed.base.progress import announce_compiling
     from isfed.simulate import DivergenceError
-    from isfed.studies import ConfigError, StoreError
+    from isfed.studies import StoreError
     from isfed.studies.study_engine import NoStepError
     from isfed.theory.stable_step_size import GrowthWarning
 
@@ -161,23 +151,20 @@ def one_line_errors(
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        known = (ConfigError, StoreError, DivergenceError, NoStepError)
+        known = (StoreError, DivergenceError, NoStepError, FileNotFoundError)
         message, code = _explained(error, known)
         fail(message if isinstance(error, OSError) else spell(message), code)
 
 
-def _explained(error: Exception, ours: tuple[type[Exception], ...]) -> tuple[str, int]:
+def _explained(error: Exception, known: tuple[type[Exception], ...]) -> tuple[str, int]:
     """What to say of an error, and the code to end with."""
-    if isinstance(error, ours):
-        return str(error), BAD_USAGE if isinstance(error, ValueError) else RUN_FAILED
-    if isinstance(error, FileNotFoundError):
-        return str(error), RUN_FAILED
-    if isinstance(error, ImportError) and "pip install" in str(error):  # an extra is not installed
+    if isinstance(error, ValueError):
+        return str(error), BAD_USAGE
+    not_installed = isinstance(error, ImportError) and "pip install" in str(error)  # an extra
+    if isinstance(error, known) or not_installed:
         return str(error), RUN_FAILED
     if isinstance(error, MemoryError):
         return f"not enough memory ({error or 'for so many rounds and repetitions'})", RUN_FAILED
-    if isinstance(error, ValueError):
-        return str(error), BAD_USAGE
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         what = f"{error.strerror or error}{where}; what was saved before is intact"
@@ -190,19 +177,19 @@ def _explained(error: Exception, ours: tuple[type[Exception], ...]) -> tuple[str
 
 
 @contextlib.contextmanager
-def telling(patience: float = 2.0) -> Iterator[None]:
+def report_long_steps(patience: float = 2.0) -> Iterator[None]:
     """Say on the standard error what takes longer than `patience` seconds, while it does."""
     from isfed.base.progress import listening
 
     began: dict[str, float] = {}
-    told = 0.0
+    last = 0.0
 
     def listen(what: str) -> None:
-        nonlocal told
+        nonlocal last
         now = time.monotonic()
         since = now - began.setdefault(what, now)
-        if since > patience and now - told > 10.0:
-            told = now
+        if since > patience and now - last > 10.0:
+            last = now
             errors.print(f"{what} ({since:.0f} s so far)", highlight=False, markup=False)
 
     with listening(listen):

@@ -23,7 +23,7 @@ from isfed.cli.command_helpers import (
     errors,
     one_line_errors,
     print_line,
-    telling,
+    report_long_steps,
     with_options,
 )
 from isfed.cli.report import finish
@@ -93,6 +93,7 @@ def compare(
     from isfed.report.progress_bar import RunProgress
     from isfed.report.terminal_tables import settling_lines
     from isfed.studies import Budget, Workers
+    from isfed.studies.comparison import forecast
     from isfed.studies.comparison_run import ComparisonStudy
     from isfed.studies.model_file import save_best
     from isfed.studies.results_folder import Folder
@@ -102,7 +103,7 @@ def compare(
     with one_line_errors(spell=spelled), _only_json(as_json):
         folder = out or Path("runs") / f"compare-{stem(file)}"
         workers = Workers(backend=backend, jobs=jobs, threads=threads)
-        with telling():
+        with report_long_steps():
             source = table.source(
                 file, agent, target, ridge=ridge, batch_size=batch_size, local_steps=local_steps
             )
@@ -115,9 +116,11 @@ def compare(
         study = ComparisonStudy(stem(file), source, budget)
         Folder(folder, study).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
-        expected = _forecast(study, problem, workers)
+        study.check()
+        algorithms = list(study.algorithms.values())
+        expected = forecast(problem, algorithms, budget, threads=workers.threads)
         print_line(expected.line())
-        with RunProgress(errors if as_json else console) as progress, telling():
+        with RunProgress(errors if as_json else console) as progress, report_long_steps():
             progress.expect(expected.work)
             results = run_study(
                 study, folder, resume=resume, overwrite=overwrite, workers=workers,
@@ -139,14 +142,6 @@ def compare(
         finish(results)
     if as_json:
         _print_json(results)
-
-
-def _forecast(study: Any, problem: Any, workers: Any) -> Any:
-    from isfed.studies.comparison import forecast
-
-    study.check()
-    algorithms = list(study.algorithms.values())
-    return forecast(problem, algorithms, study.budget, threads=workers.threads)
 
 
 def _print_account(name: str, problem: Any, lines: list[str]) -> None:
@@ -223,20 +218,20 @@ def diagnose(
             raise ConfigError(
                 "--theory needs agents of equal weight: leave out --theory or --weights rows"
             )
-        with telling():
+        with report_long_steps():
             problem, usual, read = _problem_of(what, table, (agent, target), ridge, data_dir)
             problem = _with_work(problem, batch_size, local_steps)
             check_folder(folder, overwrite=overwrite)
             if read is not None:
                 _print_account(Path(what).name, problem, read.account.lines())
-            found = find(problem, num_active=usual if active is None else active, theory=theory)
-            results = write_diagnosis(folder, problem, found, table=read, overwrite=overwrite)
+            result = find(problem, num_active=usual if active is None else active, theory=theory)
+            results = write_diagnosis(folder, problem, result, table=read, overwrite=overwrite)
         inclusion_figure(results)
         for line in answer_lines(results):
             print_line(line)
         print_line(setting_line(results))
         console.print(diagnosis_table(results))
-        if not found.degenerate:
+        if not result.degenerate:
             console.print(strategies_table(results))
             print_line(strategies_line(results))
         if theory:

@@ -242,14 +242,14 @@ def print_engines(*, rounds: int, seed: int) -> None:
     try:
         from isfed.flower.demo import compare_engines
 
-        found = compare_engines(rounds=rounds, seed=seed)
+        engines = compare_engines(rounds=rounds, seed=seed)
     except ImportError as error:
         raise _fail(error) from None
     typer.echo(f"12 agents of the paper's regression, 4 per round, {rounds} rounds, seed {seed}")
-    for engine in found:
+    for engine in engines:
         typer.echo(
             f"{engine.engine:8s} difference from the kernel {engine.difference:.1e} "
             f"({engine.seconds:.1f} s)"
         )
-    if max(engine.difference for engine in found) > LARGEST_DIFFERENCE:
+    if max(engine.difference for engine in engines) > LARGEST_DIFFERENCE:
         raise _fail(f"expected at most {LARGEST_DIFFERENCE:.0e}: the engines disagree")

@@ -52,17 +52,15 @@ def predict(
         saved = load_model(model)
         given: dict[str, Any] = {"separator": separator, "encoding": encoding, "decimal": decimal}
         given |= {"most_gigabytes": most_gigabytes, "most_columns": most_columns}
-        changes: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
+        changes = {name: value for name, value in given.items() if value is not None}
         # The format is that of the new file, whatever that of the training was.
         reading = replace(saved.reading, format=format, **changes)
         source = open_source(file, reading)
-        found = saved.columns(source)
+        columns = saved.columns(source)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(found)
-        writer.writerows(zip(*found.values(), strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
         if out is None:
             typer.echo(text.getvalue(), nl=False)
         else:

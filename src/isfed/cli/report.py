@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,8 +57,10 @@ def report(
         print_line(f"The report is in {path}")
 
 
-def finish(results: Results) -> None:
-    """Leave the page beside the results, and say where they are."""
+def finish(results: Results, lines: Iterable[str] = ()) -> None:
+    """Print what there is to say, leave the page beside the results, and say where they are."""
+    for line in lines:
+        print_line(f"- {line}")
     page = write_page(results)
     print_line(f"Results are in {results.path}; open {page} to see them")
 
@@ -69,12 +72,12 @@ def write_page(results: Results) -> Path:
     from isfed.report.page_from_results import page_data
     from isfed.studies.results_folder import COMMAND, REPORT
 
-    write_whole(results.path / COMMAND, f"{shlex.join(words_again())}\n".encode())
+    write_whole(results.path / COMMAND, f"{shlex.join(command_again())}\n".encode())
     write_whole(results.path / REPORT, page(page_data(results)).encode())
     return results.path / REPORT
 
 
-def words_again() -> list[str]:
+def command_again() -> list[str]:
     """The command that is running, without what has no say in the results."""
     context = _current_context()
     words, options = _names(context), []

@@ -1,7 +1,9 @@
-"""`isfed reproduce`: the paper's experiments."""
+"""`isfed run` and `isfed reproduce`: experiments of the user's own, and those of the paper."""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,13 +20,70 @@ from isfed.cli.command_helpers import (
     with_options,
 )
 from isfed.cli.report import finish, write_page
-from isfed.cli.run import run_and_report
 
 if TYPE_CHECKING:
-    from isfed.studies import Results
+    from isfed.studies import Experiment, Results
     from isfed.studies.tuned_step_sizes import Tuned
 
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
+
+
+def _run(study: Any, folder: Path, options: RunOptions) -> Results:
+    """Run a study into its folder, with a progress bar."""
+    from isfed.report.progress_bar import RunProgress
+    from isfed.studies.study_engine import run_study
+
+    with RunProgress(console) as progress:
+        return run_study(study, folder, progress=progress, **options.running)
+
+
+def _run_experiment(experiment: Experiment, options: RunOptions) -> Results:
+    """Run into the folder, draw the figure, print the table."""
+    from isfed.report.figures import msd_figure
+    from isfed.report.terminal_tables import summary_table
+
+    results = _run(experiment, options.out or Path("runs") / experiment.name, options)
+    msd_figure(results)
+    console.print(summary_table(results))
+    return results
+
+
+@with_options
+def run(
+    file: Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")],
+    options: RunOptions,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A folder with Python modules that the file may name and run; may be repeated."
+        ),
+    ] = None,
+    allow_imports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-imports",
+            help="Let the file name and run any module, of the current folder or installed.",
+        ),
+    ] = False,
+) -> None:
+    """Run an experiment of your own and write its results folder.
+
+    docs/experiments.md explains the file; `isfed reproduce regression` writes one to start from.
+    The file can name methods, policies and designs of your own as "module:Class". Their modules are
+    run, so that you have to say which you trust: those of a folder (--trust), or all.
+    """
+    from isfed.report.terminal_tables import settling_lines
+    from isfed.studies import read_experiment
+
+    if allow_imports:
+        sys.path.append(os.getcwd())  # as with `python -m`: a file may name "mine:Sampler"
+    with one_line_errors():
+        experiment = read_experiment(
+            file, allow_imports=allow_imports, trust=trust or (), **options.given
+        )
+        results = _run_experiment(experiment, options)
+        finish(results, settling_lines(results))
+        end_if_diverged(results)
 
 
 @app.command("regression")
@@ -53,12 +112,10 @@ def regression(
         from isfed.report.terminal_tables import paper_verdict
         from isfed.studies import paper_regression
 
-        results = run_and_report(paper_regression(**options.given), options)
+        results = _run_experiment(paper_regression(**options.given), options)
         if heterogeneity:
             _heterogeneity(results.path / "heterogeneity", options)
-        for line in paper_verdict(results):
-            print_line(f"- {line}")
-        finish(results)
+        finish(results, paper_verdict(results))
         end_if_diverged(results)
 
 
@@ -83,13 +140,9 @@ def _check_numbers(options: RunOptions) -> None:
 def _heterogeneity(folder: Path, options: RunOptions) -> None:
     """The gain over a grid of problems, and its figure."""
     from isfed.report.figures import heterogeneity_figure
-    from isfed.report.progress_bar import RunProgress
     from isfed.studies.heterogeneity_study import Grid
-    from isfed.studies.study_engine import run_study
 
-    grid = replace(Grid(), **options.given)
-    with RunProgress(console) as progress:
-        results = run_study(grid, folder, progress=progress, **options.running)
+    results = _run(replace(Grid(), **options.given), folder, options)
     heterogeneity_figure(results)
     write_page(results)
 
@@ -115,9 +168,7 @@ def classification(
     with one_line_errors():
         source = Ijcnn1Source(partition=partition, data_dir=data_dir)
         results = _run_tuned(paper_classification(source), options)
-        for line in classification_verdict(results):
-            print_line(f"- {line}")
-        finish(results)
+        finish(results, classification_verdict(results))
         end_if_diverged(results)
 
 
@@ -158,22 +209,20 @@ def networks(
         names = list(SETTINGS) if setting == "all" else [setting]
         if not set(names) <= set(SETTINGS):
             raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(SETTINGS)}")
-        found = []
+        all_results = []
         for name in names:
             chosen = SETTINGS[name]
             source = replace(chosen.source, data_dir=data_dir)
             study = NetworkStudy(replace(chosen, source=source))
-            found.append(_run_network(study, options, quick, len(names)))
-        for results in found:  # only now: a method that diverges does not stop the others
+            all_results.append(_run_network(study, options, quick, len(names)))
+        for results in all_results:  # only now: a method that diverges does not stop the others
             end_if_diverged(results)
 
 
 def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Results:
     """One set-up: run, draw, print."""
     from isfed.report.networks_report import networks_figure, networks_table, networks_verdict
-    from isfed.report.progress_bar import RunProgress
     from isfed.studies.networks_study import quick
-    from isfed.studies.study_engine import run_study
 
     study = quick(study) if short else study
     given = dict(options.given)
@@ -184,30 +233,23 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
     study = replace(study, **given)
     folder = options.out or Path("runs") / ("networks-quick" if short else "networks")
     folder = folder / study.setting.name if options.out is None or count > 1 else folder
-    with RunProgress(console) as progress:
-        results = run_study(study, folder, progress=progress, **options.running)
+    results = _run(study, folder, options)
     networks_figure(results)
     console.print(networks_table(results))
-    for line in networks_verdict(results):
-        print_line(f"- {line}")
-    finish(results)
+    finish(results, networks_verdict(results))
     return results
 
 
 def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     """Choose the step sizes, run, draw, print."""
     from isfed.report.figures import measures_figure
-    from isfed.report.progress_bar import RunProgress
     from isfed.report.terminal_tables import best_step_lines, measures_table, settling_lines
-    from isfed.studies.study_engine import run_study
 
     _check_numbers(options)
     tuned = replace(tuned, **options.given)
     if options.rounds is not None:
         tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
-    folder = options.out or Path("runs") / tuned.name
-    with RunProgress(console) as progress:
-        results = run_study(tuned, folder, progress=progress, **options.running)
+    results = _run(tuned, options.out or Path("runs") / tuned.name, options)
     measures_figure(results)
     console.print(measures_table(results))
     for line in (*best_step_lines(results), *settling_lines(results)):
@@ -229,18 +271,15 @@ def systems(
     --rounds and --repetitions apply to the regression. By default parts of the work run in
     parallel, in one process per core; --backend changes this.
     """
-    from isfed.report.progress_bar import RunProgress
     from isfed.report.systems_report import systems_figures, systems_table
-    from isfed.studies.study_engine import run_study
     from isfed.studies.systems_study import QUICK, Systems
 
     with one_line_errors():
         _check_numbers(options)
         study = replace(Systems(), **((QUICK if quick else {}) | options.given))
-        running = replace(options, backend=options.backend or "loky").running
+        options = replace(options, backend=options.backend or "loky")
         folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
-        with RunProgress(console) as progress:
-            results = run_study(study, folder, progress=progress, **running)
+        results = _run(study, folder, options)
         systems_figures(results)
         for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
             console.print(systems_table(results, problem))

@@ -33,10 +33,10 @@ def spelled(message: str) -> str:
     """
     value = r"('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:.)])"
 
-    def option(found: re.Match) -> str:
-        word = found[2]
+    def option(match: re.Match) -> str:
+        word = match[2]
         bare = word[1:-1] if word[0] in "'\"" and len(word) > 1 else word
-        return f"{SPELLING[found[1]]} {shlex.quote(bare)}"
+        return f"{SPELLING[match[1]]} {shlex.quote(bare)}"
 
     message = re.sub(r"\bnum_agents=(\d+)", r"the number of agents, \1", message)
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)

@@ -44,8 +44,3 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     if name in VOID:
         return Markup(start)
     return Markup(f"{start}{''.join(map(escape, children))}</{name}>")
-
-
-def many(parts: Any) -> Markup:
-    """Elements one after the other."""
-    return Markup("".join(map(escape, parts)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -16,7 +17,7 @@ from isfed.report.svg_chart import (
     can_be_logarithmic,
     chart,
     curves_of,
-    starts_logarithmic,
+    first_scale,
 )
 
 MOST_BYTES = 300_000
@@ -101,20 +102,20 @@ def _section(title: str, *parts: str) -> Markup:
 def _figure(figure: Figure, name: str, most_points: int) -> Markup:
     """The drawing with its controls, and the table below it."""
     curves = curves_of(figure, most_points)
-    logarithmic = starts_logarithmic(figure, curves)
+    scale = first_scale(figure, curves)
     table = _table(figure.table)
-    if not any(curve.linear for curve in curves):
+    if not any(curve.spans for curve in curves):
         reason = tag("p", "No curve can be drawn: there are no finite numbers.", class_="soft")
         return _section(figure.title, reason, table)
     drawing = tag(
         "figure",
-        _controls(figure, curves, name, logarithmic=logarithmic),
+        _controls(figure, curves, name, scale),
         tag(
             "p", figure.y_label,
-            tag("span", ", logarithmic axis" if logarithmic else "", class_="scale-note"),
+            tag("span", ", logarithmic axis" if scale == "log" else "", class_="scale-note"),
             class_="y-label",
         ),
-        chart(figure, curves, name=name, logarithmic=logarithmic),
+        chart(figure, curves, name=name, scale=scale),
         _methods(curves, "Methods" if "rounds" in figure.axes else "Curves"),
         tag("p", class_="status unseen", role="status"),
         tag("figcaption", _caption(figure, most_points)),
@@ -125,8 +126,8 @@ def _figure(figure: Figure, name: str, most_points: int) -> Markup:
 
 
 def _caption(figure: Figure, most_points: int) -> str:
-    few = f", while at most {MOST_BANDS} curves are shown"
-    few = few if len(figure.series) > MOST_BANDS else ""
+    many = len(figure.series) > MOST_BANDS
+    few = f", while at most {MOST_BANDS} curves are shown" if many else ""
     said = [f"Bands: {figure.band}{few}."] if figure.band else []
     points = max(series.finite().x.size for series in figure.series)
     if points > most_points:
@@ -137,33 +138,29 @@ def _caption(figure: Figure, most_points: int) -> str:
     return " ".join(said)
 
 
-def _controls(figure: Figure, curves: list[ChartCurve], name: str, *, logarithmic: bool) -> Markup:
+def _controls(figure: Figure, curves: list[ChartCurve], name: str, scale: str) -> Markup:
     """Which axis, which scale; shown by the script."""
     fields = []
     if len(figure.axes) > 1:
         first = next(iter(figure.axes))
-        axes = [(key, text, key == first) for key, text in figure.axes.items()]
-        fields.append(_radios("Horizontal axis", f"{name}-axis", "axis", axes))
+        fields.append(_radios("Horizontal axis", name, "axis", figure.axes, first))
     if can_be_logarithmic(curves):
-        scales = [("log", "logarithmic", logarithmic), ("linear", "linear", not logarithmic)]
-        fields.append(_radios("Vertical axis", f"{name}-scale", "scale", scales))
+        scales = {"log": "logarithmic", "linear": "linear"}
+        fields.append(_radios("Vertical axis", name, "scale", scales, scale))
     if not fields:
         return Markup("")
     return tag("div", *fields, class_="controls", data_script=True, hidden=True)
 
 
-def _radios(legend: str, name: str, kind: str, choices: list[tuple[str, str, bool]]) -> Markup:
-    inputs = (
-        tag(
-            "label",
-            tag(
-                "input", type="radio", name=name, value=value, data_for=kind, data_label=text,
-                checked=checked, autocomplete="off",
-            ),
-            text,
-        )
-        for value, text, checked in choices
-    )  # fmt: skip
+def _radios(legend: str, name: str, kind: str, choices: Mapping[str, str], chosen: str) -> Markup:
+    def choice(value: str, text: str) -> Markup:
+        button = tag(
+            "input", type="radio", name=f"{name}-{kind}", value=value, data_for=kind,
+            data_label=text, checked=value == chosen, autocomplete="off",
+        )  # fmt: skip
+        return tag("label", button, text)
+
+    inputs = (choice(value, text) for value, text in choices.items())
     return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
 
 
@@ -171,8 +168,9 @@ def _methods(curves: list[ChartCurve], legend: str) -> Markup:
     """The key to the curves, which are also switched on and off here."""
     choices = []
     for curve in curves:
-        if curve.linear is None:
-            choices.append(tag("span", f"{curve.name}: no curve, no finite numbers", class_="soft"))
+        name = curve.series.name
+        if not curve.spans:
+            choices.append(tag("span", f"{name}: no curve, no finite numbers", class_="soft"))
             continue
         box = tag(
             "input", type="checkbox", value=curve.index, checked=True, autocomplete="off",
@@ -180,13 +178,13 @@ def _methods(curves: list[ChartCurve], legend: str) -> Markup:
         )  # fmt: skip
         line = tag("line", x1="0", x2="100%", y1="50%", y2="50%")
         sample = tag("svg", line, class_=f"sample {curve.style}", aria_hidden="true")
-        choices.append(tag("label", box, sample, curve.name))
+        choices.append(tag("label", box, sample, name))
     listed = tag("div", *choices, class_="choices")
     return tag("fieldset", tag("legend", legend), listed, class_="methods")
 
 
 def _table(table: PageTable, caption: str | None = None) -> Markup:
-    words = [
+    kinds = [
         None if any(row[i].value is not None for row in table.rows) else "words"
         for i in range(len(table.columns))
     ]
@@ -197,23 +195,22 @@ def _table(table: PageTable, caption: str | None = None) -> Markup:
 
     headings = (
         tag("th", text, scope="col", class_=kind)
-        for text, kind in zip(table.columns, words, strict=True)
+        for text, kind in zip(table.columns, kinds, strict=True)
     )
     rows = (
         tag(
             "tr",
             cell("th", row[0], scope="row"),
-            *(cell("td", c, class_=kind) for c, kind in zip(row[1:], words[1:], strict=True)),
+            *(cell("td", c, class_=kind) for c, kind in zip(row[1:], kinds[1:], strict=True)),
         )
         for row in table.rows
     )
-    whole = tag(
-        "table",
+    parts = (
         tag("caption", tag("span", table.caption, class_=caption)),
         tag("thead", tag("tr", *headings)),
         tag("tbody", *rows),
-        class_="sortable",
     )
+    whole = tag("table", *parts, class_="sortable")
     return tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=table.caption)
 
 
