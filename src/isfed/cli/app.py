@@ -31,11 +31,16 @@ app = typer.Typer(
 )
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
-for _command in (
-    compare_and_diagnose.compare, compare_and_diagnose.diagnose, predict.predict, reproduce.run,
-    report.report, listings.designs, listings.methods,
-):  # fmt: skip
-    app.command()(_command)
+for _name, _command in {
+    "compare": compare_and_diagnose.compare_on_table,
+    "diagnose": compare_and_diagnose.diagnose_problem,
+    "predict": predict.predict_table,
+    "run": reproduce.run,
+    "report": report.report,
+    "designs": listings.list_designs,
+    "methods": listings.list_methods,
+}.items():
+    app.command(_name)(_command)
 
 
 def _keep_brackets(group: typer.Typer) -> None:

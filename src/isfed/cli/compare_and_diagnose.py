@@ -49,7 +49,7 @@ def _print_json(results: Any) -> None:
 
 
 @with_options
-def compare(
+def compare_on_table(
     file: Annotated[
         Path,
         typer.Argument(help="Your table: Parquet, CSV, text, LIBSVM, Feather or Excel."),
@@ -152,7 +152,7 @@ def _print_account(name: str, problem: Any, lines: list[str]) -> None:
 
 
 @with_options
-def diagnose(
+def diagnose_problem(
     what: Annotated[
         str, typer.Argument(help="A table (Parquet, CSV, text, LIBSVM ...), or a name: see above.")
     ],
@@ -210,7 +210,7 @@ def diagnose(
     )
     from isfed.studies import ConfigError
     from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
-    from isfed.theory import diagnose as find
+    from isfed.theory import diagnose
 
     with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
         folder = out or Path("runs") / f"diagnose-{stem(Path(what))}"
@@ -224,7 +224,9 @@ def diagnose(
             check_folder(folder, overwrite=overwrite)
             if read is not None:
                 _print_account(Path(what).name, problem, read.account.lines())
-            result = find(problem, num_active=usual if active is None else active, theory=theory)
+            result = diagnose(
+                problem, num_active=usual if active is None else active, theory=theory
+            )
             results = write_diagnosis(folder, problem, result, table=read, overwrite=overwrite)
         inclusion_figure(results)
         for line in answer_lines(results):

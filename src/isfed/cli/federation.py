@@ -59,8 +59,8 @@ def demo(
         raise _fail(f"expected at most {LARGEST_DIFFERENCE:.0e}: the two disagree")
 
 
-@app.command()
-def check(
+@app.command("check")
+def check_connection(
     address: Annotated[str, typer.Argument(help="HOST:PORT of the cloud, as for --superlink.")],
     root_certificates: Annotated[
         Path | None,
@@ -99,8 +99,8 @@ Link = Annotated[
 ]
 
 
-@keys.command()
-def make(
+@keys.command("make")
+def make_folder(
     folder: Annotated[
         Path, typer.Argument(help="The folder to write to; existing files are not overwritten.")
     ],

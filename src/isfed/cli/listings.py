@@ -9,7 +9,7 @@ import typer
 from isfed.cli.command_helpers import console, print_line
 
 
-def methods(
+def list_methods(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the tables of docs/appendix/methods.md.")
@@ -30,7 +30,7 @@ def methods(
         print_line("isfed run FILE.toml runs any of them; docs/methods.md says more.")
 
 
-def designs() -> None:
+def list_designs() -> None:
     """List the sampling designs and what each of them guarantees."""
     from rich.table import Table
 

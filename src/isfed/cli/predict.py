@@ -12,7 +12,7 @@ from isfed.cli.command_helpers import errors, one_line_errors
 from isfed.cli.table_options import MostColumns, MostGigabytes, spelled
 
 
-def predict(
+def predict_table(
     model: Annotated[Path, typer.Argument(help="A file that `isfed compare --save` wrote.")],
     file: Annotated[Path, typer.Argument(help="The new table; it needs no agents and no target.")],
     out: Annotated[

@@ -88,7 +88,7 @@ def run(
 
 @app.command("regression")
 @with_options
-def regression(
+def reproduce_regression(
     options: RunOptions,
     engine: Annotated[
         Literal["kernel", "flower"],
@@ -149,7 +149,7 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
 
 @app.command("classification")
 @with_options
-def classification(
+def reproduce_classification(
     options: RunOptions,
     partition: Annotated[
         Literal["one-class", "natural"],
@@ -174,7 +174,7 @@ def classification(
 
 @app.command("writers")
 @with_options
-def writers(options: RunOptions, data_dir: DataDir = None) -> None:
+def reproduce_writers(options: RunOptions, data_dir: DataDir = None) -> None:
     """MNIST with one agent per writer: softmax regression, tested on other writers."""
     from isfed.studies.tuned_step_sizes import WritersSource, tuned_writers
 
@@ -186,7 +186,7 @@ def writers(options: RunOptions, data_dir: DataDir = None) -> None:
 
 @app.command("networks")
 @with_options
-def networks(
+def reproduce_networks(
     options: RunOptions,
     setting: Annotated[
         str,
@@ -259,7 +259,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
 
 @app.command("systems")
 @with_options
-def systems(
+def reproduce_systems(
     options: RunOptions,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version, to see whether it runs.")

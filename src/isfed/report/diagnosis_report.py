@@ -89,17 +89,17 @@ def _finite(value: float | None) -> float:
 
 def setting_line(results: Results) -> str:
     """What was looked at, in words."""
-    said = results.summary["setting"]
+    setting = results.summary["setting"]
     spans = [
         str(value) if isinstance(value, int) else f"{value[0]} to {value[1]}"
-        for value in (said["batch_size"], said["local_steps"])
+        for value in (setting["batch_size"], setting["local_steps"])
     ]
     return (
-        f"{counted(said['num_agents'], 'agent')}, {said['num_active']} per round (L); "
-        f"{counted(said['rows'], 'row')}, {spans[0]} per step (B), "
+        f"{counted(setting['num_agents'], 'agent')}, {setting['num_active']} per round (L); "
+        f"{counted(setting['rows'], 'row')}, {spans[0]} per step (B), "
         f"{spans[1]} {'step' if spans[1] == '1' else 'steps'} per turn (E); "
-        f"{counted(said['num_params'], 'parameter')}, {said['loss']}; probabilities of "
-        f"the policy {said['policy']}, floor {said['floor']:g}"
+        f"{counted(setting['num_params'], 'parameter')}, {setting['loss']}; probabilities of "
+        f"the policy {setting['policy']}, floor {setting['floor']:g}"
     )
 
 
@@ -212,13 +212,13 @@ def inclusion_figure(results: Results) -> list[Path]:
 
 def strategies_table(results: Results) -> Table:
     """The ways to sample agents, side by side; mini-batches are uniform in all of them."""
-    ways = results.summary["ways"]
+    summary = results.summary["ways"]
     return text_table(
-        f"Ways to sample agents, at step_size={ways['step_size']:.3g}",
+        f"Ways to sample agents, at step_size={summary['step_size']:.3g}",
         ("", "variance", "times smaller", "risk by drift (1)", "excess risk (2)"),
         (
-            (STRATEGIES[way["name"]], *(f"{_finite(way[key]):.3g}" for key in STRATEGY_KEYS))
-            for way in ways["ways"]
+            (STRATEGIES[row["name"]], *(f"{_finite(row[key]):.3g}" for key in STRATEGY_KEYS))
+            for row in summary["ways"]
         ),
         caption="(1) Caused by local steps that run towards the agents' own minimisers. (2) All "
         "that remains, to first order in the step size.",
@@ -227,19 +227,19 @@ def strategies_table(results: Results) -> Table:
 
 def strategies_page_table(results: Results) -> PageTable:
     """The same for the page."""
-    ways = results.summary.get("ways")
-    if not ways or results.summary.get("degenerate"):
+    summary = results.summary.get("ways")
+    if not summary or results.summary.get("degenerate"):
         return PageTable("", (), ())
     columns = ("agents", "variance", "times smaller", "risk by drift", "excess risk")
     rows = (
-        (STRATEGIES[way["name"]], *(number_cell(way[key], ".3g") for key in STRATEGY_KEYS))
-        for way in ways["ways"]
+        (STRATEGIES[row["name"]], *(number_cell(row[key], ".3g") for key in STRATEGY_KEYS))
+        for row in summary["ways"]
     )
-    caption = f"Ways to sample agents, at step size {ways['step_size']:.3g}"
+    caption = f"Ways to sample agents, at step size {summary['step_size']:.3g}"
     return PageTable.of(caption, columns, rows)
 
 
 def strategies_line(results: Results) -> str:
     """What to do about the agents beside drawing them by importance, and why."""
-    ways = results.summary["ways"]
-    return f"For the agents alone, with options of ISFedAvg: {ways['recommendation']}"
+    advice = results.summary["ways"]["recommendation"]
+    return f"For the agents alone, with options of ISFedAvg: {advice}"

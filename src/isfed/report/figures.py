@@ -27,11 +27,8 @@ STYLES: dict[str, tuple[str, Any]] = {
     "FedAvg with 1/E_k": ("lightsteelblue", "-"),
     "ISFedAvg, memory (ours)": ("black", (0, (1, 1.2))),
 }
-LOOKS: dict[str, tuple[str, Any]] = {  # the same for the short names of tuned experiments
-    "FedAvg": ("tab:blue", "-"),
-    "current": ("tab:red", (0, (6, 2))),
-    "running": ("tab:purple", (0, (3, 1, 1, 1))),
-    "memory": ("black", (0, (1, 1.2))),
+SHORT_STYLES = {  # the same for the short names of tuned experiments
+    name.removeprefix("ISFedAvg, ").removesuffix(" (ours)"): look for name, look in STYLES.items()
 }
 OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:olive", ":")]
 
@@ -39,10 +36,10 @@ OTHERS = [("tab:orange", "-"), ("tab:brown", "--"), ("tab:pink", "-."), ("tab:ol
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG and close it; the same figure makes the same files."""
     paths = []
-    for kind, said in (("png", {"Software": None}), ("svg", {"Date": None})):
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
-            figure.savefig(buffer, format=kind, dpi=160, bbox_inches="tight", metadata=said)
+            figure.savefig(buffer, format=kind, dpi=160, bbox_inches="tight", metadata=metadata)
         paths.append(folder / f"{name}.{kind}")
         write_whole(paths[-1], buffer.getvalue())
     plt.close(figure)
@@ -121,7 +118,7 @@ def measures_figure(results: Results) -> list[Path]:
         panels[0].set_title(title, loc="left", fontsize=10)
         for axes, measure in zip(panels, MEASURE_LABELS, strict=True):
             for name in names:
-                colour, dashes = LOOKS[name.partition(BEST_STEP)[0]]
+                colour, dashes = SHORT_STYLES[name.partition(BEST_STEP)[0]]
                 label = name if name.startswith("FedAvg") else f"ISFedAvg, {name}"
                 label = label.replace(BEST_STEP, ", step ")
                 curve = _curve(results[name], measure)
@@ -136,9 +133,9 @@ def measures_figure(results: Results) -> list[Path]:
         grid[0, column].set_ylim(*limits)
         for axes in grid[:, column]:
             _draw_levels(axes, levels, limits)
-    rounds = summary["rounds"]
     for axes in grid[1]:
         axes.set_xlabel("round (bands: 2 standard errors)")
+    rounds = summary["rounds"]
     # Room for the names of the levels, to the right of where the curves end.
     grid[0, 0].set_xlim(-0.01 * rounds, 1.4 * rounds)
     grid[0, 0].set_xticks([t for t in grid[0, 0].get_xticks() if 0 <= t <= rounds])

@@ -128,14 +128,14 @@ def _figure(figure: Figure, name: str, most_points: int) -> Markup:
 def _caption(figure: Figure, most_points: int) -> str:
     many = len(figure.series) > MOST_BANDS
     few = f", while at most {MOST_BANDS} curves are shown" if many else ""
-    said = [f"Bands: {figure.band}{few}."] if figure.band else []
+    sentences = [f"Bands: {figure.band}{few}."] if figure.band else []
     points = max(series.finite().x.size for series in figure.series)
     if points > most_points:
-        said.append(
+        sentences.append(
             f"Curves of up to {points:,} points are drawn with {most_points}: neighbours are "
             "averaged, and the band around an average covers the bands of all its points."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _controls(figure: Figure, curves: list[ChartCurve], name: str, scale: str) -> Markup:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -46,6 +46,7 @@ TABLE_1 = (
     ("DynamicFedAvg", "Dynamic FedAvg", "convex", NON, ASYNC, PARTIAL, "model drift"),
     ("ISFedAvg", "ISFedAvg", "convex", NON, ASYNC, PARTIAL, "importance sampling"),
 )  # fmt: skip
+WIDE = 180  # columns of a terminal; in fewer, the words of a table would be cut
 TABLE_1_HEADINGS = (
     "here", "algorithm", "function type", "data", "operation", "participation", "other assumptions",
 )  # fmt: skip
@@ -80,9 +81,6 @@ def as_json() -> str:
     return json.dumps([asdict(entry) for entry in entries()], indent=1)
 
 
-WIDE = 180  # columns of a terminal; in fewer, the words of a table would be cut
-
-
 def for_terminal(width: int) -> RenderableType:
     """A table, or in a terminal that is too narrow for it the same as a list."""
     return as_table() if width >= WIDE else as_list()
@@ -103,11 +101,8 @@ def as_list() -> Group:
 
 def as_table() -> Table:
     """For a wide terminal, with the paper below the name."""
-    table = Table(show_lines=True)
-    keys = [key for key in HEADINGS if key not in ("name", "paper")]
-    table.add_column("method and paper")
-    for key in keys:
-        table.add_column(HEADINGS[key])
+    keys = list(HEADINGS)[2:]
+    table = Table("method and paper", *(HEADINGS[key] for key in keys), show_lines=True)
     for entry in entries():
         name = Text(f"{entry.name}\n{entry.paper}")
         name.stylize("bold", 0, len(entry.name))
@@ -118,30 +113,31 @@ def as_table() -> Table:
 def as_markdown() -> str:
     """The generated part of docs/appendix/methods.md."""
     listed = entries()[: len(CATALOGUE)]
+
+    def columns(*keys: str) -> str:
+        rows = ([getattr(entry, key) for key in keys] for entry in listed)
+        return _markdown([HEADINGS[key] for key in keys], rows)
+
+    unconfirmed = "**unconfirmed**: no public code was found"
     parts = [
         "## Selection, local steps and combination",
-        _rows([HEADINGS[k] for k in FIRST], [[getattr(e, k) for k in FIRST] for e in listed]),
+        columns("name", "paper", "selects", "steps", "combines"),
         "## What it really minimises",
-        _rows([HEADINGS[k] for k in SECOND], [[getattr(e, k) for k in SECOND] for e in listed]),
+        columns("name", "minimises", "told", "unbiased", "network"),
         "## The paper's Table 1",
         "What the papers assume, as the paper lists it; bold are what it calls the challenges of "
         "federated learning.",
-        _rows(TABLE_1_HEADINGS, TABLE_1),
+        _markdown(TABLE_1_HEADINGS, TABLE_1),
         "## Independent confirmations",
         "Read side by side with public code, rule by rule; nothing is copied.",
-        _rows(("method", "confirmed by reading"), [_confirmation(entry) for entry in CATALOGUE]),
+        _markdown(
+            ("method", "confirmed by reading"),
+            ((entry.name, entry.confirmed or unconfirmed) for entry in CATALOGUE),
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-FIRST = ("name", "paper", "selects", "steps", "combines")
-SECOND = ("name", "minimises", "told", "unbiased", "network")
-
-
-def _confirmation(entry: Entry) -> tuple[str, str]:
-    return entry.name, entry.confirmed or "**unconfirmed**: no public code was found"
-
-
-def _rows(headings: Any, rows: Any) -> str:
+def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

@@ -50,7 +50,7 @@ def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterabl
             marker=marker, markersize=4.5, markerfacecolor="white",
             markevery=(place * gap // 6, gap), label=name,
         )  # fmt: skip
-        low, high = (np.clip(curve.mean + way * curve.stderr, 0.0, 1.0) for way in (-2.0, 2.0))
+        low, high = (np.clip(curve.mean + sign * curve.stderr, 0.0, 1.0) for sign in (-2.0, 2.0))
         axes.fill_between(curve.rounds, 100 * low, 100 * high, color=colour, alpha=0.1, linewidth=0)
     axes.grid(alpha=0.3)
 
@@ -115,37 +115,40 @@ def networks_verdict(results: Results) -> list[str]:
     return verdict_lines(rows, accuracy_curves(results), results.summary["rounds"])
 
 
+def _fedavg_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    return next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
+
+
 def rounds_to_fedavg(
     rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements]
 ) -> dict[str, int]:
     """The rounds until the mean accuracy is FedAvg's final one, by method, fastest first."""
-    level = next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
+    level = _fedavg_level(rows)
     if level is None:
         return {}
-    reached = {
+    first = {
         name: rounds
         for name, curve in curves.items()
         if name != "FedAvg" and (rounds := first_round(curve.rounds, curve.mean, level)) is not None
     }
-    return dict(sorted(reached.items(), key=lambda pair: pair[1]))
+    return dict(sorted(first.items(), key=lambda pair: pair[1]))
 
 
 def verdict_lines(
     rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements], rounds: int
 ) -> list[str]:
     """The same as sentences."""
-    fedavg = next((r for r in rows if r["name"] == "FedAvg"), None)
-    if fedavg is None or fedavg["diverged"]:
+    level, first = _fedavg_level(rows), rounds_to_fedavg(rows, curves)
+    if level is None:
         return []
-    level, first = fedavg["accuracy"], rounds_to_fedavg(rows, curves)
     if not first:
         return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
-    reported = "; ".join(f"{name} {count}" for name, count in first.items())
+    counts = "; ".join(f"{name} {count}" for name, count in first.items())
     least = min(first.values())
     best = [name for name, count in first.items() if count == least]
     after = f"after {100 * least / rounds:.0f}% of the rounds"
     return [
-        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {reported}.",
+        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {counts}.",
         f"The first is {best[0]}, {after}."
         if len(best) == 1
         else f"The first, {after}: {'; '.join(best)}.",  # one of the names has a comma

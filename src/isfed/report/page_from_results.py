@@ -93,11 +93,11 @@ def data_account(results: Results) -> Iterator[tuple[str, str]]:
     if isinstance(account, list):
         yield from (("", _words(line)) for line in account)
         return
-    said = results.summary.get("setting") or results.config.get("problem") or {}
-    if said.get("data") == "network":
-        unused = unused_keys(said)
-        said = {key: value for key, value in said.items() if key not in unused}
-    for key, value in flat(said):
+    setting = results.summary.get("setting") or results.config.get("problem") or {}
+    if setting.get("data") == "network":
+        unused = unused_keys(setting)
+        setting = {key: value for key, value in setting.items() if key not in unused}
+    for key, value in flat(setting):
         yield key.replace("_", " "), _words(value)
 
 

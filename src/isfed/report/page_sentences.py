@@ -23,9 +23,6 @@ MEANING = {
     "networks": "Neural networks, every method at its own best step size",
 }
 MOST_NAMES = 8  # in a warning
-DECIDING = ("accuracy", "loss")  # the first of these that was measured
-CLEAR = 2.0  # standard errors
-FEWEST = 3  # repetitions: the standard error of two is too uncertain itself
 
 
 def by_problem(results: Results) -> list[tuple[str, Results]]:
@@ -38,17 +35,17 @@ def by_problem(results: Results) -> list[tuple[str, Results]]:
 
 def summary_line(results: Results) -> str:
     """What was run."""
-    said = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} algorithms"
+    text = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} algorithms"
     if results.kind == "diagnosis":
         setting = results.summary["setting"]
-        said = f"{MEANING['diagnosis']}: {setting['num_agents']:,} agents, {setting['rows']:,} rows"
+        text = f"{MEANING['diagnosis']}: {setting['num_agents']:,} agents, {setting['rows']:,} rows"
     if "rounds" in results.summary:
-        said += ", {rounds:,} rounds, {repetitions:,} repetitions".format_map(results.summary)
-    return f"{said}."
+        text += ", {rounds:,} rounds, {repetitions:,} repetitions".format_map(results.summary)
+    return f"{text}."
 
 
 def verdict(results: Results) -> str:
-    """The answer in one sentence: that of the folder, or who is best by how much."""
+    """The answer in one text: that of the folder, or who is best by how much."""
     for key in ("verdict", "recommendation"):
         if results.summary.get(key):
             return str(results.summary[key])
@@ -71,10 +68,10 @@ def verdict(results: Results) -> str:
         )
     if best is first or gain <= 2.0 * error:
         return f"No algorithm ends below {against} by more than two standard errors."
-    said = f"{best.name} ends lowest: {gain:.1f} ± {error:.1f} dB below {against}"
+    text = f"{best.name} ends lowest: {gain:.1f} ± {error:.1f} dB below {against}"
     if False in (best.settled, first.settled):
-        return f"{said}, but the run was too short to have settled."
-    return f"{said}."
+        return f"{text}, but the run was too short to have settled."
+    return f"{text}."
 
 
 def deciding(results: Results) -> Quantity | None:
@@ -82,7 +79,7 @@ def deciding(results: Results) -> Quantity | None:
     if not results.summary.get("no_msd"):
         return None
     known = {quantity.key: quantity for quantity in quantities(results)}
-    return next((known[key] for key in DECIDING if key in known), None)
+    return next((known[key] for key in ("accuracy", "loss") if key in known), None)
 
 
 def measured_verdict(results: Results, quantity: Quantity) -> str:
@@ -105,22 +102,23 @@ def measured_verdict(results: Results, quantity: Quantity) -> str:
     place = ("highest, " if quantity.rising else "lowest, ") if len(ranked) > 2 else ""
     next_best = best is first and len(ranked) > 2
     name = f"the next best, {other.name}," if next_best else other.name
-    said = f"{best.name} ends {place}{at(best)}{word}, {name} {at(other)}"
+    text = f"{best.name} ends {place}{at(best)}{word}, {name} {at(other)}"
     (level, error), (other_level, other_error) = map(quantity.level, (best, other))
     gap, spread = abs(level - other_level), math.hypot(error, other_error)
     if math.isnan(spread):
-        said += "; with one repetition there is no standard error, so chance may have made this."
-    elif gap <= CLEAR * spread:
-        said += ": no clear difference."
+        text += "; with one repetition there is no standard error, so chance may have made this."
+    elif gap <= 2.0 * spread:
+        text += ": no clear difference."
     else:
         apart = level_cell(gap, spread, quantity.gap_unit).text
         repetitions = int(results.summary["repetitions"])
-        if repetitions < FEWEST:
-            few = f"but {repetitions} repetitions are too few to call that clear."
-            said += f": {apart} apart, {few}"
+        if repetitions < 3:  # the standard error of two is too uncertain itself
+            text += (
+                f": {apart} apart, but {repetitions} repetitions are too few to call that clear."
+            )
         else:
-            said += f": a clear difference, {apart}."
-    return said
+            text += f": a clear difference, {apart}."
+    return text
 
 
 def advice(results: Results) -> Iterator[str]:

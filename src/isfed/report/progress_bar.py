@@ -42,10 +42,10 @@ class RunProgress:
         )
         self.task = None
         self.name = ""
-        self.work = self.done = self.first = 0
-        self.total = self.finished = self.fresh = 0  # of all stages; fresh: done since the start
+        self.work = self.done = self.new = 0  # of this stage; new: done since it began
+        self.total = self.done_in_all = self.new_in_all = 0
         self.began = self.started = working_clock()
-        self.spoke = time.monotonic()  # who waits, waits while anything is compiled too
+        self.last_line = time.monotonic()  # who waits, waits while anything is compiled too
         self.shown = False
 
     def __enter__(self) -> RunProgress:
@@ -61,42 +61,42 @@ class RunProgress:
 
     def _left(self) -> float | None:
         """Seconds that all stages will still take."""
-        here = self.finished + self.done
-        new = self.fresh + self.done - self.first
-        spent = working_clock() - self.started
-        if not self.total or new <= 0:
+        if not self.total or not self.new_in_all:
             return None
-        return max(0.0, self.total - here) * spent / new
+        spent = working_clock() - self.started
+        return max(0.0, self.total - self.done_in_all) * spent / self.new_in_all
 
     def begin(self, name: str, work: int, done: int) -> None:
         """Work begins, with `done` of it already there."""
-        self.finished += self.done
-        self.fresh += self.done - self.first
-        self.name, self.work, self.done, self.first = name, work, done, done
+        self.name, self.work, self.done, self.new = name, work, done, 0
+        self.done_in_all += done
         self.began = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)
         if not self.shown and self.console.is_terminal:
             self.bar.start()
             self.shown = True
         # Here too: many stages that are shorter than that would otherwise go by in silence.
-        self._speak()
+        self._print_line()
 
     def advance(self, work: int) -> None:
         """That much more is done."""
         self.done += work
+        self.new += work
+        self.done_in_all += work
+        self.new_in_all += work
         if self.task is not None:
             self.bar.advance(self.task, work)
             left = self._left()
             if left is not None:
                 self.bar.update(self.task, description=f"{self.name} ({_time(left)} left in all)")
-        self._speak()
+        self._print_line()
 
-    def _speak(self) -> None:
+    def _print_line(self) -> None:
         """A line where there is no bar, if the last one was a while ago."""
         now = time.monotonic()
-        if self.console.is_terminal or now - self.spoke <= LINE_SECONDS:
+        if self.console.is_terminal or now - self.last_line <= LINE_SECONDS:
             return
-        self.spoke = now
+        self.last_line = now
         done = f"{100 * self.done / max(self.work, 1):.0f}% of {self.work:,} rounds"
         self.console.print(
             f"{self.name}: {done} (of all repetitions){self._pace()}", highlight=False
@@ -104,13 +104,13 @@ class RunProgress:
 
     def _pace(self) -> str:
         """The speed of this stage and the time left; nothing before its first round is done."""
-        new, spent = self.done - self.first, working_clock() - self.began
-        if new <= 0 or spent <= 0.0:
+        spent = working_clock() - self.began
+        if self.new <= 0 or spent <= 0.0:
             return ""
+        left = f"{(self.work - self.done) * spent / self.new:.0f} s left in this stage"
         overall = self._left()
-        said = f"{(self.work - self.done) * spent / new:.0f} s left in this stage"
-        said = said if overall is None else f"{_time(overall)} left in all"
-        return f", {new / spent:,.0f} rounds/s, {said}"
+        left = left if overall is None else f"{_time(overall)} left in all"
+        return f", {self.new / spent:,.0f} rounds/s, {left}"
 
 
 def _time(seconds: float) -> str:

@@ -65,28 +65,28 @@ def _verdict(
 ) -> str:
     """How many settings differ, and where the first quantity moved most."""
     if not changes:
-        said = "Both folders hold the same configuration"
+        text = "Both folders hold the same configuration"
     else:
         names = ", ".join(key for key, _, _ in changes[:4]) + (", ..." if len(changes) > 4 else "")
         plural = "setting differs" if len(changes) == 1 else "settings differ"
-        said = f"{len(changes)} {plural} ({names})"
+        text = f"{len(changes)} {plural} ({names})"
     keys = [key.partition(".") for key, _, _ in changes]
     if any(first == "problem" and rest not in SAME_PROBLEM for first, _, rest in keys):
-        return f"{said}; the two are about different problems, whose levels cannot be compared."
+        return f"{text}; the two are about different problems, whose levels cannot be compared."
     moved = [
         (name, *_difference(pair, name, shared[0])) for name in (_common(pair) if shared else [])
     ]
     moved = [row for row in moved if math.isfinite(row[1])]
     if not moved:
-        return f"{said}; no algorithm has a level in both."
+        return f"{text}; no algorithm has a level in both."
     clear = [row for row in moved if abs(row[1]) > 2.0 * row[2]]
     if not clear:
-        return f"{said}; no algorithm ends elsewhere by more than two standard errors."
+        return f"{text}; no algorithm ends elsewhere by more than two standard errors."
     name, change, error = max(clear, key=lambda row: abs(row[1]))
     cell = level_cell(abs(change), error, shared[0].gap_unit).text
     way = "below" if change < 0.0 else "above"
     return (
-        f"{said}; {len(clear)} of {len(moved)} algorithms end elsewhere, most of all {name}: "
+        f"{text}; {len(clear)} of {len(moved)} algorithms end elsewhere, most of all {name}: "
         f"{cell} {way} in {labels[1]}."
     )
 
