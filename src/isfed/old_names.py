@@ -26,7 +26,8 @@ _RENAMED = {
         orphans=temporary_folders streams=random_streams words=text_format
     """,
     "cli": """
-        common=command_helpers stopping=interrupt_exit tables=compare_and_diagnose
+        common=command_helpers designs=listings methods=listings run=reproduce
+        stopping=interrupt_exit tables=compare_and_diagnose
     """,
     "datasets": """
         account=table_report columns=encoder dates=number_and_date_parsing encoding=column_encoding
@@ -64,9 +65,10 @@ _RENAMED = {
     "report": """
         axes=axis_ticks comparison=comparison_report diagnosis=diagnosis_report
         from_results=page_from_results markup=html_markup measured=page_sentences
-        methods=methods_table networks=networks_report page=html_page pair=two_runs
-        progress=progress_bar quantities=page_curves svg=svg_chart systems=systems_report
-        tables=terminal_tables thin=svg_chart ways=diagnosis_report
+        methods=methods_table networks=networks_report page=html_page
+        page_tables=page_from_results pair=two_runs progress=progress_bar quantities=page_curves
+        svg=svg_chart systems=systems_report tables=terminal_tables thin=svg_chart
+        ways=diagnosis_report
     """,
     "simulate": """
         driver=run_driver history=run_history interrupts=run_driver run=simulate_call
