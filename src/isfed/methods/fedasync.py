@@ -126,8 +126,8 @@ class FedAsync(Method):
 
     def _chances(self, agents: Agents) -> np.ndarray:
         """(K,) c_k of all agents, in some unit."""
-        facts = agents.facts(self.client_weights)
-        return np.ones(agents.num_agents) if facts.weight is None else facts.mass / 1.0
+        uniform = self.client_weights == "uniform"
+        return np.ones(agents.num_agents) if uniform else agents.sizes / 1.0
 
     def _first(self, agents: Agents, count: int) -> np.ndarray:
         """(n,) who begins: each one drawn among those that are idle, as every later one is."""
