@@ -70,9 +70,9 @@ def test_clipped_changes_are_counted():
 def test_no_epsilon_is_stated():
     for privacy in (Privacy(clip=1.0), Privacy(clip=1.0, noise=1.0)):
         said = privacy.statement()
-        assert "no agent moves the model by more than 1 / L" in said
+        assert "in the mean no agent moves the model by more than 1 / K" in said
         assert "epsilon=" not in said
-    assert "Rounds add up, so no epsilon is stated" in said
+    assert "No epsilon is stated here: that needs independent draws" in said
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg
+from isfed.federation.safety import Safety
 from isfed.flower import Strategy, agent_turn
 
 AGENTS = 5

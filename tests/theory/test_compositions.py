@@ -31,13 +31,13 @@ from isfed.methods.estimators import (
     Mean,
     MeanOfAll,
     PlainMean,
-    Private,
 )
 from isfed.methods.fedasync import FedAsync
 from isfed.methods.fedavg_schemes import FedAvgScheme
 from isfed.methods.federated import Federated, Opened
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.power_of_choice import PowerOfChoice
+from isfed.methods.private import Private
 from isfed.methods.scaffold import SCAFFOLD
 from isfed.methods.servers import FedAdam
 from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort

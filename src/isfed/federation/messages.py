@@ -160,6 +160,8 @@ class Cohort(NamedTuple):
         has_model: whether the sampler asked these agents something, so that they have the model.
         steps: (n,) how many local steps each has time for; None where all take what they are asked
             for.
+        chances: (K,) the inclusion probabilities of all agents, where draws are independent and
+            the probabilities public, so that privacy can be stated; None otherwise.
     """
 
     agents: np.ndarray
@@ -169,6 +171,7 @@ class Cohort(NamedTuple):
     floor: float = 0.0
     has_model: bool = False
     steps: np.ndarray | None = None
+    chances: np.ndarray | None = None
 
     def rows(self, places: Any) -> Cohort:
         """Some agents of the cohort."""

@@ -4,10 +4,10 @@ A score is one number derived from gradient norms. The cloud names a range; an a
 to it, and may add noise before it leaves. The cloud refuses what is not a number in that range, and
 limits how likely any agent can make itself to be drawn.
 
-The weighted change of an agent is its change times all that the cloud multiplies it by. It is
-shortened to length `clip` if it is longer: no agent moves the model by more than clip / L in a
-round. Noise of standard deviation noise * clip / L on every coordinate of the step then makes one
-round a Gaussian mechanism.
+A change that is longer than `clip` is shortened before it is weighted. An agent drawn with
+inclusion probability pi counts 1 / pi times, so its mean push is at most clip / K, however often
+its score has it drawn. Noise of standard deviation noise * clip / L is added to every coordinate of
+the step; `isfed.methods.private` says when that has an epsilon.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ class Privacy:
     """The largest length of a change, and the noise relative to it.
 
     Args:
-        clip: the largest length: in the cloud that of the weighted change, at an agent that of what
-            leaves it.
+        clip: the largest length of an agent's change before it is weighted; at an agent, of what
+            leaves it. In the cloud, where epsilon is stated, it is that of an agent drawn with
+            probability L / K, and others are clipped so that they lose the same privacy.
         noise: the standard deviation of the noise on every coordinate, in multiples of what one
             agent can contribute: clip / L in the cloud, clip at an agent.
+        delta: the chance that the statement of epsilon fails.
+        rounds: how many rounds are planned; only the clips of unequal probabilities depend on it.
 
     >>> Privacy(clip=1.0).shorten(np.array([3.0, 4.0]))
     array([0.6, 0.8])
@@ -40,9 +43,16 @@ class Privacy:
 
     clip: float
     noise: float = 0.0
+    # Not in the text by which a checkpoint knows its job: jobs of the version before go on.
+    delta: float = field(default=1e-5, repr=False)
+    rounds: int = field(default=1000, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not 0.0 < self.delta < 1.0:
+            raise ValueError(f"delta={self.delta} must be between 0 and 1")
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} must be a number of at least 1")
         if not (math.isfinite(self.clip) and self.clip > 0.0):
             raise ValueError(f"clip={self.clip} must be a length greater than 0")
         if not (math.isfinite(self.noise) and self.noise >= 0.0):
@@ -66,15 +76,14 @@ class Privacy:
 
     def statement(self) -> str:
         """What the cloud's clipping and noise guarantee, for a log; no epsilon, on purpose."""
-        bound = f"no agent moves the model by more than {self.clip:g} / L in a round"
+        bound = f"in the mean no agent moves the model by more than {self.clip:g} / K in a round"
         if self.noise == 0.0:
             return f"privacy: {bound}; without noise this hides nothing"
         return (
             f"privacy: {bound}, and every coordinate of a step has noise of {self.noise:g} times "
-            "that. Towards those who see only the models, one round is a Gaussian mechanism with "
-            f"noise multiplier {self.noise:g}, given who was drawn and who answered. Not covered: "
-            "the cloud, which sees every change; who is drawn, which depends on scores and so on "
-            "data; the scores. Rounds add up, so no epsilon is stated."
+            f"{self.clip:g} / L. No epsilon is stated here: that needs independent draws "
+            "(Poisson()), and probabilities that are equal or made of scores that agents released "
+            "with noise. The cloud itself, which sees every change, is not covered in any case."
         )
 
 
@@ -130,6 +139,8 @@ class Safety:
             such as running variances, do not count in the length of a change.
         most_refusals: after so many refused changes in a row an agent is left out; 0: never.
         privacy: clipping and noise in the cloud; None: neither.
+        silent_rounds: after so many rounds in a row in which nobody's answer could be used, a run
+            ends with an error; 0: never.
     """
 
     absences: Absences = Absences.DROP
@@ -142,6 +153,7 @@ class Safety:
     largest_ratio: float = 1000.0
     most_refusals: int = 3
     privacy: Privacy | None = None
+    silent_rounds: int = field(default=3, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -150,6 +162,7 @@ class Safety:
             ("largest_ratio", 1.0, np.inf),
             ("largest_change", 0.0, np.inf),
             ("most_refusals", 0, np.inf),
+            ("silent_rounds", 0, np.inf),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -34,6 +34,13 @@ from isfed.methods.network_job import Job
 from isfed.methods.over_network import Weighting, check_weights, over_network, weighting_of
 
 OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
+SILENT = (
+    "nobody's answer could be used in {} rounds in a row, so the run ends; the checkpoint keeps what "
+    "was learned before. Likely causes: the agents run an app without isfed's handler (another "
+    "client, or a SuperLink of another app at this address); one's own training without own_turn; "
+    "keys or versions that do not fit; no network. The log has the reason of every refusal. To wait "
+    "longer: Safety(silent_rounds=...), 0 for ever."
+)
 CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
 AGGREGATED = "\t└──> Aggregated MetricRecord: %s"  # these lines are worded as in Flower's FedAvg
 ALTERED = (
@@ -117,6 +124,7 @@ class Strategy(FedAvg):
         self._opened: tuple[Opened, RoundMessages] | None = None  # the round that is under way
         self._before: tuple[np.ndarray | None, np.ndarray] = (None, np.empty(0))  # as it began
         self._metrics: dict[int, MetricRecord] = {}  # what agents say of their training
+        self._silent = 0  # rounds in a row in which no answer could be used
         self._returned: str | None = None  # the digest of the model that Flower was given
 
     def summary(self) -> None:
@@ -186,6 +194,9 @@ class Strategy(FedAvg):
         for agent in np.flatnonzero(records.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
                 "refused", agent, records.in_a_row[agent])  # fmt: skip
+        self._silent = 0 if report.answered or not report.drawn else self._silent + 1
+        if self._silent == agents.safety.silent_rounds > 0:
+            raise RuntimeError(SILENT.format(self._silent))
         if records.excluded.all():
             raise ValueError("every agent was left out, because of models that were refused; the "
                              "reasons are in the log")  # fmt: skip

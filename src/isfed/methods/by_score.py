@@ -22,7 +22,7 @@ from isfed.federation.safety import check_most_inclusion, limit_inclusion
 from isfed.methods.federated import Drawn, Evidence, Sampler
 from isfed.methods.local_steps import has_fixed_size
 from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy, Count, check_record
-from isfed.sampling.designs import Deville, LocalPivotal, WithReplacement
+from isfed.sampling.designs import Deville, LocalPivotal, Poisson, WithReplacement
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
 
@@ -122,6 +122,11 @@ class ByScore(Sampler):
     def reports(self) -> Policy:
         return self.policy
 
+    @property
+    def public(self) -> bool:
+        """Whether probabilities depend on nothing that agents have not released."""
+        return self.policy.equal
+
     @cached_property
     def capped(self) -> bool:
         """Whether inclusion probabilities are capped at 1."""
@@ -193,7 +198,11 @@ class ByScore(Sampler):
             order = np.argsort(first, kind="stable")
             drawn, prob = drawn[first[order]], prob[first[order]]
             times = counts[order].astype(np.float64)
-        return Cohort(drawn, self.num_active, times, prob, table.policy.floor), state
+        chances = None
+        if isinstance(self.design, Poisson) and self.public:
+            chances = table.inclusion(self.num_active)
+        floor = table.policy.floor
+        return Cohort(drawn, self.num_active, times, prob, floor, chances=chances), state
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> ScoreState:
         if not self.policy.learns and not state.order.size:

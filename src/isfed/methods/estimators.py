@@ -12,7 +12,6 @@ from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import inner, row_squares, weighted_sum
 from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Responses
-from isfed.federation.safety import Privacy
 from isfed.methods.federated import Combined, Estimator, Evidence, Opened
 from isfed.methods.method_protocol import Forwarding, Positive, check_record
 
@@ -220,42 +219,6 @@ class InverseResponse(Over):
             state.inner, opened, updates._replace(factor=factor, complete=True), facts
         )
         return step, AdjustedState(inner, state.responses), evidence
-
-
-@dataclass(frozen=True)
-class Private(Over):
-    """An estimator whose weighted changes are clipped, with noise on the step.
-
-    An adjustment for absences goes around it, not into it: `InverseResponse(Private(...))`, so that
-    what is clipped has all its weight.
-
-    Args:
-        inner: an estimator whose weights are known before the work, such as `HorvitzThompson`.
-        privacy: the clip and the noise.
-    """
-
-    privacy: Privacy
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not hasattr(self.inner, "weights"):
-            raise ValueError(
-                f"privacy clips weighted changes, and {type(self.inner).__name__} has no weights "
-                "that are known before the work; use HorvitzThompson(), without a correction"
-            )
-
-    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        """No change moves the model by more than clip / L; noise unless nobody answered."""
-        cohort, privacy = opened.cohort, self.privacy
-        change = trained_changes(updates, facts)
-        weights = self.weights(cohort, facts)[updates.place] * updates.factor
-        factor = np.array([privacy.factor(w * row) for w, row in zip(weights, change, strict=True)])
-        step, state, evidence = self.inner.combine(
-            state, opened, updates._replace(factor=updates.factor * factor), facts
-        )
-        if privacy.noise > 0.0 and factor.size:
-            step = step + privacy.disturbance(step.size, num_active=cohort.num)
-        return step, state, evidence._replace(clipped=int((factor < 1.0).sum()))
 
 
 @dataclass(frozen=True)

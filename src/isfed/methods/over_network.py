@@ -15,8 +15,9 @@ from isfed.base.argument_checks import check_active, shown
 from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety, check_most_inclusion
 from isfed.methods.control_variates import ControlVariates, ControlVariatesApart
-from isfed.methods.estimators import InverseResponse, Private
+from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Federated, composition_of
+from isfed.methods.private import Private
 from isfed.methods.wrappers import layers
 from isfed.sampling.policies import Initial, Refresh
 

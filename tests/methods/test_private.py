@@ -1,0 +1,85 @@
+"""Clipping that nobody gains by, public probabilities, and what every agent has lost."""
+
+import numpy as np
+import pytest
+
+from isfed import PAPER, ByScore, Federated, HorvitzThompson, LocalSteps, Poisson, Uniform, simulate
+from isfed.federation.compiled_agents import CompiledAgents
+from isfed.federation.messages import Cohort, Facts
+from isfed.federation.privacy_loss import levels
+from isfed.federation.safety import Privacy, ScoreRange
+from isfed.methods.private import Private, ReleasedScores
+
+K, L = 8, 2
+FACTS = Facts(K, 2, 2, None, None, None, None)
+
+
+def drawn(chances: np.ndarray) -> Cohort:
+    """Everybody, with these inclusion probabilities."""
+    return Cohort(np.arange(K), L, np.ones(K), chances / L, chances=chances)
+
+
+@pytest.mark.parametrize("on", ["step", "change"])
+def test_a_rogue_gains_nothing_by_being_drawn_often(on):
+    """E of what it can add to a step, inclusion x limit / L, is clip / K whatever it reports."""
+    chances = np.full(K, 0.1)
+    chances[0] = L - 0.1 * (K - 1)
+    cohort = drawn(chances)._replace(chances=None)
+    limits = Private(HorvitzThompson(on), Privacy(clip=3.0)).limits(cohort, FACTS)
+    np.testing.assert_allclose(chances * limits / L, 3.0 / K)
+
+
+def test_what_is_clipped_is_the_change_before_its_weight():
+    estimator = Private(HorvitzThompson(), Privacy(clip=1e-3))
+    problem = PAPER.replace(num_agents=K, num_examples=10).make()
+    plain = Federated(ByScore(L), LocalSteps(0.01), HorvitzThompson())
+    loose = Federated(ByScore(L), LocalSteps(0.01), Private(HorvitzThompson(), Privacy(clip=1e9)))
+    tight = Federated(ByScore(L), LocalSteps(0.01), estimator)
+    runs = [simulate(problem, method, rounds=30).params for method in (plain, loose, tight)]
+    assert (runs[0] == runs[1]).all()
+    assert (runs[0] != runs[2]).any()
+
+
+def test_all_agents_lose_the_same_privacy():
+    pytest.importorskip("dp_accounting")
+    problem = PAPER.replace(num_agents=K, num_examples=10).make()
+    privacy = Privacy(clip=1.0, noise=2.0, rounds=12)
+    sampler = ReleasedScores(L, every=6, noise=20.0, scores=ScoreRange(0.1, 10.0))
+    method = Federated(sampler, LocalSteps(0.01), Private(HorvitzThompson(), privacy))
+    agents = CompiledAgents(problem, method.rules(K), seed=0, repetition=0)
+    state = method.start(agents, np.zeros(problem.num_params))
+    for i in range(12):
+        state = method.round(state, agents, i)
+    assert state.estimator.spent.sum() == 12 * K
+    chances = levels(L / K)[np.nonzero(state.estimator.spent)[1]]
+    assert chances.max() > 1.5 * chances.min()  # probabilities do differ
+    lost = method.estimator.epsilons(state.estimator, L)
+    assert lost.max() < 1.25 * lost.min()
+    released = (sampler.multiplier, sampler.releases(12))
+    more = method.estimator.epsilons(state.estimator, L, scores=released)
+    assert (more > lost).all()
+    assert (more <= lost + 2 / sampler.multiplier + 1e-3).all()
+
+
+def test_no_epsilon_without_independent_draws_of_public_probabilities():
+    problem = PAPER.replace(num_agents=K, num_examples=10).make()
+    for sampler, stated in (
+        (ByScore(L, Uniform()), False),  # a fixed number: who is not drawn tells of the others
+        (ByScore(L, design=Poisson()), False),  # scores tell of the data
+        (ByScore(L, Uniform(), Poisson()), True),
+    ):
+        estimator = Private(HorvitzThompson(), Privacy(clip=1.0, noise=1.0))
+        method = Federated(sampler, LocalSteps(0.01), estimator)
+        agents = CompiledAgents(problem, method.rules(K), seed=0, repetition=0)
+        state = method.round(method.start(agents, np.zeros(problem.num_params)), agents, 0)
+        assert state.estimator.spent.any() == stated
+        if not stated:
+            with pytest.raises(
+                ValueError, match="no epsilon can be stated: it needs noise above 0"
+            ):
+                estimator.epsilons(state.estimator, L)
+
+
+def test_noise_of_scores_needs_a_range_above_zero():
+    with pytest.raises(ValueError, match="needs a score range that begins above 0"):
+        ReleasedScores(L, scores=ScoreRange(0.0, 1.0))
