@@ -35,11 +35,11 @@ from isfed.methods.over_network import Weighting, check_weights, over_network, w
 
 OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
 SILENT = (
-    "nobody's answer could be used in {} rounds in a row, so the run ends; the checkpoint keeps what "
-    "was learned before. Likely causes: the agents run an app without isfed's handler (another "
-    "client, or a SuperLink of another app at this address); one's own training without own_turn; "
-    "keys or versions that do not fit; no network. The log has the reason of every refusal. To wait "
-    "longer: Safety(silent_rounds=...), 0 for ever."
+    "nobody's answer could be used in {} rounds in a row, so the run ends; the checkpoint keeps "
+    "what was learned before. Likely causes: the agents run an app without isfed's handler, such "
+    "as that of another SuperLink at this address; their own training without own_turn; keys or "
+    "versions that do not fit; no network. The log has the reason of every refusal. To wait "
+    "longer: Safety(silent_rounds=...), 0 for ever"
 )
 CLIPPING = "clipping_norm"  # what Flower's differential privacy adds to the agents' configuration
 AGGREGATED = "\t└──> Aggregated MetricRecord: %s"  # these lines are worded as in Flower's FedAvg
@@ -194,12 +194,12 @@ class Strategy(FedAvg):
         for agent in np.flatnonzero(records.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
                 "refused", agent, records.in_a_row[agent])  # fmt: skip
-        self._silent = 0 if report.answered or not report.drawn else self._silent + 1
-        if self._silent == agents.safety.silent_rounds > 0:
-            raise RuntimeError(SILENT.format(self._silent))
         if records.excluded.all():
             raise ValueError("every agent was left out, because of models that were refused; the "
                              "reasons are in the log")  # fmt: skip
+        self._silent = 0 if report.answered or not report.drawn else self._silent + 1
+        if self._silent == agents.safety.silent_rounds > 0:
+            raise RuntimeError(SILENT.format(self._silent))
         if self.on_round is not None:
             self.on_round(report, agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
