@@ -153,7 +153,7 @@ def test_a_run_in_which_nobody_is_heard_ends_with_the_likely_causes(tmp_path, mo
     """Who is only silent is never left out, so that the run would end as if all were well."""
     monkeypatch.setattr("isfed.flower.agents.wire_format.unpack_upload", lambda *_: 1 / 0)
     checkpoint, patient = tmp_path / "cloud.npz", Safety(most_refusals=0)
-    with pytest.raises(RuntimeError, match="in 3 rounds in a row.*own_turn; keys or versions"):
+    with pytest.raises(RuntimeError, match=r"in 3 rounds in a row.*own_turn; keys or versions"):
         train(tmp_path, lambda reply: reply, rounds=9, safety=patient, checkpoint=checkpoint)
     assert checkpoint.exists()
     for_ever = Safety(most_refusals=0, silent_rounds=0)
