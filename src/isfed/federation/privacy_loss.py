@@ -83,7 +83,8 @@ def equal_noise(
         low -= 0.5
     while excess(high) > 0.0:
         high += 0.5
-    return float(np.exp(brentq(excess, low, high, xtol=1e-4)))
+    root: Any = brentq(excess, low, high, xtol=1e-4)
+    return float(np.exp(root))
 
 
 @lru_cache(maxsize=4096)
