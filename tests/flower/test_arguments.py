@@ -10,7 +10,7 @@ from isfed.flower import Strategy, agent_turn, own_turn
 
 TURN = {
     "load": "function", "local_steps": "whole", "batch_size": "whole", "score_noise": "amount",
-    "privacy": "object?", "reports_per_day": "whole?",
+    "privacy": "object?", "reports_per_day": "whole?", "scores": "object?",
 }  # fmt: skip
 CALLS = {
     "agent_turn": (agent_turn, {"load": lambda _: (np.eye(2), np.ones(2)), "loss": LeastSquares()},

@@ -231,16 +231,60 @@ def test_noise_does_not_average_out_over_jobs(tmp_path):
     assert errors.std() == pytest.approx(np.sqrt(2), abs=4 * np.sqrt(2.5 / 40))  # Laplace(1)
 
 
-def test_the_cloud_cannot_change_the_noise_by_what_it_calls_the_agent(tmp_path):
+def test_another_score_has_noise_of_its_own(tmp_path):
+    """Called by another number an agent draws other examples; one noise would tell the ratio."""
     quiet = agent_turn(lambda _: PROBLEM.data.agent(0), loss=PROBLEM.loss)
     noise = [
         np.log(
             ask(tmp_path / "noisy", handler=noisy(), agent=k).score
             / ask(tmp_path / "quiet", handler=quiet, agent=k).score
         )
-        for k in (0, 1)  # who draws other examples, and so has another score
+        for k in (0, 1)
     ]
-    assert noise[0] == pytest.approx(noise[1], rel=1e-12)
+    assert abs(noise[0] - noise[1]) > 1e-6
+
+
+RANGES = {"wide": (1e-40, 1e40), "above": (1e6, 1e60), "below": (1e-60, 1e-6)}
+
+
+def cancelled(told):
+    """The score, if the noise of the three ranges is the same: a clipped score shows it."""
+    noise = told["above"] / 1e6 if told["above"] > 1e6 else told["below"] / 1e-6
+    return told["wide"] / noise
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 5.0])
+def test_ranges_that_the_cloud_names_do_not_cancel_the_noise(tmp_path, scale):
+    """Before, three jobs with these ranges found the exact score in 40 of 40 rounds."""
+    x, y = PROBLEM.data.agent(0)
+    quiet = agent_turn(lambda _: (x, y), loss=PROBLEM.loss)
+    loud = agent_turn(lambda _: (x, y), loss=PROBLEM.loss, score_noise=scale)
+    exact = 0
+    for i in range(40):
+        told = {
+            job: ask(
+                tmp_path, job=job, round_index=i, handler=loud, score_low=low, score_high=high
+            ).score
+            for job, (low, high) in RANGES.items()
+        }
+        true = ask(tmp_path / "quiet", round_index=i, handler=quiet).score
+        exact += cancelled(told) == pytest.approx(true, rel=1e-6)
+    print(f"noise {scale}: the exact score in {exact} of 40 rounds")
+    assert exact == 0
+
+
+def test_an_agent_with_a_range_of_its_own_adds_one_noise_whatever_the_cloud_names(tmp_path):
+    handler = noisy(scores=ScoreRange(1e-6, 1e6))
+    told = [
+        ask(tmp_path, job=str(i), handler=handler, score_high=1e6 - i, score_low=1e-6 * (1 + i))
+        for i in range(40)
+    ]
+    assert len({upload.score for upload in told}) == 1
+    for low, high in ((1e-6, 1e7), (1e-7, 1e6)):
+        with pytest.raises(ValueError, match=r"reports from 1e-06 to 1e\+06 only"):
+            ask(tmp_path, handler=handler, score_low=low, score_high=high)
+    with pytest.raises(ValueError, match="needs a score range that begins above 0"):
+        noisy(scores=ScoreRange())
 
 
 def test_two_jobs_do_not_reset_each_other(tmp_path):

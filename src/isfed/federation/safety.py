@@ -115,6 +115,10 @@ class ScoreRange:
         """Whether it is a finite number in the range; NaN is in no range."""
         return self.low <= score <= self.high
 
+    def contains(self, other: ScoreRange) -> bool:
+        """Whether the other range is no wider on either side."""
+        return self.low <= other.low and other.high <= self.high
+
     def epsilon(self, noise: float) -> float:
         """The privacy loss of one noisy score: a report has local differential privacy epsilon."""
         return math.log(self.high / self.low) / noise if self.low > 0.0 and noise else math.inf

@@ -16,7 +16,7 @@ from isfed.base.argument_checks import check_whole, checked, is_number, shown
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.agent import Agent, Upload, local_step
 from isfed.federation.remote_variates import corrected_turn
-from isfed.federation.safety import Privacy, check_noise, revealed_score
+from isfed.federation.safety import Privacy, ScoreRange, check_noise, revealed_score
 from isfed.flower import wire_format
 from isfed.flower.agent_state import AgentStateFile, PrivacyFiles, private_folder, state_folder
 from isfed.flower.array_records import Layout, WireError, printable
@@ -36,6 +36,7 @@ def agent_turn(
     score_noise: float = 0.0,
     privacy: Privacy | None = None,
     reports_per_day: int | None = None,
+    scores: ScoreRange | None = None,
 ) -> Handler:
     """A handler for `app.train()` that does an agent's turn.
 
@@ -49,6 +50,8 @@ def agent_turn(
         privacy: if given, the change is clipped to `privacy.clip` and sent with Gaussian noise.
         reports_per_day: after so many reports the agent repeats its last score, and with `privacy`
             refuses to work; None means no limit, or 1000 where there is noise.
+        scores: the agent's own range of scores. With `score_noise` it fixes the epsilon of a
+            report, and requests that name a wider range are refused; None: the cloud's range.
     """
     if not hasattr(loss, "gradient") or isinstance(loss, type):
         raise TypeError(f"loss={shown(loss)} must be a loss, e.g. LeastSquares()")
@@ -60,7 +63,7 @@ def agent_turn(
         agent.key = np.uint64(request.key)
         return agent
 
-    disclosure = Disclosure(score_noise, privacy, reports_per_day)
+    disclosure = Disclosure(score_noise, privacy, reports_per_day, scores)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
 
 
@@ -68,10 +71,17 @@ class Disclosure:
     """What an agent does to a turn before the cloud sees it; the options of `agent_turn`."""
 
     def __init__(
-        self, score_noise: float, privacy: Privacy | None, reports_per_day: int | None
+        self,
+        score_noise: float,
+        privacy: Privacy | None,
+        reports_per_day: int | None,
+        scores: ScoreRange | None,
     ) -> None:
         if not (is_number(score_noise) and score_noise >= 0.0):
             raise ValueError(f"score_noise={score_noise} must be a number >= 0")
+        if scores is not None:
+            check_noise(scores, score_noise)
+        self.scores = scores
         if reports_per_day is not None:
             check_whole(reports_per_day, name="reports_per_day", least=1)
         elif score_noise > 0.0 or privacy is not None:
@@ -82,6 +92,13 @@ class Disclosure:
         """The request in a message, if this agent can follow it and hide what it must."""
         request = wire_format.unpack_request(message.content)
         check_noise(request.scores, self.score_noise)
+        own, asked = self.scores, request.scores
+        if own is not None and self.score_noise > 0.0 and not own.contains(asked):
+            raise ValueError(
+                f"the cloud names scores from {asked.low:g} to {asked.high:g}, and this agent "
+                f"reports from {own.low:g} to {own.high:g} only: the cloud needs "
+                "Safety(scores=...) within that range"
+            )
         if request.terms is not None and self.privacy is not None:
             raise ValueError(
                 "this agent hides its changes (privacy), and a correction would remember what is "
@@ -101,9 +118,14 @@ class Disclosure:
         """The upload as it leaves; `score` is the one of this turn that was reported before."""
         files = PrivacyFiles(state.path.parent)
         may_report = score is not None or self.limit is None or files.may_report(self.limit)
-        if score is None and may_report:  # noise of this agent and round, whatever the job's name
-            rng = files.rng("score", state.node, request.round_index)
-            score = revealed_score(upload.score, request.scores, noise=self.score_noise, rng=rng)
+        if score is None and may_report:
+            # The noise belongs to what is reported: the same under whatever name of the job, and
+            # independent for another turn or range, so that differences cancel nothing.
+            own = self.scores or request.scores
+            turn = state.node, request.round_index, upload.score, upload.change.tobytes()
+            rng = files.rng("score", own.low, own.high, *turn)
+            noisy = revealed_score(upload.score, own, noise=self.score_noise, rng=rng)
+            score = request.scores.clip(noisy)
         elif score is None:  # nothing new: the last score again, or the middle of the range
             low, high, last = request.scores.low, request.scores.high, state.last_score
             score = math.sqrt(low * high) if last is None else request.scores.clip(last)

@@ -15,7 +15,7 @@ from isfed.base.argument_checks import checked
 from isfed.base.random_streams import Purpose
 from isfed.federation.agent import Upload
 from isfed.federation.agents import PLAIN_LOCAL, LocalOptions, TrainRequest
-from isfed.federation.safety import Privacy
+from isfed.federation.safety import Privacy, ScoreRange
 from isfed.flower.agent_handler import Disclosure, Handler, turn_handler
 from isfed.flower.array_records import Layout
 from isfed.flower.wire_format import MODEL, TRAIN_CONFIG, AgentRequest
@@ -143,6 +143,7 @@ def torch_turn(
     score_noise: float = 0.0,
     privacy: Privacy | None = None,
     reports_per_day: int | None = None,
+    scores: ScoreRange | None = None,
 ) -> Handler:
     """A handler for `app.train()` that trains a network by isfed's own loop.
 
@@ -155,7 +156,7 @@ def torch_turn(
         network: the model and its loss; the cloud sends `ArrayRecord(module.state_dict())`.
         local_steps: E_k, unless `train_config` has a key local-steps.
         batch_size: B_k, unless `train_config` has a key batch-size.
-        score_noise, privacy, reports_per_day: what leaves the agent, see `agent_turn`.
+        score_noise, privacy, reports_per_day, scores: what leaves the agent, see `agent_turn`.
     """
 
     def make(request: AgentRequest, message: Message, context: Context) -> _SingleAgent:
@@ -166,5 +167,5 @@ def torch_turn(
         problem = Problem(FederatedData(x, y, np.array([0, len(y)])), network, steps, batch)
         return _SingleAgent(problem, request, message.content[MODEL])
 
-    disclosure = Disclosure(score_noise, privacy, reports_per_day)
+    disclosure = Disclosure(score_noise, privacy, reports_per_day, scores)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
