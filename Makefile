@@ -119,7 +119,7 @@ install-docs: $(VENV)/.installed-docs  ## the same with what makes the site and 
 
 docs: $(VENV)/.installed-docs  ## build the documentation site into site/; a broken link is an error
 	@echo "==> mkdocs build --strict"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 test-docs: $(VENV)/.installed-docs  ## run the notebooks and the site's own tests

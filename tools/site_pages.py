@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
-from site_docstrings import ENTRY, entries
+from site_docstrings import arguments
 
 import isfed
 
@@ -302,15 +302,12 @@ def _first_sentence(factory: Any) -> str:
 
 def explanations(factory: Any) -> dict[str, str]:
     """What the docstring of a record, or of one that it derives from, says about its fields."""
-    found: dict[str, str] = {}
+    explained: dict[str, str] = {}
     for kind in reversed(getattr(factory, "__mro__", (factory,))):
         text = inspect.cleandoc(kind.__doc__ or "") if kind is not object else ""
-        for block in re.split(r"\n{2,}", text):
-            if ENTRY.match(block):
-                for entry in entries(block.split("\n")):
-                    name, what = entry.strip().split(": ", 1)
-                    found[name] = re.sub(r"\s*\n\s*", " ", what)
-    return found
+        for name, entry in arguments(text).items():
+            explained[name] = " ".join(entry.partition(": ")[2].split())
+    return explained
 
 
 def _value(argument: Any, name_registry: Any) -> str:

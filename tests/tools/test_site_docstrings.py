@@ -1,4 +1,4 @@
-"""From our docstrings to the sections that the site knows."""
+"""What the site says of the arguments of a record that derives from another."""
 
 import sys
 from pathlib import Path
@@ -7,62 +7,31 @@ import pytest
 
 pytest.importorskip("griffe")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from site_docstrings import HouseStyle, to_sections  # pyright: ignore[reportMissingImports]
+import griffe
+from site_docstrings import (  # pyright: ignore[reportMissingImports]
+    InheritedArguments,
+    with_inherited,
+)
 
-OURS = """Add numbers.
-
-More about it: nothing.
-
-a, b: what to add,
-    on two lines.
-c: a third.
-
->>> 1 + 1
-2"""
+BASE = "Common.\n\nArgs:\n    step: how far,\n        each time.\n    count: how many."
 
 
-def test_lists_of_arguments_become_sections():
-    text = to_sections(OURS)
-    assert text.startswith(
-        "Add numbers.\n\nMore about it: nothing.\n\nArgs:\n    a: what to add,\n"
+def test_what_only_a_base_explains_is_added():
+    own = "Mine.\n\nArgs:\n    count: my own.\n\nMore."
+    text = with_inherited(own, [BASE])
+    assert text == (
+        "Mine.\n\nArgs:\n    count: my own.\n    step: how far,\n        each time.\n\nMore."
     )
-    assert "    b: what to add,\n        on two lines.\n    c: a third." in text
-    assert text.endswith("Examples:\n    >>> 1 + 1\n    2")
+    assert with_inherited("Mine.", [BASE]) == "Mine.\n\n" + BASE.partition("\n\n")[2]
+    assert with_inherited(own, ["Common."]) == own
 
 
-def test_text_without_a_list_stays_as_it_is():
-    assert to_sections("One sentence: no list.") == "One sentence: no list."
-
-
-def test_text_with_sections_stays_as_it_is():
-    assert to_sections("Add.\n\nArgs:\n    a: one.") == "Add.\n\nArgs:\n    a: one."
-
-
-INHERITED = '''
-class Base:
-    """A base.
-
-    kept, changed: of the base.
-    more: of the base, too.
-    """
-
-
-class Derived(Base):
-    """Derived.
-
-    changed: of its own.
-    """
-'''
-
-
-def test_what_is_inherited_is_explained_once_and_by_the_nearest_class():
-    griffe = pytest.importorskip("griffe")
-    with griffe.temporary_visited_module(INHERITED) as module:
-        HouseStyle().on_package(pkg=module)
-        lines = module["Derived"].docstring.value.splitlines()
-    listed = [line.strip() for line in lines if line.startswith("    ")]
-    assert listed == [
-        "changed: of its own.",
-        "kept: of the base.",
-        "more: of the base, too.",
-    ]
+def test_every_method_on_the_site_explains_the_step_size(tmp_path):
+    package = griffe.load(
+        "isfed",
+        search_paths=[Path(__file__).parents[2] / "src"],
+        extensions=griffe.load_extensions(InheritedArguments),
+    )
+    text = package["methods.fedprox.FedProx"].docstring.value
+    assert "    step_size: " in text
+    assert "    num_active: " in text
