@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods import FedAvg as FedAvg
     from isfed.methods import ISFedAvg as ISFedAvg
     from isfed.methods.adaptive_tau import AdaptiveTau as AdaptiveTau
+    from isfed.methods.agent_passes import Passes as Passes
     from isfed.methods.agnostic_fl import AgnosticFL as AgnosticFL
     from isfed.methods.by_score import ByScore as ByScore
     from isfed.methods.clustered_sampling import ClusteredSampling as ClusteredSampling
@@ -63,8 +64,9 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.method_protocol import Algorithm as Algorithm
     from isfed.methods.method_protocol import Method as Method
     from isfed.methods.method_protocol import ModelState as ModelState
+    from isfed.methods.method_wrappers import Scheduled as Scheduled
+    from isfed.methods.method_wrappers import Served as Served
     from isfed.methods.mocha import Mocha as Mocha
-    from isfed.methods.passes import Passes as Passes
     from isfed.methods.power_of_choice import PowerOfChoice as PowerOfChoice
     from isfed.methods.q_ffl import QFedAvg as QFedAvg
     from isfed.methods.q_ffl import QFedSGD as QFedSGD
@@ -77,8 +79,6 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.servers import LookAhead as LookAhead
     from isfed.methods.servers import Server as Server
     from isfed.methods.servers import ServerMomentum as ServerMomentum
-    from isfed.methods.wrappers import Scheduled as Scheduled
-    from isfed.methods.wrappers import Served as Served
     from isfed.problems import EQUAL as EQUAL
     from isfed.problems import OUTLIERS as OUTLIERS
     from isfed.problems import PAPER as PAPER

@@ -14,10 +14,11 @@ ROOMS = {"algorithms": "methods", "experiments": "studies"}
 # By the old room: old=new names of the modules in it.
 _RENAMED = {
     "algorithms": """
-        agnostic=agnostic_fl algorithm=method_protocol around=wrappers clustered=clustered_sampling
-        cooperative=cooperative_sgd fedexp=estimators importance=fedavg in_process=object_federation
-        job=network_job local_gd=local_sgd momentum=local_sgd parts=shared_fields qffl=q_ffl
-        restarted=local_sgd samplers=uniform_samplers server=servers server_optimizers=servers
+        agnostic=agnostic_fl algorithm=method_protocol around=method_wrappers
+        clustered=clustered_sampling cooperative=cooperative_sgd fedexp=estimators importance=fedavg
+        in_process=object_federation job=network_job local_gd=local_sgd momentum=local_sgd
+        parts=shared_fields qffl=q_ffl restarted=local_sgd samplers=uniform_samplers server=servers
+        server_optimizers=servers
     """,
     "base": """
         arguments=argument_checks arithmetic=portable_arithmetic checks=argument_checks compiled=jit
@@ -43,9 +44,9 @@ _RENAMED = {
         forecast=comparison held_out=held_out_error heterogeneity=heterogeneity_study
         keys=config_schema measures=test_measures named=dataset_config network_data=network_config
         networks=networks_study own_rows=network_config registry=name_registry resting=fixed_points
-        results=results_reader runner=study_engine settling=results_summary
-        sources=problem_sources steps=study_engine summary=results_summary systems=systems_study
-        tuned=tuned_step_sizes workers=executors
+        results=results_reader runner=study_engine settling=results_summary sources=problem_sources
+        steps=study_engine summary=results_summary systems=systems_study tuned=tuned_step_sizes
+        workers=executors
     """,
     "federation": """
         absences=response_rates apart=remote_variates arrays=problem_arrays clock=virtual_clock
@@ -54,9 +55,9 @@ _RENAMED = {
     """,
     "flower": """
         arrays=array_records check=connection_check client=agent_handler exchange=message_exchange
-        keyring=keys memory=agent_state own=agent_handler processes=local_processes
-        registry=keys roll=node_directory simulation=demo torch=torch_handler turns=message_exchange
-        wire=wire_format
+        keyring=certificates keys=certificates memory=agent_state own=agent_handler
+        processes=local_processes registry=certificates roll=node_directory simulation=demo
+        torch=torch_handler turns=message_exchange wire=wire_format
     """,
     "problems": """
         data=federated_data devices=synthetic_problems gradients=compiled_losses newton=optimum
@@ -65,27 +66,26 @@ _RENAMED = {
     "report": """
         axes=axis_ticks comparison=comparison_report diagnosis=diagnosis_report
         from_results=page_from_results markup=html_markup measured=page_sentences
-        methods=methods_table networks=networks_report page=html_page
-        page_tables=page_from_results pair=two_runs progress=progress_bar quantities=page_curves
-        svg=svg_chart systems=systems_report tables=terminal_tables thin=svg_chart
-        ways=diagnosis_report
+        methods=methods_table networks=networks_report page=html_page page_tables=page_from_results
+        pair=two_runs progress=progress_bar quantities=page_curves svg=svg_chart
+        systems=systems_report tables=terminal_tables thin=svg_chart ways=diagnosis_report
     """,
     "simulate": """
         driver=run_driver history=run_history interrupts=run_driver run=simulate_call
         running=run_driver
     """,
     "theory": """
-        bound=msd_prediction choices=probabilities constants=paper_constants
-        curvature=round_curvature findings=diagnosis prediction=msd_prediction
-        remembering=composition_variance
-        settling=msd_prediction stability=stable_step_size variance=round_variance ways=strategies
+        bound=msd_prediction certificate=unbiasedness choices=probabilities
+        constants=paper_constants curvature=round_curvature findings=diagnosis
+        prediction=msd_prediction remembering=composition_variance settling=msd_prediction
+        stability=stable_step_size variance=round_variance ways=strategies
     """,
     "torch": """
         chain=fast_sequential check=module_checks convert=flat_module convolve=fast_sequential
-        evaluate=evaluation files=network flat=flat_module halve=fast_sequential
-        hits=module_worker identity=fingerprint links=fast_sequential mailbox=process_pool
-        norms=example_norms pool=process_pool server=torch_optimizers turn=module_worker
-        watch=example_norms worker=module_worker
+        evaluate=evaluation files=network flat=flat_module halve=fast_sequential hits=module_worker
+        identity=fingerprint links=fast_sequential mailbox=process_pool norms=example_norms
+        pool=process_pool server=torch_optimizers turn=module_worker watch=example_norms
+        worker=module_worker
     """,
 }
 RENAMED = {

@@ -9,7 +9,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
-from isfed.flower.keys import KeyEntry, make_keys
+from isfed.flower.certificates import KeyEntry, make_keys
 
 run = CliRunner().invoke
 

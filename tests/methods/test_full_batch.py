@@ -27,8 +27,8 @@ from isfed import (
     simulate,
     stable_step_size,
 )
+from isfed.methods.method_wrappers import Scheduled
 from isfed.methods.over_network import check_for_network
-from isfed.methods.wrappers import Scheduled
 from isfed.theory.round_variance import gradient_variance
 
 ENGINES = ("kernel", "agents", "objects")

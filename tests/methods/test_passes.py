@@ -19,7 +19,7 @@ from isfed import (
     simulate,
 )
 from isfed.federation.compiled_agents import CompiledAgents
-from isfed.methods.passes import rounded
+from isfed.methods.agent_passes import rounded
 from isfed.sampling.policies import Table
 from isfed.simulate.simulate_call import make_run
 

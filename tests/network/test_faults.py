@@ -8,8 +8,8 @@ from jobs import LONGEST, kill_process
 from typer.testing import CliRunner
 
 from isfed.cli.federation import app
+from isfed.flower.certificates import write_agent_key
 from isfed.flower.demo import in_process
-from isfed.flower.keys import write_agent_key
 from isfed.flower.local_processes import LINK, FederationError
 
 

@@ -32,7 +32,7 @@ from isfed.methods.estimators import HorvitzThompson, Mean
 from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
-from isfed.theory.certificate import Certificate
+from isfed.theory.unbiasedness import Certificate
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
 DESIGNS = [Systematic(), Deville(), HartleyRao(), Sampford(), Poisson(), WithReplacement()]

@@ -122,7 +122,7 @@ def make_folder(
     """
     hosts = list(dict.fromkeys([*host, *OWN_HOST]))
     with _mistakes():
-        from isfed.flower.keys import make_keys
+        from isfed.flower.certificates import make_keys
 
         make_keys(folder, hosts=hosts, agents=[f"agent{k}" for k in range(agents)])
     typer.echo(f"{folder}/ca.crt       copy it to every host")
@@ -144,7 +144,7 @@ def add(
 ) -> None:
     """Make a key pair for one more agent."""
     with _mistakes():
-        from isfed.flower.keys import KeyFolder
+        from isfed.flower.certificates import KeyFolder
 
         public = KeyFolder(folder).add(name)
         typer.echo(f"{folder / name}: give it to {name}, and to nobody else")
@@ -159,7 +159,7 @@ def renew(
 ) -> None:
     """Replace a certificate or key pair that is about to expire or has leaked."""
     with _mistakes():
-        from isfed.flower.keys import KeyFolder
+        from isfed.flower.certificates import KeyFolder
 
         ring = KeyFolder(folder)
         if name == "ca":
@@ -182,7 +182,7 @@ def revoke(
 ) -> None:
     """Lock an agent out: remove its secret here, and its key from the SuperLink."""
     with _mistakes():
-        from isfed.flower.keys import KeyFolder
+        from isfed.flower.certificates import KeyFolder
 
         old = KeyFolder(folder).revoke(name)
         typer.echo(f"{folder / name} is deleted; its public key is kept as {old}")
@@ -193,7 +193,7 @@ def revoke(
 def list_keys(folder: Folder = Path("keys")) -> None:
     """List certificates and keys, and how many days they are still valid."""
     with _mistakes():
-        from isfed.flower.keys import SOON_DAYS, KeyFolder
+        from isfed.flower.certificates import SOON_DAYS, KeyFolder
 
         for held in KeyFolder(folder).list():
             days = held.days_left()
@@ -206,7 +206,7 @@ def _register(link: str | None, public: Path, name: str) -> None:
     if link is None:
         typer.echo(f"to let it in: flwr supernode register {public} CONNECTION --name {name}")
         return
-    from isfed.flower.keys import register_node
+    from isfed.flower.certificates import register_node
 
     typer.echo(f"registered at {link!r} as node {register_node(link, public, name=name)}")
 
@@ -218,7 +218,7 @@ def _unregister(link: str | None, public: Path, name: str) -> None:
             "then flwr supernode unregister NODE_ID; or use --link"
         )
         return
-    from isfed.flower.keys import unregister_node
+    from isfed.flower.certificates import unregister_node
 
     typer.echo(f"unregistered at {link!r}: {unregister_node(link, public)} nodes had its key")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isfed.flower.keys import make_folder, make_keys
+from isfed.flower.certificates import make_folder, make_keys
 
 HOST = "127.0.0.1"
 LINK = "isfed"  # the name of the connection in Flower's configuration

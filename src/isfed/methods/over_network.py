@@ -17,8 +17,8 @@ from isfed.federation.safety import Safety, check_most_inclusion
 from isfed.methods.control_variates import ControlVariates, ControlVariatesApart
 from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Federated, composition_of
+from isfed.methods.method_wrappers import layers
 from isfed.methods.private import Private
-from isfed.methods.wrappers import layers
 from isfed.sampling.policies import Initial, Refresh
 
 Weighting = Literal["step", "change"]  # who divides by K p_k: the agent its step, the cloud the sum

@@ -7,13 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isfed.theory.certificate import Certificate, certify
     from isfed.theory.diagnosis import Diagnosis, diagnose
     from isfed.theory.msd_prediction import Bound, Prediction, predict
     from isfed.theory.paper_constants import Constants, Rule
     from isfed.theory.probabilities import TheoryError
     from isfed.theory.round_variance import Variance, gradient_variance
     from isfed.theory.strategies import Ways, compare_ways
+    from isfed.theory.unbiasedness import Certificate, certify
 
 _NAMES = {
     "certificate": ("Certificate", "certify"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from isfed.base.argument_checks import check_seed, check_whole, checked
 from isfed.base.atomic_files import load_arrays, save_arrays
-from isfed.methods.wrappers import Scheduled, layers
+from isfed.methods.method_wrappers import Scheduled, layers
 from isfed.problems import Problem
 from isfed.simulate.run_driver import Recording, drive
 from isfed.simulate.run_history import DivergenceError, History
