@@ -132,8 +132,9 @@ class Stream:
     Args:
         seed: A whole number; or a generator of NumPy, which is advanced.
 
-    >>> Stream(7).uniforms(2).round(3) == Stream(7).uniforms(2).round(3)
-    array([ True,  True])
+    Examples:
+        >>> Stream(7).uniforms(2).round(3) == Stream(7).uniforms(2).round(3)
+        array([ True,  True])
     """
 
     def __init__(self, seed: int | np.random.Generator) -> None:

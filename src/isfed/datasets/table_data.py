@@ -87,11 +87,12 @@ def read_table(
         reading: How to read a text file; found out from the file unless given.
         release: Whether a `Source` forgets every column once it is encoded, to save memory.
 
-    >>> import pyarrow as pa
-    >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})
-    >>> read = read_table(table, Columns(agent="site", target="y"))
-    >>> read.agents.tolist(), read.features, read.data.num_examples.tolist()
-    (['a', 'b'], ('x', '(intercept)'), [2, 2])
+    Examples:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"site": ["a", "a", "b", "b"], "x": [1, 2, 3, 5], "y": [0.0, 1, 2, 3]})
+        >>> read = read_table(table, Columns(agent="site", target="y"))
+        >>> read.agents.tolist(), read.features, read.data.num_examples.tolist()
+        (['a', 'b'], ('x', '(intercept)'), [2, 2])
     """
     if not isinstance(columns, Columns):
         raise TypeError(f"columns={shown(columns)} must be Columns(agent=..., target=...)")

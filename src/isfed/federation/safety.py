@@ -37,8 +37,9 @@ class Privacy:
         delta: the chance that the statement of epsilon fails.
         rounds: how many rounds are planned; only the clips of unequal probabilities depend on it.
 
-    >>> Privacy(clip=1.0).shorten(np.array([3.0, 4.0]))
-    array([0.6, 0.8])
+    Examples:
+        >>> Privacy(clip=1.0).shorten(np.array([3.0, 4.0]))
+        array([0.6, 0.8])
     """
 
     clip: float
@@ -95,8 +96,9 @@ class ScoreRange:
         low: the smallest; noise on scores needs one above 0.
         high: the largest.
 
-    >>> ScoreRange(0.01, 100.0).clip(1e6)
-    100.0
+    Examples:
+        >>> ScoreRange(0.01, 100.0).clip(1e6)
+        100.0
     """
 
     low: float = 0.0

@@ -50,8 +50,9 @@ class Correction:
         unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
             had one, or "zero".
 
-    >>> Correction("drift").gain
-    'adaptive'
+    Examples:
+        >>> Correction("drift").gain
+        'adaptive'
     """
 
     kind: Literal["difference", "drift"]

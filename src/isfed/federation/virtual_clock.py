@@ -57,8 +57,9 @@ class Clock:
         jitter: standard deviation of the logarithm of a turn's computing time.
         drop: probability that an agent does not answer in a round.
 
-    >>> Clock(rate=(10.0, 100.0), jitter=0.2).latency
-    0.05
+    Examples:
+        >>> Clock(rate=(10.0, 100.0), jitter=0.2).latency
+        0.05
     """
 
     rate: tuple[float, float] = (10.0, 100.0)

@@ -157,9 +157,10 @@ def importance(
         client_weights: "uniform", or by "size", as in `ISFedAvg`.
         label: the name in tables and figures.
 
-    >>> algorithm = importance(step_size=0.1, num_active=10)
-    >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name
-    ('change', 'SECOND_MOMENT', 'uniform')
+    Examples:
+        >>> algorithm = importance(step_size=0.1, num_active=10)
+        >>> algorithm.weighting, algorithm.agents.score.name, algorithm.examples.name
+        ('change', 'SECOND_MOMENT', 'uniform')
     """
     if agents is None:
         agents = Memory(score=Score.SECOND_MOMENT, floor=0.2) if correction is None else Uniform()

@@ -78,9 +78,11 @@ class ISFedAvg(Composed):
             rounds, see `Average`; what the theory predicts is the error of the current model.
         label: the name in tables and figures; made from the choices unless given.
 
-    >>> from isfed import Memory, Uniform
-    >>> ISFedAvg(step_size=0.01, num_active=6, agents=Memory(floor=0.05), examples=Uniform()).name
-    'ISFedAvg, memory agents, uniform examples'
+    Examples:
+        >>> from isfed import Memory, Uniform
+        >>> policies = {"agents": Memory(floor=0.05), "examples": Uniform()}
+        >>> ISFedAvg(step_size=0.01, num_active=6, **policies).name
+        'ISFedAvg, memory agents, uniform examples'
     """
 
     step_size: Annotated[float | Literal["auto"], _check_step_size]

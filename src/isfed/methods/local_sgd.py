@@ -42,8 +42,9 @@ When = Literal["post", "pre"]
 class LocalSGD(Composed, Everybody):
     """Local SGD: all agents take `steps` (H) steps of constant size, then average.
 
-    >>> LocalSGD(step_size=0.01, steps=5).name
-    'LocalSGD'
+    Examples:
+        >>> LocalSGD(step_size=0.01, steps=5).name
+        'LocalSGD'
     """
 
     def start(self, agents: Agents, params: np.ndarray) -> Any:
@@ -59,8 +60,9 @@ class LocalSGD(Composed, Everybody):
 class LocalGD(LocalSGD):
     """Local gradient descent: all agents take `steps` (H) full-batch steps, then average.
 
-    >>> LocalGD(step_size=0.01, steps=5).full_batch
-    True
+    Examples:
+        >>> LocalGD(step_size=0.01, steps=5).full_batch
+        True
     """
 
     full_batch: bool = True

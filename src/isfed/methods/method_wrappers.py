@@ -83,10 +83,12 @@ class Scheduled(Around):
         algorithm: the method; its own step size is not used.
         schedule: from the number of a round, beginning with 0, to its step size.
 
-    >>> from isfed import FedAvg
-    >>> halved = Scheduled(FedAvg(step_size=0.1, num_active=6), lambda i: 0.1 * 0.5 ** (i // 100))
-    >>> halved.at(250).step_size
-    0.025
+    Examples:
+        >>> from isfed import FedAvg
+        >>> fedavg = FedAvg(step_size=0.1, num_active=6)
+        >>> halved = Scheduled(fedavg, lambda i: 0.1 * 0.5 ** (i // 100))
+        >>> halved.at(250).step_size
+        0.025
     """
 
     schedule: Callable[[int], float]
@@ -152,9 +154,10 @@ class Served(Around):
         algorithm: the method; its model must be a field `params` of its state.
         server: an optimiser of the cloud, e.g. FedAdam() or Average(LookAhead(FedAdam())).
 
-    >>> from isfed import FedAdam, FedAvg
-    >>> Served(FedAvg(step_size=0.1, num_active=6), FedAdam(step_size=0.01)).name
-    'FedAvg, FedAdam'
+    Examples:
+        >>> from isfed import FedAdam, FedAvg
+        >>> Served(FedAvg(step_size=0.1, num_active=6), FedAdam(step_size=0.01)).name
+        'FedAvg, FedAdam'
     """
 
     server: Any

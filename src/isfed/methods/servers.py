@@ -203,9 +203,10 @@ class LookAhead(ServerAround):
         server: any server with momentum, e.g. FedAdam().
         reach: above 0 and below 1; the server's own `momentum` or `beta_1` unless given.
 
-    >>> from isfed import FedAdam
-    >>> LookAhead(FedAdam()).ahead
-    0.9
+    Examples:
+        >>> from isfed import FedAdam
+        >>> LookAhead(FedAdam()).ahead
+        0.9
     """
 
     reach: BelowOne | None = None
@@ -264,9 +265,10 @@ class Average(ServerAround):
         window: over which rounds: "half", the last half of those done so far, or "pass", an
             exponential mean over about K / L rounds, or over 1 + t / 4 rounds while that is less.
 
-    >>> from isfed import FedAdam
-    >>> Average(LookAhead(FedAdam()), window="pass").name
-    'look-ahead FedAdam, averaged'
+    Examples:
+        >>> from isfed import FedAdam
+        >>> Average(LookAhead(FedAdam()), window="pass").name
+        'look-ahead FedAdam, averaged'
     """
 
     server: Any = field(default_factory=Add)

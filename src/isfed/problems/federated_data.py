@@ -53,9 +53,10 @@ class FederatedData:
         weights: (K,), how much every agent counts in the risk, in any unit; all the same unless
             given.
 
-    >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
-    >>> data.num_agents, data.num_examples.tolist()
-    (2, [2, 1])
+    Examples:
+        >>> data = FederatedData.from_agents([([[1.0], [2.0]], [0.0, 1.0]), ([[3.0]], [1.0])])
+        >>> data.num_agents, data.num_examples.tolist()
+        (2, [2, 1])
     """
 
     features: np.ndarray

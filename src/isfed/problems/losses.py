@@ -133,9 +133,10 @@ class LinearLoss:
 class LeastSquares(LinearLoss):
     """The squared error (y - x . params)^2 + ridge |params|^2, as in the paper's regression.
 
-    >>> loss = LeastSquares(ridge=0.0)
-    >>> loss.gradient(np.zeros(2), np.eye(2), np.array([1.0, 2.0]), np.ones(2))[0]
-    array([-1., -2.])
+    Examples:
+        >>> loss = LeastSquares(ridge=0.0)
+        >>> loss.gradient(np.zeros(2), np.eye(2), np.array([1.0, 2.0]), np.ones(2))[0]
+        array([-1., -2.])
     """
 
     kind: ClassVar[int] = compiled_losses.LEAST_SQUARES
@@ -160,8 +161,9 @@ class Huber(LinearLoss):
     Args:
         knee: where the loss becomes linear, in units of the target.
 
-    >>> Huber(knee=1.0).values(np.zeros(1), np.ones((2, 1)), np.array([0.5, 10.0]))
-    array([ 0.25, 19.  ])
+    Examples:
+        >>> Huber(knee=1.0).values(np.zeros(1), np.ones((2, 1)), np.array([0.5, 10.0]))
+        array([ 0.25, 19.  ])
     """
 
     knee: float = 1.0
@@ -217,10 +219,11 @@ class Softmax(LinearLoss):
     Args:
         num_classes: how many classes there are.
 
-    >>> loss = Softmax(num_classes=2)
-    >>> gradient, norms = loss.gradient(np.zeros(2), np.ones((1, 1)), np.ones(1), np.ones(1))
-    >>> gradient.tolist(), norms.round(4).tolist()
-    ([0.5, -0.5], [0.7071])
+    Examples:
+        >>> loss = Softmax(num_classes=2)
+        >>> gradient, norms = loss.gradient(np.zeros(2), np.ones((1, 1)), np.ones(1), np.ones(1))
+        >>> gradient.tolist(), norms.round(4).tolist()
+        ([0.5, -0.5], [0.7071])
     """
 
     num_classes: int

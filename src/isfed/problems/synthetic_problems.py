@@ -154,8 +154,9 @@ class Synthetic:
         local_steps, batch_size: E_k and B_k of every device.
         most_examples: the largest number of examples of a device; None sets no limit.
 
-    >>> Synthetic(num_agents=5, num_features=4, num_classes=3).make().num_params
-    15
+    Examples:
+        >>> Synthetic(num_agents=5, num_features=4, num_classes=3).make().num_params
+        15
     """
 
     alpha: float = 1.0

@@ -85,10 +85,11 @@ def estimate_total(
         joint: (N, N) `design.joint(inclusion)`, if it is at hand.
         confidence: of the interval.
 
-    >>> from isfed.sampling import Sampford
-    >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
-    >>> estimate_total([3.0, 5.0, 9.0], [0, 2, 4], chances, design=Sampford()).value
-    25.0
+    Examples:
+        >>> from isfed.sampling import Sampford
+        >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
+        >>> estimate_total([3.0, 5.0, 9.0], [0, 2, 4], chances, design=Sampford()).value
+        25.0
     """
     sample = _checked(values, units, inclusion, design, joint)
     return _estimated(sample, float(sample.inclusion.size), method, variance, confidence)
@@ -111,10 +112,11 @@ def estimate_mean(
         joint: (N, N) `design.joint(inclusion)`, if it is at hand.
         confidence: of the interval.
 
-    >>> from isfed.sampling import Sampford
-    >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
-    >>> estimate_mean([3.0, 5.0, 9.0], [0, 2, 4], chances, design=Sampford()).value
-    5.0
+    Examples:
+        >>> from isfed.sampling import Sampford
+        >>> chances = [0.5, 0.5, 0.5, 0.5, 1.0]
+        >>> estimate_mean([3.0, 5.0, 9.0], [0, 2, 4], chances, design=Sampford()).value
+        5.0
     """
     sample = _checked(values, units, inclusion, design, joint)
     return _estimated(sample, 1.0, method, variance, confidence)

@@ -175,10 +175,11 @@ def simulate(
             They are `History.kept`, (repetitions, kept, M).
         progress: called with the number of rounds (times repetitions) just done.
 
-    >>> from isfed import PAPER, FedAvg
-    >>> history = simulate(PAPER.make(), FedAvg(step_size=0.01, num_active=6), rounds=20)
-    >>> history.msd.shape
-    (1, 20)
+    Examples:
+        >>> from isfed import PAPER, FedAvg
+        >>> history = simulate(PAPER.make(), FedAvg(step_size=0.01, num_active=6), rounds=20)
+        >>> history.msd.shape
+        (1, 20)
     """
     check_run(problem, algorithm, rounds, repetitions)
     rounds, repetitions = int(rounds), int(repetitions)  # NumPy's may have few bits

@@ -31,12 +31,13 @@ USUAL_STEPS = 9  # step sizes that are tried, as a rule: seven, and two beyond t
 class Budget:
     """How long and how often to run.
 
-    num_active: L, the number of agents per round.
-    rounds: the number of rounds of every repetition.
-    repetitions: independent runs, at least 2.
-    tuning_repetitions: independent runs with every step size that is tried.
-    records: how often the loss is measured in a run.
-    seed: the seed of all random draws.
+    Args:
+        num_active: L, the number of agents per round.
+        rounds: the number of rounds of every repetition.
+        repetitions: independent runs, at least 2.
+        tuning_repetitions: independent runs with every step size that is tried.
+        records: how often the loss is measured in a run.
+        seed: the seed of all random draws.
     """
 
     num_active: int
@@ -93,9 +94,10 @@ class Curve:
 class Comparison:
     """What a comparison of FedAvg with ISFedAvg found, each at its own best step size.
 
-    fedavg, isfedavg: the loss of either along its run, at its best step size.
-    optimum_risk: P(w^o), the lowest possible loss.
-    model_bytes: the size of one model when it is sent.
+    Attributes:
+        fedavg, isfedavg: the loss of either along its run, at its best step size.
+        optimum_risk: P(w^o), the lowest possible loss.
+        model_bytes: the size of one model when it is sent.
     """
 
     fedavg: Curve
@@ -224,8 +226,9 @@ def size_words(count: float) -> str:
 class Forecast:
     """What a comparison will cost.
 
-    work: rounds, each counted once for every repetition.
-    seconds: about how long that takes here.
+    Attributes:
+        work: rounds, each counted once for every repetition.
+        seconds: about how long that takes here.
     """
 
     work: int

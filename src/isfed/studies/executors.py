@@ -51,11 +51,12 @@ class Progress(Protocol):
 class Workers:
     """Where and how cells run.
 
-    backend: a backend of joblib: loky (processes), threading, ray or dask. None: one cell after the
-        other in this process, each on all threads.
-    jobs: how many cells run side by side; unless given, as many as there are cores.
-    threads: the threads of one cell; unless given, its share of the cores.
-    chunk_seconds: about how long a cell runs between two looks at the clock.
+    Args:
+        backend: a backend of joblib: loky (processes), threading, ray or dask. None: one cell after
+            the other in this process, each on all threads.
+        jobs: how many cells run side by side; unless given, as many as there are cores.
+        threads: the threads of one cell; unless given, its share of the cores.
+        chunk_seconds: about how long a cell runs between two looks at the clock.
     """
 
     backend: str | None = None

@@ -34,15 +34,17 @@ Engine = Literal["auto", "kernel", "agents", "objects"]
 class Experiment(Study):
     """A problem, some algorithms to compare on it, and how long to run them.
 
-    name: the name of the experiment and of its results folder.
-    source: where the problem comes from.
-    algorithms: by the name that tables and figures use.
-    rounds: the number of rounds of every repetition.
-    repetitions: the number of independent runs of every algorithm.
-    seed: the seed of all random draws.
-    resolved: the tables of the TOML file that makes this experiment again, with every default.
-    engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
-    clock: how fast the agents are and how often they do not answer; None counts no virtual time.
+    Args:
+        name: the name of the experiment and of its results folder.
+        source: where the problem comes from.
+        algorithms: by the name that tables and figures use.
+        rounds: the number of rounds of every repetition.
+        repetitions: the number of independent runs of every algorithm.
+        seed: the seed of all random draws.
+        resolved: the tables of the TOML file that makes this experiment again, with every default.
+        engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
+        clock: how fast the agents are and how often they do not answer; None counts no virtual
+            time.
     """
 
     name: str
@@ -77,11 +79,12 @@ def make_experiment(
 ) -> Experiment:
     """An experiment from the tables of a TOML file; raises ConfigError with one line.
 
-    given: the tables.
-    folder: what paths in the tables are relative to.
-    allow_imports: whether the tables may name classes of any module, as "module:Class". Their
-        modules are then run: allow it only for tables that you trust.
-    trust: one or several folders whose modules the tables may name, and no others.
+    Args:
+        given: the tables.
+        folder: what paths in the tables are relative to.
+        allow_imports: whether the tables may name classes of any module, as "module:Class". Their
+            modules are then run: allow it only for tables that you trust.
+        trust: one or several folders whose modules the tables may name, and no others.
     """
     try:
         with allowing(anything=allow_imports, folders=trust):
@@ -148,9 +151,11 @@ def read_experiment(
 ) -> Experiment:
     """An experiment from a TOML file; raises ConfigError with one line.
 
-    path: the file.
-    allow_imports, trust: which modules the file may name, see `make_experiment`; none by default.
-    overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
+    Args:
+        path: the file.
+        allow_imports, trust: which modules the file may name, see `make_experiment`; none by
+            default.
+        overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
     """
     try:
         text = path.read_bytes().decode()
@@ -173,7 +178,8 @@ def read_experiment(
 def paper_regression(**overrides: Any) -> Experiment:
     """The paper's regression (section V-A), which regression.toml describes.
 
-    overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
+    Args:
+        overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
     """
     with resources.as_file(resources.files("isfed.studies") / "regression.toml") as path:
         return read_experiment(path, **overrides)

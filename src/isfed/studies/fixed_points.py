@@ -171,8 +171,9 @@ Rest = tuple[float | None, str]
 class Known:
     """Where methods rest, by what they are without chance; on a store, a resume finds it again.
 
-    store: keeps it; None keeps it as long as this object lives.
-    title: of the problem.
+    Args:
+        store: keeps it; None keeps it as long as this object lives.
+        title: of the problem.
     """
 
     def __init__(self, store: CellStore | None = None, title: str = "") -> None:

@@ -25,10 +25,11 @@ FORMAT = "isfed model 1"
 class SavedModel:
     """A trained linear model.
 
-    params: (1, M), or (classes, M) for three or more.
-    recipe: how a table becomes numbers.
-    reading: how the file of the training was read.
-    trained: what was trained, how and on what.
+    Attributes:
+        params: (1, M), or (classes, M) for three or more.
+        recipe: how a table becomes numbers.
+        reading: how the file of the training was read.
+        trained: what was trained, how and on what.
     """
 
     params: np.ndarray

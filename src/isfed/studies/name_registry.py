@@ -75,9 +75,10 @@ BY = "by"  # the key of an option that is called as the word of its registry
 class Registry(Mapping[str, Callable]):
     """Functions that make objects, by name.
 
-    word: the key of a file that names one.
-    protocol: what a class that a file names as "module:Class" has to have before it is called.
-    known: by name.
+    Args:
+        word: the key of a file that names one.
+        protocol: what a class that a file names as "module:Class" has to have before it is called.
+        known: by name.
     """
 
     def __init__(self, word: str, protocol: Any, **known: Callable) -> None:
@@ -201,8 +202,10 @@ READERS = {kind: registry.read for kind, registry in REGISTRIES.items()}
 def register(name: str, factory: Callable) -> None:
     """Let `kind = name` in an [[algorithm]] stand for what `factory` makes.
 
-    name: what the file says.
-    factory: a dataclass, or a function with annotated keyword parameters, that makes an algorithm.
+    Args:
+        name: what the file says.
+        factory: a dataclass, or a function with annotated keyword parameters, that makes an
+            algorithm.
     """
     METHODS.add(name, factory)
 

@@ -48,7 +48,8 @@ class Rows(NamedTuple):
 def read_rows(file: Path, most_gigabytes: float | None = None) -> Rows:
     """The arrays x and y, and agent, test_x and test_y if any; a ValueError says what is wrong.
 
-    most_gigabytes: what the file may unpack to, see `isfed.datasets.dataset_files.unpacked`.
+    Args:
+        most_gigabytes: what the file may unpack to, see `isfed.datasets.dataset_files.unpacked`.
     """
     arrays = _load_file(file, most_gigabytes)
     x, y = _pair(file, arrays, "x", "y")
@@ -147,32 +148,35 @@ def make_module(model: str, shape: tuple[int, ...], classes: int, hidden: int) -
 class NetworkData(DataSet):
     """A neural network on images, on FedProx's synthetic data, or on arrays of the user's own.
 
-    rows: which data, by name, or the path of a file that `numpy.savez` wrote, e.g. "mine.npz": x
-        with one row per example, y with classes from 0, and if you have them agent (of every
-        row), test_x and test_y. "digits" needs no files; "writers", "synthetic" and a file with
-        agent are divided into agents already.
-    model: softmax, mlp, cnn, or "package.module:function", called with the shape of a row, the
-        number of classes and `hidden`.
-    compiled: whether to run the softmax model in compiled code instead of PyTorch, which is many
-        times faster on small data.
-    hidden: units of the hidden layer.
-    side: pixels along an image, 28 or 14; 14 averages MNIST's pixels two by two.
-    num_agents: among how many agents the rows are divided, unless they are divided already.
-    partition: how they are divided.
-    local_steps: E_k, steps of an agent per round, unless `passes` is given.
-    passes: E_k as the number of times that an agent goes through its examples; 0 for `local_steps`.
-    batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
-    score: how the norm of an example's gradient is found: "last_layer" (an upper bound, cheap) or
-        "exact".
-    optimizer: of the agents, made anew for every turn: the name of a class in torch.optim, or
-        "package.module:function"; plain gradient steps unless given.
-    momentum: of the optimizer; SGD unless one is named.
-    weight_decay: of the optimizer; SGD unless one is named.
-    device: "cpu", "cuda", "cuda:1", "mps".
-    test_rows: the largest number of rows to test on; 0 for all.
-    every: rounds between evaluations.
-    most_gigabytes: what the file of rows may unpack to; unless given, 1 GB or 20 times the file.
-    sha256: the checksum of the file of rows. If it is given, the file must have it.
+    Args:
+        rows: which data, by name, or the path of a file that `numpy.savez` wrote, e.g. "mine.npz":
+            x with one row per example, y with classes from 0, and if you have them agent (of every
+            row), test_x and test_y. "digits" needs no files; "writers", "synthetic" and a file with
+            agent are divided into agents already.
+        model: softmax, mlp, cnn, or "package.module:function", called with the shape of a row, the
+            number of classes and `hidden`.
+        compiled: whether to run the softmax model in compiled code instead of PyTorch, which is
+            many times faster on small data.
+        hidden: units of the hidden layer.
+        side: pixels along an image, 28 or 14; 14 averages MNIST's pixels two by two.
+        num_agents: among how many agents the rows are divided, unless they are divided already.
+        partition: how they are divided.
+        local_steps: E_k, steps of an agent per round, unless `passes` is given.
+        passes: E_k as the number of times that an agent goes through its examples; 0 for
+            `local_steps`.
+        batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
+        score: how the norm of an example's gradient is found: "last_layer" (an upper bound, cheap)
+            or "exact".
+        optimizer: of the agents, made anew for every turn: the name of a class in torch.optim, or
+            "package.module:function"; plain gradient steps unless given.
+        momentum: of the optimizer; SGD unless one is named.
+        weight_decay: of the optimizer; SGD unless one is named.
+        device: "cpu", "cuda", "cuda:1", "mps".
+        test_rows: the largest number of rows to test on; 0 for all.
+        every: rounds between evaluations.
+        most_gigabytes: what the file of rows may unpack to; unless given, 1 GB or 20 times the
+            file.
+        sha256: the checksum of the file of rows. If it is given, the file must have it.
     """
 
     rows: str = "digits"

@@ -35,9 +35,10 @@ from isfed.studies.work_cells import Finished, problem_of
 class Setting:
     """One set-up: the problem, who is heard, and for how long.
 
-    grid: step sizes of a local step; it grows while the best is at its edge.
-    targets: accuracies whose rounds, bytes and seconds are told.
-    fixed: a step size at which nothing is chosen, as published.
+    Args:
+        grid: step sizes of a local step; it grows while the best is at its edge.
+        targets: accuracies whose rounds, bytes and seconds are told.
+        fixed: a step size at which nothing is chosen, as published.
     """
 
     name: str

@@ -98,16 +98,18 @@ def _seed(given: Mapping[str, Any]) -> int:
 class DataSet:
     """A data set with a name; the fields of a subclass are its keys. These are common:
 
-    data_dir: the folder with the files; unless given, where `isfed.datasets.dataset_files` looks.
-    num_agents: among how many agents the rows are divided.
-    partition: how the rows are divided.
-    target: the column to predict.
-    ridge: weight of |params|^2.
-    batch_size: B_k, examples per step.
-    local_steps: E_k, steps of an agent per round.
-    passes: over the data of an agent, in place of `local_steps` unless it is 0.
-    every: rounds between two measurements.
-    seed: the seed of the partition, or of data that are generated.
+    Args:
+        data_dir: the folder with the files; unless given, where `isfed.datasets.dataset_files`
+            looks.
+        num_agents: among how many agents the rows are divided.
+        partition: how the rows are divided.
+        target: the column to predict.
+        ridge: weight of |params|^2.
+        batch_size: B_k, examples per step.
+        local_steps: E_k, steps of an agent per round.
+        passes: over the data of an agent, in place of `local_steps` unless it is 0.
+        every: rounds between two measurements.
+        seed: the seed of the partition, or of data that are generated.
     """
 
     data_dir: Path | None = field(default=None, compare=False)
@@ -152,16 +154,17 @@ def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
 class FileSource(ProblemSource):
     """A table of the user's own.
 
-    file: Parquet, CSV, LIBSVM, Feather or Excel, packed or not.
-    columns: which column is what.
-    reading: how the file is read, where its name and its content do not say.
-    drop: columns to leave out of the features.
-    loss: by name, or with its options; unless given, the one that fits the target.
-    ridge: weight of |params|^2, of the loss that fits the target.
-    batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
-    local_steps: E_k, steps of an agent per round.
-    weights: whether every agent counts the same, or every row.
-    sha256: the checksum of the file. If it is given, the file must have it.
+    Args:
+        file: Parquet, CSV, LIBSVM, Feather or Excel, packed or not.
+        columns: which column is what.
+        reading: how the file is read, where its name and its content do not say.
+        drop: columns to leave out of the features.
+        loss: by name, or with its options; unless given, the one that fits the target.
+        ridge: weight of |params|^2, of the loss that fits the target.
+        batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
+        local_steps: E_k, steps of an agent per round.
+        weights: whether every agent counts the same, or every row.
+        sha256: the checksum of the file. If it is given, the file must have it.
     """
 
     file: Path

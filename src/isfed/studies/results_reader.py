@@ -45,19 +45,21 @@ class Measurements:
 class AlgorithmResult:
     """One algorithm of a results folder.
 
-    name: the name in tables and figures.
-    step_size: the one used; nan if there is none.
-    rounds: (T,) 1, 2, ..., the last finite round; empty where no history is kept.
-    msd, msd_stderr, msd_q10, msd_q90: (T,) mean of |w_i - w^o|^2 over the repetitions, its standard
-        error, and the quantiles of the repetitions; w^o is that of the method's `client_weights`.
-    telemetry: (T,) by name, see `isfed.sampling.telemetry.COLUMNS`.
-    measures: by name, what was measured along the way.
-    repetitions: (R,) by name, the numbers of every repetition, for paired comparisons.
-    diverged_round: when the model left every bound; None if it did not.
-    settled: whether the msd had stopped changing, see `isfed.studies.results_summary.LevelChange`;
-        None if nobody can tell.
-    summary: the algorithm's entry in summary.json, as it is.
-    seconds: what the run took.
+    Attributes:
+        name: the name in tables and figures.
+        step_size: the one used; nan if there is none.
+        rounds: (T,) 1, 2, ..., the last finite round; empty where no history is kept.
+        msd, msd_stderr, msd_q10, msd_q90: (T,) mean of |w_i - w^o|^2 over the repetitions, its
+            standard error, and the quantiles of the repetitions; w^o is that of the method's
+            `client_weights`.
+        telemetry: (T,) by name, see `isfed.sampling.telemetry.COLUMNS`.
+        measures: by name, what was measured along the way.
+        repetitions: (R,) by name, the numbers of every repetition, for paired comparisons.
+        diverged_round: when the model left every bound; None if it did not.
+        settled: whether the msd had stopped changing, see
+            `isfed.studies.results_summary.LevelChange`; None if nobody can tell.
+        summary: the algorithm's entry in summary.json, as it is.
+        seconds: what the run took.
     """
 
     name: str
@@ -115,16 +117,17 @@ class StepSearch:
 class Results:
     """What a results folder holds.
 
-    path: the folder.
-    kind: which sort of study: experiment, tuned, comparison, heterogeneity, diagnosis.
-    name: the name of the experiment.
-    digest: the fingerprint of the configuration.
-    config: the configuration with every default.
-    algorithms: in the order of the configuration; gains are over the first.
-    searches: by algorithm, the step sizes that were tried.
-    made_with: versions of isfed and of what it uses.
-    summary: summary.json, as it is.
-    inclusion: the inclusion probabilities by rank, if it is a diagnosis.
+    Attributes:
+        path: the folder.
+        kind: which sort of study: experiment, tuned, comparison, heterogeneity, diagnosis.
+        name: the name of the experiment.
+        digest: the fingerprint of the configuration.
+        config: the configuration with every default.
+        algorithms: in the order of the configuration; gains are over the first.
+        searches: by algorithm, the step sizes that were tried.
+        made_with: versions of isfed and of what it uses.
+        summary: summary.json, as it is.
+        inclusion: the inclusion probabilities by rank, if it is a diagnosis.
     """
 
     path: Path
@@ -155,17 +158,20 @@ class Results:
 def load_results(folder: str | Path) -> Results:
     """Read a results folder; a StoreError says what is wrong with one that cannot be read.
 
-    folder: what a command wrote, for instance "runs/regression"; docs/results.md lists its files.
+    Args:
+        folder: what a command wrote, for instance "runs/regression"; docs/results.md lists its
+            files.
 
-    >>> import tempfile
-    >>> from isfed.studies import make_experiment, run_experiment
-    >>> fedavg = {"kind": "FedAvg", "step_size": 0.01, "num_active": 3}
-    >>> small = {"rounds": 10, "repetitions": 2, "problem": {"num_agents": 12}}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = run_experiment(make_experiment(small | {"algorithm": [fedavg]}), folder)
-    ...     results = load_results(folder)
-    >>> results["FedAvg"].msd.shape, results["FedAvg"].summary["uploads_per_round"]
-    ((10,), 3.0)
+    Examples:
+        >>> import tempfile
+        >>> from isfed.studies import make_experiment, run_experiment
+        >>> fedavg = {"kind": "FedAvg", "step_size": 0.01, "num_active": 3}
+        >>> small = {"rounds": 10, "repetitions": 2, "problem": {"num_agents": 12}}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = run_experiment(make_experiment(small | {"algorithm": [fedavg]}), folder)
+        ...     results = load_results(folder)
+        >>> results["FedAvg"].msd.shape, results["FedAvg"].summary["uploads_per_round"]
+        ((10,), 3.0)
     """
     path = Path(folder)
     try:

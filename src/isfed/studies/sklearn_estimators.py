@@ -125,11 +125,13 @@ class _Federated(BaseEstimator):
 class FederatedRegressor(RegressorMixin, _Federated):
     """Linear regression by ISFedAvg, over the agents that the rows belong to.
 
-    >>> import numpy as np
-    >>> X = np.random.default_rng(0).standard_normal((200, 2))
-    >>> model = FederatedRegressor(rounds=600).fit(X, X @ [2.0, -1.0] + 3.0, agents=[0, 1] * 100)
-    >>> model.score(X, X @ [2.0, -1.0] + 3.0) > 0.99
-    True
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((200, 2))
+        >>> y = X @ [2.0, -1.0] + 3.0
+        >>> model = FederatedRegressor(rounds=600).fit(X, y, agents=[0, 1] * 100)
+        >>> model.score(X, y) > 0.99
+        True
     """
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> FederatedRegressor:
@@ -147,11 +149,12 @@ class FederatedRegressor(RegressorMixin, _Federated):
 class FederatedClassifier(ClassifierMixin, _Federated):
     """Logistic or softmax regression by ISFedAvg, over the agents that the rows belong to.
 
-    >>> import numpy as np
-    >>> X = np.random.default_rng(0).standard_normal((200, 2))
-    >>> y = np.where(X[:, 0] > 0, "yes", "no")
-    >>> FederatedClassifier(rounds=600).fit(X, y, agents=[0, 1] * 100).score(X, y) > 0.9
-    True
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((200, 2))
+        >>> y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> FederatedClassifier(rounds=600).fit(X, y, agents=[0, 1] * 100).score(X, y) > 0.9
+        True
     """
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> FederatedClassifier:

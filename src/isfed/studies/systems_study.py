@@ -65,13 +65,14 @@ REFERENCES = ("FedAvg", "ISFedAvg, memory")
 class Systems(Study):
     """Which problems to run on, and how long.
 
-    rounds, repetitions: on the regression.
-    synthetic_rounds, synthetic_repetitions: on synthetic(1,1).
-    step_size, synthetic_step_size: of a local step, the same for every method that has one.
-    most_examples: sizes of synthetic(1,1) above it are cut.
-    ridge: of synthetic(1,1), ten times that of its authors: then w^o is within reach.
-    resting: whether to compute where every method rests.
-    seed: of all draws; the data have seeds of their own.
+    Args:
+        rounds, repetitions: on the regression.
+        synthetic_rounds, synthetic_repetitions: on synthetic(1,1).
+        step_size, synthetic_step_size: of a local step, the same for every method that has one.
+        most_examples: sizes of synthetic(1,1) above it are cut.
+        ridge: of synthetic(1,1), ten times that of its authors: then w^o is within reach.
+        resting: whether to compute where every method rests.
+        seed: of all draws; the data have seeds of their own.
     """
 
     rounds: int = 2000

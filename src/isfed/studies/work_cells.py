@@ -48,13 +48,14 @@ CHECKPOINT, RESULT, NOTE = ".checkpoint.npz", ".npz", ".note.npz"
 class Cell:
     """One piece of work.
 
-    name: the name of the algorithm in tables.
-    file: names its files; cells of one folder have different ones.
-    source: where the problem comes from.
-    repetitions: which ones.
-    details: whether the telemetry and the probabilities at the end are kept.
-    clock: how fast the agents are, if virtual seconds are to be counted.
-    costs_every: rounds between two looks at the ledger, in place of what the source measures.
+    Args:
+        name: the name of the algorithm in tables.
+        file: names its files; cells of one folder have different ones.
+        source: where the problem comes from.
+        repetitions: which ones.
+        details: whether the telemetry and the probabilities at the end are kept.
+        clock: how fast the agents are, if virtual seconds are to be counted.
+        costs_every: rounds between two looks at the ledger, in place of what the source measures.
     """
 
     name: str
@@ -79,10 +80,11 @@ class Cell:
 class Finished:
     """What a cell, or all cells of an algorithm together, found.
 
-    history: without `example_prob`, which is large.
-    example_apart: (R, K) |p_n^(k) - p_n^(k),o| of every agent; None where it is not known.
-    seconds: the seconds of all cells together.
-    diverged: why and when a model left every bound; empty if none did.
+    Attributes:
+        history: without `example_prob`, which is large.
+        example_apart: (R, K) |p_n^(k) - p_n^(k),o| of every agent; None where it is not known.
+        seconds: the seconds of all cells together.
+        diverged: why and when a model left every bound; empty if none did.
     """
 
     history: History

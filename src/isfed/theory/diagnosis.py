@@ -188,9 +188,10 @@ def diagnose(
         params: the model to look at; w^o unless given. No run is made.
         theory: also compute the constants of the paper's lemmas.
 
-    >>> from isfed import EQUAL
-    >>> diagnose(EQUAL.make(), num_active=6).helps
-    True
+    Examples:
+        >>> from isfed import EQUAL
+        >>> diagnose(EQUAL.make(), num_active=6).helps
+        True
     """
     check_active(num_active, problem.num_agents)
     elsewhere = getattr(problem.loss, "diagnosed_by", None)  # a network has no w^o to look at

@@ -84,10 +84,11 @@ def step_limits(
             the careful limits, the same for least squares and far smaller for logistic and softmax
             losses.
 
-    >>> from isfed import PAPER, FedAvg
-    >>> limits = step_limits(PAPER.make(), FedAvg(step_size="auto", num_active=6))
-    >>> limits.mean > limits.mean_square > limits.every_draw
-    True
+    Examples:
+        >>> from isfed import PAPER, FedAvg
+        >>> limits = step_limits(PAPER.make(), FedAvg(step_size="auto", num_active=6))
+        >>> limits.mean > limits.mean_square > limits.every_draw
+        True
     """
     _check_linear(problem)
     problem = problem.batched_for(algorithm)
@@ -170,9 +171,10 @@ def stable_step_size(
         algorithm: what will run.
         initial: (M,) where it will start; zero unless given.
 
-    >>> from isfed import PAPER, FedAvg
-    >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1
-    True
+    Examples:
+        >>> from isfed import PAPER, FedAvg
+        >>> 0.001 < stable_step_size(PAPER.make(), FedAvg(step_size="auto", num_active=6)) < 0.1
+        True
     """
     start = np.zeros(problem.num_params)
     if initial is not None:

@@ -137,10 +137,11 @@ def certify(
         confidence: the probability that an unbiased algorithm passes, if sampled.
         seed: the seed of all random draws.
 
-    >>> from isfed import PAPER, ISFedAvg
-    >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
-    >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
-    True
+    Examples:
+        >>> from isfed import PAPER, ISFedAvg
+        >>> small = PAPER.replace(num_agents=5, num_examples=4, batch_size=(1, 2)).make()
+        >>> certify(small, ISFedAvg(step_size="auto", num_active=2)).unbiased
+        True
     """
     method = getattr(algorithm, "federated", algorithm)
     if not isinstance(method, Federated) or method.own_round:

@@ -53,9 +53,10 @@ class Network:
         device: "cpu", "cuda", "cuda:1", "mps".
         seed: the seed of the initial parameters.
 
-    >>> network = Network(lambda: nn.Linear(2, 3))
-    >>> network.num_params(), network.initial().shape
-    (9, (9,))
+    Examples:
+        >>> network = Network(lambda: nn.Linear(2, 3))
+        >>> network.num_params(), network.initial().shape
+        (9, (9,))
     """
 
     make_module: Callable[[], nn.Module]

@@ -37,9 +37,10 @@ class TorchServer(Add):
         optimizer: from the parameters to a torch.optim.Optimizer, e.g. partial(torch.optim.Adam,
             lr=0.01).
 
-    >>> server = TorchServer(lambda params: torch.optim.SGD(params, lr=1.0))
-    >>> server.move(server.init(np.zeros(2)), np.zeros(2), np.array([1.0, -2.0]))[0]
-    array([ 1., -2.])
+    Examples:
+        >>> server = TorchServer(lambda params: torch.optim.SGD(params, lr=1.0))
+        >>> server.move(server.init(np.zeros(2)), np.zeros(2), np.array([1.0, -2.0]))[0]
+        array([ 1., -2.])
     """
 
     optimizer: Callable[..., torch.optim.Optimizer]
@@ -82,9 +83,10 @@ class TorchSchedule:
         step_size: that of the first round, as the optimiser's lr.
         scheduler: from an optimiser to a scheduler, e.g. partial(CosineAnnealingLR, T_max=100).
 
-    >>> halve = TorchSchedule(0.8, lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5))
-    >>> [halve(i) for i in range(5)]
-    [0.8, 0.8, 0.4, 0.4, 0.2]
+    Examples:
+        >>> halve = TorchSchedule(0.8, lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5))
+        >>> [halve(i) for i in range(5)]
+        [0.8, 0.8, 0.4, 0.4, 0.2]
     """
 
     step_size: float

@@ -21,8 +21,9 @@ class Brewer(FixedSize):
     For more than 12 open units `joint` is that of `ConditionalPoisson`, which is close: both
     designs have high entropy (Brewer and Donadio 2003).
 
-    >>> Brewer().draw([0.5, 0.5, 1.0], rng=0).size
-    2
+    Examples:
+        >>> Brewer().draw([0.5, 0.5, 1.0], rng=0).size
+        2
     """
 
     exact_joint: ClassVar[bool] = False
@@ -70,8 +71,9 @@ def _draw_weights(chances: np.ndarray, left: int) -> np.ndarray:
 class Tille(FixedSize):
     """Tillé's elimination procedure of 1996, whose joint probabilities are a short product.
 
-    >>> Tille().draw([0.5, 0.5, 1.0], rng=0).size
-    2
+    Examples:
+        >>> Tille().draw([0.5, 0.5, 1.0], rng=0).size
+        2
     """
 
     all_pairs: ClassVar[bool] = False

@@ -126,9 +126,10 @@ class Cube(FixedSize):
     Args:
         balanced: (N, p) the variables, the most important first; one row for each unit.
 
-    >>> design = Cube(np.arange(8.0))
-    >>> int(design.draw([0.5] * 8, rng=0).sum()) in range(12, 17)  # the mean total is 14
-    True
+    Examples:
+        >>> design = Cube(np.arange(8.0))
+        >>> int(design.draw([0.5] * 8, rng=0).sum()) in range(12, 17)  # the mean total is 14
+        True
     """
 
     balanced: Any

@@ -60,8 +60,9 @@ def inclusion_probabilities(scores: ArrayLike, num: int, *, floor: float = 0.0) 
         num: how many units will be drawn.
         floor: the share of uniform probabilities mixed in first: `(1 - floor) p + floor / N`.
 
-    >>> inclusion_probabilities([1, 1, 2, 8], 2)
-    array([0.25, 0.25, 0.5 , 1.  ])
+    Examples:
+        >>> inclusion_probabilities([1, 1, 2, 8], 2)
+        array([0.25, 0.25, 0.5 , 1.  ])
     """
     weights = check_scores(scores)
     floor = check_floor(floor)

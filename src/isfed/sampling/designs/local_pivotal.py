@@ -101,9 +101,10 @@ class LocalPivotal:
         points: (N, d) where the units are, one row for each. Only `Spread`, which has points of its
             own, can use it without them.
 
-    >>> design = LocalPivotal(np.array([[0.0], [0.1], [5.0], [5.1]]))
-    >>> sorted(int(unit) // 2 for unit in design.draw([0.5, 0.5, 0.5, 0.5], rng=0))
-    [0, 1]
+    Examples:
+        >>> design = LocalPivotal(np.array([[0.0], [0.1], [5.0], [5.1]]))
+        >>> sorted(int(unit) // 2 for unit in design.draw([0.5, 0.5, 0.5, 0.5], rng=0))
+        [0, 1]
     """
 
     points: Any = None

@@ -34,8 +34,9 @@ class ConditionalPoisson(FixedSize):
     Every unit is drawn independently, and the draw counts if it has n units. The chances of the
     independent draws are found such that the inclusion probabilities are those asked for.
 
-    >>> ConditionalPoisson().draw([0.5, 0.5, 1.0], rng=0).size
-    2
+    Examples:
+        >>> ConditionalPoisson().draw([0.5, 0.5, 1.0], rng=0).size
+        2
     """
 
     guarantee: ClassVar[str] = (

@@ -58,9 +58,10 @@ class Stratified(_Grouped):
         strata: (N,) the label of each unit's stratum. In each of them the inclusion probabilities
             must sum to a whole number.
 
-    >>> from isfed.sampling import Brewer
-    >>> Stratified(Brewer(), ["a", "a", "b", "b"]).draw([0.5, 0.5, 0.5, 0.5], rng=0).size
-    2
+    Examples:
+        >>> from isfed.sampling import Brewer
+        >>> Stratified(Brewer(), ["a", "a", "b", "b"]).draw([0.5, 0.5, 0.5, 0.5], rng=0).size
+        2
     """
 
     strata: Any
@@ -113,9 +114,10 @@ class Clustered(_Grouped):
         clusters: (N,) the label of each unit's cluster. Units of a cluster have the same inclusion
             probability, and those of the clusters must sum to a whole number.
 
-    >>> from isfed.sampling import Brewer
-    >>> Clustered(Brewer(), [0, 0, 1, 1, 1]).draw([0.4, 0.4, 0.6, 0.6, 0.6], rng=0).tolist()
-    [2, 3, 4]
+    Examples:
+        >>> from isfed.sampling import Brewer
+        >>> Clustered(Brewer(), [0, 0, 1, 1, 1]).draw([0.4, 0.4, 0.6, 0.6, 0.6], rng=0).tolist()
+        [2, 3, 4]
     """
 
     clusters: Any

@@ -32,11 +32,12 @@ class SumTree:
     Args:
         weights: (N,) numbers >= 0.
 
-    >>> tree = SumTree([1.0, 2.0, 3.0, 4.0])
-    >>> units, inclusion = tree.draw(2, rng=0)
-    >>> tree.update(units, [5.0, 5.0])
-    >>> tree.total > 10
-    True
+    Examples:
+        >>> tree = SumTree([1.0, 2.0, 3.0, 4.0])
+        >>> units, inclusion = tree.draw(2, rng=0)
+        >>> tree.update(units, [5.0, 5.0])
+        >>> tree.total > 10
+        True
     """
 
     def __init__(self, weights: ArrayLike) -> None:

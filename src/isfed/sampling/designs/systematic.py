@@ -54,8 +54,9 @@ class _FromTable(FixedSize):
 class Systematic(_FromTable):
     """Systematic sampling in the given order: equally spaced points after one random start.
 
-    >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
-    [0, 2]
+    Examples:
+        >>> Systematic().draw([0.5, 0.5, 0.5, 0.5], rng=1).tolist()
+        [0, 2]
     """
 
     code: ClassVar[int] = table.SYSTEMATIC
