@@ -143,5 +143,5 @@ class OldModule:
 
 def spec_of(name: str) -> ModuleSpec | None:
     """How to load a module of isfed by its old name; None for every other name."""
-    found = new_name(name.removeprefix("isfed."))
-    return None if found is None else ModuleSpec(name, OldModule(f"isfed.{found}"))  # type: ignore[arg-type]
+    current = new_name(name.removeprefix("isfed."))
+    return None if current is None else ModuleSpec(name, OldModule(f"isfed.{current}"))  # type: ignore[arg-type]

@@ -29,8 +29,8 @@ class Upload:
         change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
         score: how large its gradients are, as its policy defines it.
         gradients: how many example gradients it computed.
-        agreement: with a correction whose gain adapts, the inner product of the news of this turn
-            and of the last one that was accepted.
+        agreement: with a correction whose gain adapts, the inner product of the innovations
+            of this turn and of the last one that was accepted.
         loss: its risk at the model that it was sent, if it was asked for.
         gradient: (M,) the gradient of that risk, likewise.
         velocity: (M,) its momentum at the end of the turn, if it has one.

@@ -28,9 +28,9 @@ from isfed.federation.variate_updates import (
     Reference,
     average_rate,
     corrections_of,
+    innovation_score,
     make_reference,
     noise_share,
-    score_of_news,
     step_and_move,
     take_gain,
 )
@@ -230,5 +230,5 @@ def absorb_reports(
         )
         for j in range(params.size):
             move[j] += gain * innovation[i, j]
-        scores[i] = score_of_news(rule, reference.book, agents[i], scores[i])
+        scores[i] = innovation_score(rule, reference.book, agents[i], scores[i])
     step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -1,11 +1,11 @@
-"""Sampling what is new: agents remember their gradients, and only the news is estimated.
+"""Sampling what is new: agents remember their gradients, and only innovations are estimated.
 
 Agent k keeps c_k, a memory of its own gradient, and the cloud keeps c, the mean of all c_k. A turn
-shows g_k, the mean gradient of its steps, and the news v_k = g_k - c_k. The cloud steps by
+shows g_k, the mean gradient of its steps, and the innovation v_k = g_k - c_k. The cloud steps by
 
     w <- w - mu (c + 1/L sum over those heard of v_k / (K p_k))
 
-which is Horvitz-Thompson on the news: unbiased whatever the c_k are, and exact where they are
+which is Horvitz-Thompson on the innovation: unbiased whatever the c_k are, and exact where they are
 right. Then c_k moves by a gain times v_k. docs/variance.md has the derivations.
 """
 
@@ -28,11 +28,12 @@ ADAPTIVE = -1.0
 # The adaptive gain is a ratio over about the last hundred pairs of turns, and starts as if five
 # pairs had shown 1/2. Forgetting 3 times slower or 10 times faster changes no result of the study.
 FORGET, PRIOR_PAIRS, PRIOR_GAIN = 0.01, 5.0, 0.5
-# What is known of an agent: how many turns were heard, then of its last turn the gain and |v|^2,
-# then the averages of |v|^2 and of S + |v|^2 - |g|^2.
+# The columns of `Reference.book`, the statistics of an agent: the number of turns heard, the gain
+# and |v|^2 of its last turn, and the averages of |v|^2 and of S + |v|^2 - |g|^2.
 TURNS, GAIN, SQUARE, MEAN_SQUARE, MEAN_NOISE, BOOK = 0, 1, 2, 3, 4, 5
-# Of all agents: sums over pairs of consecutive turns of <g' - c, g - c> and of |g - c|^2, both over
-# (K p_k)^2, how many pairs, and how many agents were heard.
+# The entries of `Reference.pool`, over all agents: sums over pairs of consecutive turns of
+# <g' - c, g - c> and of |g - c|^2, both over (K p_k)^2, the number of pairs, and the number of
+# agents heard.
 AGREEMENT, LENGTH, PAIRS, HEARD, POOL = 0, 1, 2, 3, 4
 
 
@@ -45,8 +46,7 @@ class Correction:
             uniform case); "drift" also steers the local steps by c - c_k, so that agents with
             several local steps do not run towards their own minimisers (SCAFFOLD's local step).
         gain: how far c_k moves towards what a turn shows, in [0, 1], where 0 remembers nothing;
-            "adaptive" learns it, from how well the news of a turn agrees with the news of the turn
-            before.
+            "adaptive" learns it, from how well the innovations of two turns in a row agree.
         unseen: what c_k is before the first turn of agent k: the "mean" over the agents that have
             had one, or "zero".
 
@@ -81,7 +81,7 @@ class CorrectionRule(NamedTuple):
     kind: int
     gain: float  # negative: adaptive
     from_mean: bool  # an agent not heard yet counts as the mean of those heard
-    scored: bool  # whether the scores of the agents are learned from the news
+    scored: bool  # whether the scores of the agents are learned from the innovations
     second_moment: bool  # the score is the root of the averaged |v|^2, and no more
     rate: float  # of the averages in the score
 
@@ -132,9 +132,9 @@ class Reference(NamedTuple):
 
     centre: np.ndarray  # (M,) c
     own: np.ndarray  # (K, M) c_k
-    news: np.ndarray  # (K, M) v_k of every agent's last turn; empty unless the gain adapts
-    book: np.ndarray  # (K, BOOK)
-    pool: np.ndarray  # (POOL,)
+    news: np.ndarray  # (K, M) the innovation v_k of every last turn; empty unless the gain adapts
+    book: np.ndarray  # (K, BOOK) statistics of every agent
+    pool: np.ndarray  # (POOL,) and of all agents together
 
 
 def make_reference(rule: CorrectionRule, num_agents: int, num_params: int) -> Reference:
@@ -164,7 +164,7 @@ def write_correction(rule, reference, agent, out):
 
 
 @jit_inline
-def write_news(rule, reference, agent, reach, change):
+def write_innovation(rule, reference, agent, reach, change):
     """v_k in the place of the change of a turn, whose whole step was `reach`."""
     known = rule.kind == DIFFERENCE and not _starts_at_mean(rule, reference, agent)
     for j in range(change.size):
@@ -178,7 +178,7 @@ def write_news(rule, reference, agent, reach, change):
 
 @jit_inline
 def pooled_gain(pool):
-    """The coefficient of the regression of an agent's next news on its news, over all agents."""
+    """The regression coefficient of an agent's next innovation on its last one, over all agents."""
     ratio = pool[AGREEMENT] / pool[LENGTH] if pool[LENGTH] > 0.0 else PRIOR_GAIN
     gain = (pool[PAIRS] * ratio + PRIOR_PAIRS * PRIOR_GAIN) / (pool[PAIRS] + PRIOR_PAIRS)
     return min(max(gain, 0.0), 1.0)
@@ -194,71 +194,71 @@ def average_rate(rule, turns):
 
 
 @jit_inline
-def take_gain(rule, book, pool, agent, square, agreement, weight):
+def take_gain(rule, stats, pool, agent, square, agreement, weight):
     """The gain with which c_k moves, from |v|^2 of a turn and its <v, v of the turn before>.
 
     `weight` is 1 / (K p_k): sums over those heard with weights 1 / (K p_k)^2 estimate the sum over
     all agents of |v_k|^2 / p_k, the variance that the gain is to make small.
     """
-    turns = book[agent, TURNS]
+    turns = stats[agent, TURNS]
     if turns > 0.0 and rule.gain < 0.0:  # from the c_k of the turn before, both of them
-        agreement += book[agent, GAIN] * book[agent, SQUARE]
+        agreement += stats[agent, GAIN] * stats[agent, SQUARE]
         counts = weight * weight
         pool[AGREEMENT] = (1.0 - FORGET) * pool[AGREEMENT] + counts * agreement
-        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + counts * book[agent, SQUARE]
+        pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + counts * stats[agent, SQUARE]
         pool[PAIRS] = (1.0 - FORGET) * pool[PAIRS] + 1.0
     gain = rule.gain if rule.gain >= 0.0 else pooled_gain(pool)
     pool[HEARD] += 0.0 if turns > 0.0 else 1.0
-    book[agent, TURNS], book[agent, GAIN], book[agent, SQUARE] = turns + 1.0, gain, square
-    book[agent, MEAN_SQUARE] += average_rate(rule, turns) * (square - book[agent, MEAN_SQUARE])
+    stats[agent, TURNS], stats[agent, GAIN], stats[agent, SQUARE] = turns + 1.0, gain, square
+    stats[agent, MEAN_SQUARE] += average_rate(rule, turns) * (square - stats[agent, MEAN_SQUARE])
     return gain
 
 
 @jit_inline
-def score_of_news(rule, book, agent, noise):
+def innovation_score(rule, stats, agent, noise):
     """E|v|^2 is noise plus what c_k does not know yet, and of |v|^2 the share `gain` is that."""
     if not rule.scored:
         return 0.0
     if rule.second_moment:
-        return math.sqrt(book[agent, MEAN_SQUARE])
-    return math.sqrt(noise + book[agent, GAIN] * book[agent, MEAN_SQUARE])
+        return math.sqrt(stats[agent, MEAN_SQUARE])
+    return math.sqrt(noise + stats[agent, GAIN] * stats[agent, MEAN_SQUARE])
 
 
 @jit_inline
-def learn(rule, reference, agent, news, weight, spread, noise_share, move):
-    """Move c_k by the news of a turn, add that to `move`, and return the agent's score.
+def learn(rule, reference, agent, innovation, weight, spread, noise_share, move):
+    """Move c_k by the innovation of a turn, add that to `move`, and return the agent's score.
 
-    `weight` is that of the news in the cloud's step, `spread` the agent's S_k = 1/N^2 sum_n
+    `weight` is that of the innovation in the cloud's step, `spread` the agent's S_k = 1/N^2 sum_n
     |grad_n|^2 / p_n in this turn, and `noise_share` what a turn leaves of the variance of a single
     example: (1 - B_k / N_k) / (E_k B_k).
     """
     at_mean = _starts_at_mean(rule, reference, agent)
-    book, own = reference.book, reference.own
-    rate = average_rate(rule, book[agent, TURNS])
+    stats, own = reference.book, reference.own
+    rate = average_rate(rule, stats[agent, TURNS])
     square, length, agreement = 0.0, 0.0, 0.0
-    for j in range(news.size):
-        gradient = news[j] + (reference.centre[j] if at_mean else own[agent, j])
-        square += news[j] * news[j]
+    for j in range(innovation.size):
+        gradient = innovation[j] + (reference.centre[j] if at_mean else own[agent, j])
+        square += innovation[j] * innovation[j]
         length += gradient * gradient
         if rule.gain < 0.0:
-            agreement += news[j] * reference.news[agent, j]
-            reference.news[agent, j] = news[j]
-    gain = take_gain(rule, book, reference.pool, agent, square, agreement, weight)
-    for j in range(news.size):
+            agreement += innovation[j] * reference.news[agent, j]
+            reference.news[agent, j] = innovation[j]
+    gain = take_gain(rule, stats, reference.pool, agent, square, agreement, weight)
+    for j in range(innovation.size):
         before = reference.centre[j] if at_mean else own[agent, j]
-        own[agent, j] = before + gain * news[j]
-        move[j] += gain * news[j]
-    book[agent, MEAN_NOISE] += rate * (spread + square - length - book[agent, MEAN_NOISE])
-    noise = noise_share * max(book[agent, MEAN_NOISE], 0.0)
-    return score_of_news(rule, book, agent, noise)
+        own[agent, j] = before + gain * innovation[j]
+        move[j] += gain * innovation[j]
+    stats[agent, MEAN_NOISE] += rate * (spread + square - length - stats[agent, MEAN_NOISE])
+    noise = noise_share * max(stats[agent, MEAN_NOISE], 0.0)
+    return innovation_score(rule, stats, agent, noise)
 
 
 @jit_inline
 def step_and_move(rule, reference, step_size, num_active, heard, params, total, move):
-    """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of the news.
+    """The cloud's step, and the new mean of all c_k; `total` is the weighted sum of innovations.
 
-    `heard` is how much of c counts: 1, or the share of the L that answered if nothing makes up for
-    the others. All of c beside a part of the news would leave in the step what c remembers wrongly.
+    `heard` scales c: 1, or the share of the L agents that answered if nothing makes up for the
+    others. With all of c and only some innovations, the errors of c would remain in the step.
     """
     agents = reference.book.shape[0]
     if rule.from_mean:
@@ -280,26 +280,29 @@ def corrections_of(rule, reference, agents):
 
 
 @compiled
-def take_news(rule, reference, agents, reach, changes):
+def take_innovations(rule, reference, agents, reach, changes):
     """(n, M) v_k of every agent named, in the place of its change."""
     for i in range(agents.size):
-        write_news(rule, reference, agents[i], reach[i], changes[i])
+        write_innovation(rule, reference, agents[i], reach[i], changes[i])
 
 
 @compiled
-def absorb(rule, reference, step_size, num_active, heard, params, agents, weight, news, reports):
-    """The cloud's step from the news of a round, and what is learned from it.
+def absorb(
+    rule, reference, step_size, num_active, heard, params, agents, weight, innovation, reports
+):
+    """The cloud's step from the innovations of a round, and what is learned from it.
 
-    `heard` is how much of c counts, `weight` is times / (K p_k), `reports` are (scores,
+    `heard` scales c as in `step_and_move`, `weight` is times / (K p_k), `reports` are (scores,
     noise_share): spreads come in and scores go out. Writes into the model and into the reference.
     """
     scores, noise_share = reports
     total, move = np.zeros(params.size), np.zeros(params.size)
     for i in range(agents.size):
         for j in range(params.size):
-            total[j] += weight[i] * news[i, j]
+            total[j] += weight[i] * innovation[i, j]
         if rule.kind != NONE:
+            agent = agents[i]
             scores[i] = learn(
-                rule, reference, agents[i], news[i], weight[i], scores[i], noise_share[i], move
+                rule, reference, agent, innovation[i], weight[i], scores[i], noise_share[i], move
             )
     step_and_move(rule, reference, step_size, num_active, heard, params, total, move)

@@ -32,7 +32,7 @@ from isfed.federation.variate_updates import (
     make_reference,
     make_rule,
     noise_share,
-    take_news,
+    take_innovations,
 )
 from isfed.methods.estimators import InverseProbability, trained_changes
 from isfed.methods.federated import Combined, Evidence, Opened
@@ -116,7 +116,7 @@ class ControlVariates(InverseProbability):
         inverse = 1.0 / (facts.num_agents * cohort.prob[place])
         reach = step_size * (np.ones(who.size) if self.on == "change" else inverse)
         innovation, scores = trained_changes(updates, facts), updates.score
-        take_news(self.rule, state, who, reach, innovation)
+        take_innovations(self.rule, state, who, reach, innovation)
         share = noise_share(
             facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
         )

@@ -76,12 +76,12 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
         mass = 0.0
         for c in range(loss.num_rows):
             mass += math.exp(slopes[c] - largest)
-        square, cross = 0.0, 0.0
+        square, cross_term = 0.0, 0.0
         for c in range(loss.num_rows):
             margin = slopes[c]
             slope = math.exp(margin - largest) / mass - (1.0 if c == label else 0.0)
             square += slope * slope
-            cross += slope * margin
+            cross_term += slope * margin
             factor = weight[i] * slope
             at = c * size
             for j in range(size):
@@ -89,7 +89,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
         total += weight[i]
         if scored:  # |slopes x^T + pull params|^2
             square = square * _square_of(features, squares, row, size)
-            square += pull * (2.0 * cross + pull * length)
+            square += pull * (2.0 * cross_term + pull * length)
             norms[i] = math.sqrt(max(square, 0.0))
     for j in range(params.size):
         gradient[j] = (gradient[j] + total * pull * params[j]) / num

@@ -169,9 +169,9 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     base = "FedAvg there" if results.kind == "heterogeneity" else first.name
     way = "above" if quantity.rising else "below"
     unit = f" ({quantity.gap_unit})" if quantity.rising else ""
-    settling = not results.summary.get("no_msd")  # it is the msd that settles
+    has_msd = not results.summary.get("no_msd")  # it is the msd that settles
     columns = ["algorithm", "step size", quantity.level_name, f"{way} {base}{unit}"]
-    columns += ["settled"] if settling else []
+    columns += ["settled"] if has_msd else []
     columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
     # No seconds: a page of the same results is the same page (they are in times.json).
     columns += ["uploads per round", "gradients per round"]
@@ -182,7 +182,7 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
             level = f"diverged in round {algorithm.diverged_round:,}"
         gap = "" if algorithm is first else _beyond(quantity, algorithm, first)
         cells = [algorithm.name, number_cell(algorithm.step_size, ".3g"), level, gap]
-        if settling:
+        if has_msd:
             cells.append({True: "yes", False: "no", None: "unknown"}[algorithm.settled])
         needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
         cells += ["never" if n is None else number_cell(n, ",.0f") for n in needs]

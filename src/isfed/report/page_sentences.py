@@ -110,14 +110,14 @@ def measured_verdict(results: Results, quantity: Quantity) -> str:
     elif gap <= 2.0 * spread:
         text += ": no clear difference."
     else:
-        apart = level_cell(gap, spread, quantity.gap_unit).text
+        gap_text = level_cell(gap, spread, quantity.gap_unit).text
         repetitions = int(results.summary["repetitions"])
         if repetitions < 3:  # the standard error of two is too uncertain itself
             text += (
-                f": {apart} apart, but {repetitions} repetitions are too few to call that clear."
+                f": {gap_text} apart, but {repetitions} repetitions are too few to call that clear."
             )
         else:
-            text += f": a clear difference, {apart}."
+            text += f": a clear difference, {gap_text}."
     return text
 
 

@@ -155,7 +155,7 @@ def paper_verdict(results: Results) -> list[str]:
     fair = results["FedAvg with 1/E_k"]
     summary = results.summary
 
-    def apart(one: AlgorithmResult, other: AlgorithmResult) -> str:
+    def versus(one: AlgorithmResult, other: AlgorithmResult) -> str:
         distance = one.number("msd_db") - other.number("msd_db")
         error = math.hypot(one.number("msd_stderr_db"), other.number("msd_stderr_db"))
         if math.isnan(distance):
@@ -172,9 +172,9 @@ def paper_verdict(results: Results) -> list[str]:
         "it.",
         f"Of this, {fair.number('gain_db'):.1f} dB is the division by E_k alone, without any "
         "importance sampling.",
-        f"Current probabilities against the oracle: {apart(current, oracle)}; the paper: better.",
-        f"Running probabilities against the oracle: {apart(running, oracle)}; the paper: equal.",
-        f"Memory probabilities (ours) against the oracle: {apart(memory, oracle)}.",
+        f"Current probabilities against the oracle: {versus(current, oracle)}; the paper: better.",
+        f"Running probabilities against the oracle: {versus(running, oracle)}; the paper: equal.",
+        f"Memory probabilities (ours) against the oracle: {versus(memory, oracle)}.",
         f"Distance of the running probabilities to the optimal ones: agents "
         f"{running.number('agent_distance'):.2e} (paper 1.22e-02; uniform would "
         f"be {summary['uniform_agent_distance']:.2e}), examples "

@@ -29,7 +29,7 @@ from isfed.federation.variate_updates import (
     learn,
     step_and_move,
     write_correction,
-    write_news,
+    write_innovation,
 )
 from isfed.sampling import score_table as table
 from isfed.sampling import telemetry
@@ -160,7 +160,7 @@ def _control_turn(task, control, params, shift, agent, prob, tables, memory, scr
     report = _control_steps(task, plan, params, shift, agent, step, tables, memory, scratch)
     for j in range(params.size):
         scratch.local[j] -= params[j]
-    write_news(plan.rule, control.reference, agent, reach, scratch.local)
+    write_innovation(plan.rule, control.reference, agent, reach, scratch.local)
     return report
 
 

@@ -272,12 +272,13 @@ def account_of(source: ProblemSource) -> dict[str, Any]:
     return {"data": account.lines(), "account": account.as_dict()}
 
 
-def _per_move(found: Prediction) -> tuple[float, float]:
+def _per_move(prediction: Prediction) -> tuple[float, float]:
     """What remains at a small step size, in the distance and in the loss, over how far it moves.
 
     Without 1/E_k a model moves E_k times as far at the same step size, along all directions.
     """
-    curved = found.curvature > FLAT * found.curvature[-1]
-    each = np.divide(found.noise, found.curvature, out=np.zeros_like(found.noise), where=curved)
-    move = found.curvature.sum() / np.trace(found.risk)
-    return float(each.sum() / move), float(np.diag(found.risk) @ each / move)
+    curved = prediction.curvature > FLAT * prediction.curvature[-1]
+    noise, curvature = prediction.noise, prediction.curvature
+    each = np.divide(noise, curvature, out=np.zeros_like(noise), where=curved)
+    move = prediction.curvature.sum() / np.trace(prediction.risk)
+    return float(each.sum() / move), float(np.diag(prediction.risk) @ each / move)

@@ -65,19 +65,19 @@ def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Ar
     ['step_size', 'num_active', 'divide_by_steps', 'client_weights', 'full_batch']
     """
     hints = get_type_hints(factory)
-    found = {}
+    by_name = {}
     if isinstance(factory, type) and is_dataclass(factory):
         for field in fields(factory):
             default = REQUIRED if field.default is MISSING else field.default
             if field.default_factory is not MISSING:
                 default = field.default_factory()
             if field.init:
-                found[field.name] = Argument(field.name, hints[field.name], default)
+                by_name[field.name] = Argument(field.name, hints[field.name], default)
     else:
         for name, parameter in inspect.signature(factory).parameters.items():
             default = REQUIRED if parameter.default is parameter.empty else parameter.default
-            found[name] = Argument(name, hints.get(name, Any), default)
-    return {name: argument for name, argument in found.items() if name not in set(without)}
+            by_name[name] = Argument(name, hints.get(name, Any), default)
+    return {name: argument for name, argument in by_name.items() if name not in set(without)}
 
 
 Reader = Callable[[Any, str], Any]  # from what the file says, and where, to an object
@@ -141,9 +141,9 @@ def read_value(value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reade
         options = read_arguments(value, arguments(hint), where=where, readers=readers)
         return make(hint, options, where=where)
     elif hint in PLAIN:
-        found = _plain(value, hint)
-        if found is not None:
-            return found
+        plain = _plain(value, hint)
+        if plain is not None:
+            return plain
     raise ConfigError(f"{where}={value!r} must be {expected_value(hint)}")
 
 

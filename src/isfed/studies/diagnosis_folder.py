@@ -35,17 +35,17 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 def write_diagnosis(
     folder: Path,
     problem: Problem,
-    found: Diagnosis,
+    diagnosis: Diagnosis,
     *,
     table: FederatedTable | None = None,
     overwrite: bool = False,
 ) -> Results:
     """Write all there is of a diagnosis; agents, features and rows are named as in the table."""
-    setting = {key: value for key, value in found.setting.items() if value is not None}
+    setting = {key: value for key, value in diagnosis.setting.items() if value is not None}
     config = DiagnosisConfig(
-        {"name": found.problem, "setting": setting, "problem": Given(problem).describe()}
+        {"name": diagnosis.problem, "setting": setting, "problem": Given(problem).describe()}
     )
-    summary = found.as_dict()
+    summary = diagnosis.as_dict()
     for row in (*summary["top_agents"], *summary["top_examples"]):
         row["agent_name"] = str(row["agent"] if table is None else table.agents[row["agent"]])
     for row in summary["top_examples"]:
@@ -60,18 +60,18 @@ def write_diagnosis(
         summary |= {"data": table.account.lines(), "account": table.account.as_dict()}
     place = Folder(folder, config)
     with place.opened(resume=False, overwrite=overwrite):
-        heading = {"experiment": found.problem, "algorithms": [], "made_with": made_with()}
-        tables = {INCLUSION: inclusion_columns(problem, found)}
+        heading = {"experiment": diagnosis.problem, "algorithms": [], "made_with": made_with()}
+        tables = {INCLUSION: inclusion_columns(problem, diagnosis)}
         place.replace(tables, {**heading, "no_msd": None, **summary}, {})
     return load_results(folder)
 
 
-def inclusion_columns(problem: Problem, found: Diagnosis) -> dict[str, Any]:
+def inclusion_columns(problem: Problem, diagnosis: Diagnosis) -> dict[str, Any]:
     """The inclusion probabilities by rank, and over the uniform ones; of many a few."""
     sizes = problem.data.num_examples
-    agents = np.sort(found.choices.agents)[::-1]
+    agents = np.sort(diagnosis.choices.agents)[::-1]
     over = agents / (agents.sum() / agents.size)
-    times = np.sort(found.choices.examples * np.repeat(sizes / problem.batch_size, sizes))[::-1]
+    times = np.sort(diagnosis.choices.examples * np.repeat(sizes / problem.batch_size, sizes))[::-1]
     place = np.unique(np.geomspace(1, times.size, MOST_POINTS).astype(int)) - 1
     count = agents.size
     return {

@@ -286,11 +286,11 @@ class Executor:
 
     def _together(self, name: str, cells: Sequence[Cell], warn: bool) -> Finished:
         problem, _ = problem_of(cells[0].source)
-        found = merged([self.store.result(cell) for cell in cells], rows=len(problem.data.targets))
-        if warn and not found.diverged:
+        result = merged([self.store.result(cell) for cell in cells], rows=len(problem.data.targets))
+        if warn and not result.diverged:
             algorithm = with_step_size(problem, cells[0].algorithm)
-            warn_if_growing(problem, algorithm, found.history.msd, name=name)
-        return found
+            warn_if_growing(problem, algorithm, result.history.msd, name=name)
+        return result
 
 
 def _compile(cell: Cell) -> None:

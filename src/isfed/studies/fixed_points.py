@@ -121,8 +121,8 @@ def rest(problem: Problem, algorithm: Any, *, most: int = 400) -> np.ndarray | N
     moving = {n: v for n, v in flat_state(state).items() if v.dtype == np.float64}
 
     def flat(of: Any) -> np.ndarray:
-        found = flat_state(of)
-        return np.concatenate([np.ravel(found[name]) for name in moving])
+        parts = flat_state(of)
+        return np.concatenate([np.ravel(parts[name]) for name in moving])
 
     def back(values: np.ndarray) -> Any:
         arrays, at = flat_state(state), 0
@@ -134,8 +134,8 @@ def rest(problem: Problem, algorithm: Any, *, most: int = 400) -> np.ndarray | N
     def step(values: np.ndarray) -> np.ndarray:
         return flat(algorithm.round(back(values.copy()), agents, 0))
 
-    found = accelerated(step, flat(state), most=most)
-    return None if found is None else algorithm.model(back(found))
+    fixed_point = accelerated(step, flat(state), most=most)
+    return None if fixed_point is None else algorithm.model(back(fixed_point))
 
 
 def accelerated(
@@ -178,13 +178,13 @@ class Known:
 
     def __init__(self, store: CellStore | None = None, title: str = "") -> None:
         self.store, self.title = store, title
-        self.found: dict[str, Rest] = {}
+        self.computed: dict[str, Rest] = {}
 
     def get(self, key: str, compute: Callable[[], Rest]) -> Rest:
         """What is known under a key, or else what it is computed to be."""
-        if key not in self.found:
-            self.found[key] = self._kept(key) or self._keep(key, compute())
-        return self.found[key]
+        if key not in self.computed:
+            self.computed[key] = self._kept(key) or self._keep(key, compute())
+        return self.computed[key]
 
     def _kept(self, key: str) -> Rest | None:
         note = None if self.store is None else self.store.note(f"{self.title}: rest of {key}")
@@ -208,25 +208,25 @@ def resting_distances(
     known: Known | None = None,
 ) -> dict[str, Rest]:
     """10 log10 |rest - w^o|^2 of every method, and how it was found; None where it is not known."""
-    found: dict[str, Rest] = {}
+    result: dict[str, Rest] = {}
     known = known or Known()
     for name, algorithm in methods.items():
         if isinstance(algorithm, StichSGD):
-            found[name] = (None, AT_OPTIMUM)
+            result[name] = (None, AT_OPTIMUM)
         elif isinstance(algorithm, AgnosticFL | Mocha):
             if isinstance(algorithm, AgnosticFL):
                 algorithm = replace(algorithm, stochastic=False)
-            found[name] = known.get(repr(algorithm), partial(_after_long, problem, algorithm))
+            result[name] = known.get(repr(algorithm), partial(_after_long, problem, algorithm))
         else:
             certain = without_chance(algorithm, problem)
             if certain is None:
                 why = BY_TAU if isinstance(algorithm, AdaptiveTau) else IN_TIME
-                found[name] = (None, why)
+                result[name] = (None, why)
             else:
-                found[name] = known.get(repr(certain), partial(_computed, problem, certain))
+                result[name] = known.get(repr(certain), partial(_computed, problem, certain))
         if tell is not None:
             tell()
-    return found
+    return result
 
 
 def _computed(problem: Problem, certain: Any) -> Rest:

@@ -34,30 +34,30 @@ def split(problem: Problem, seed: int) -> Split:
     """Hold out rows within agents, and agents; the same ones for the same seed."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0x5EED,)))
     data, count = problem.data, problem.num_agents
-    apart = np.zeros(count, dtype=bool)
+    held_agents = np.zeros(count, dtype=bool)
     if count >= LEAST_AGENTS:
-        apart[rng.permutation(count)[: max(1, round(AGENT_SHARE * count))]] = True
+        held_agents[rng.permutation(count)[: max(1, round(AGENT_SHARE * count))]] = True
     held = np.zeros(len(data.targets), dtype=bool)
-    for agent in np.flatnonzero(~apart):
+    for agent in np.flatnonzero(~held_agents):
         size = int(data.num_examples[agent])
         if size >= LEAST_ROWS:
             held[data.offsets[agent] + rng.permutation(size)[: int(ROW_SHARE * size)]] = True
-    of_others = np.repeat(apart, data.num_examples)
+    of_others = np.repeat(held_agents, data.num_examples)
     if isinstance(problem.loss, Softmax):  # no class can be learned without a row of it
         kept = np.unique(data.targets[~(held | of_others)])
         held &= np.isin(data.targets, kept)
     kept = ~(held | of_others)
-    sizes = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)[~apart]
+    sizes = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)[~held_agents]
     training = Problem(
         FederatedData(
             data.features[kept],
             data.targets[kept],
             np.cumsum([0, *sizes]),
-            None if data.weights is None else data.weights[~apart],
+            None if data.weights is None else data.weights[~held_agents],
         ),
         problem.loss,
-        local_steps=problem.local_steps[~apart],
-        batch_size=np.minimum(problem.batch_size[~apart], sizes),
+        local_steps=problem.local_steps[~held_agents],
+        batch_size=np.minimum(problem.batch_size[~held_agents], sizes),
         name=f"{problem.name}, some held out",
         optimum=None,  # nothing is measured along the way
     )
@@ -96,15 +96,15 @@ def qualities(problem: Problem, models: np.ndarray, seed: int) -> dict[str, dict
         "rows": parts.rows,
         "agents": parts.agents,
     }
-    found = {}
+    result = {}
     for name, (x, y) in sets.items():
         if not len(y):
             continue
         each = np.array([quality(problem.loss, model, x, y) for model in models])
         mean, error = each.mean(axis=0), stderr_of_mean(each)
-        found[name] = {
+        result[name] = {
             "examples": len(y),
             "loss": float(mean[0]), "loss_stderr": float(error[0]),
             "error": float(mean[1]), "error_stderr": float(error[1]),
         }  # fmt: skip
-    return found
+    return result

@@ -99,23 +99,24 @@ def _groups(grid: Grid, executor: Executor) -> dict[str, list[Cell]]:
     return groups
 
 
-def _over_data_seeds(grid: Grid, found: dict[str, Finished]) -> dict[str, Finished]:
+def _over_data_seeds(grid: Grid, results: dict[str, Finished]) -> dict[str, Finished]:
     """Every algorithm at every point, with the repetitions of all data seeds."""
     together = {}
     for share, ratio in grid.points:
         for name in grid.algorithms:
             title = f"{_place(share, ratio)}, {name}"
-            parts = [found[f"{title}, data {seed}"] for seed in range(grid.data_seeds)]
+            parts = [results[f"{title}, data {seed}"] for seed in range(grid.data_seeds)]
             together[title] = merged(parts, rows=1)
     return together
 
 
-def _point(grid: Grid, share: float, ratio: float, found: dict[str, Finished]) -> dict[str, Any]:
+def _point(grid: Grid, share: float, ratio: float, results: dict[str, Finished]) -> dict[str, Any]:
     """The gain over FedAvg at one point: mean and standard error over problems of other seeds."""
     db = {}
     for name in grid.algorithms:
         parts = [
-            found[f"{_place(share, ratio)}, {name}, data {seed}"] for seed in range(grid.data_seeds)
+            results[f"{_place(share, ratio)}, {name}, data {seed}"]
+            for seed in range(grid.data_seeds)
         ]
         levels = [np.nan if p.diverged else p.history.steady(share=SHARE).db for p in parts]
         db[name] = np.array(levels)

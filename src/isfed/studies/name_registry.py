@@ -120,18 +120,18 @@ class Registry(Mapping[str, Callable]):
     def _import(self, name: str) -> Callable:
         """A class that has what is needed in this place; anything else is refused uncalled."""
         check_allowed(name)
-        found = import_named(name)
-        if any(found is known for known in self._known.values()):
-            return found  # such as "isfed:Memory", a function
-        if not isinstance(found, type):
-            raise ValueError(f"{name!r} is {found!r}, not a class that can be a {self.word!r}")
-        absent = missing_members(found, self.protocol)
+        imported = import_named(name)
+        if any(imported is known for known in self._known.values()):
+            return imported  # such as "isfed:Memory", a function
+        if not isinstance(imported, type):
+            raise ValueError(f"{name!r} is {imported!r}, not a class that can be a {self.word!r}")
+        absent = missing_members(imported, self.protocol)
         if absent:
             raise ValueError(
                 f"{name!r} cannot be a {self.word!r}: the class has no {', '.join(absent)}; write "
                 "them as methods, properties or fields of the class (docs/extend.md)"
             )
-        return found
+        return imported
 
     def options(self, factory: Callable) -> dict[str, Argument]:
         """The options of what `factory` makes, by the key of a file.
@@ -139,9 +139,9 @@ class Registry(Mapping[str, Callable]):
         The word itself names the object, so an option that is called the same, such as `design` of
         `Spread`, has the key `by`, and holds another object of this registry.
         """
-        found = arguments(factory)
-        inner = found.pop(self.word, None)
-        return found if inner is None else {BY: replace(inner, hint=self.word), **found}
+        keys = arguments(factory)
+        inner = keys.pop(self.word, None)
+        return keys if inner is None else {BY: replace(inner, hint=self.word), **keys}
 
     def read(self, given: Any, where: str) -> Any:
         """An object from its name, or from a table with its name and its options."""
@@ -154,9 +154,9 @@ class Registry(Mapping[str, Callable]):
         options = {key: value for key, value in table.items() if key != self.word}
         keys = self.options(factory)
         readers = {self.word: self.read}
-        found = read_arguments(options, keys, where=f"{where} ({name})", readers=readers)
-        found = {keys[key].name: value for key, value in found.items()}
-        return make(factory, found, where=where)
+        values = read_arguments(options, keys, where=f"{where} ({name})", readers=readers)
+        values = {keys[key].name: value for key, value in values.items()}
+        return make(factory, values, where=where)
 
     def write(self, value: Any) -> Any:
         """The table that makes an object again, or its name alone if it has no options."""

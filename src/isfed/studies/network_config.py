@@ -57,13 +57,13 @@ def read_rows(file: Path, most_gigabytes: float | None = None) -> Rows:
     if owners is not None:
         _check_owners(file, owners, y)
     if "test_x" in arrays:
-        found = Rows(x, y, owners, *_pair(file, arrays, "test_x", "test_y"))
-        if found.x.shape[1:] != found.test_x.shape[1:]:
+        rows = Rows(x, y, owners, *_pair(file, arrays, "test_x", "test_y"))
+        if rows.x.shape[1:] != rows.test_x.shape[1:]:
             raise ValueError(f"{file}: the rows of x and test_x have different shapes")
     else:
-        found = _split_file(file, x, y, owners)
-    _check_classes(file, found)
-    return found
+        rows = _split_file(file, x, y, owners)
+    _check_classes(file, rows)
+    return rows
 
 
 def _load_file(file: Path, most_gigabytes: float | None) -> dict[str, np.ndarray]:
@@ -114,9 +114,9 @@ def _check_owners(file: Path, owners: np.ndarray, y: np.ndarray) -> None:
         raise ValueError(f"{file}: agent must be whole numbers or text, not {owners.dtype}")
 
 
-def _check_classes(file: Path, found: Rows) -> None:
-    present = np.unique(np.concatenate([found.y, found.test_y]))
-    if present[0] > 0 or 2 * present.size < found.num_classes:
+def _check_classes(file: Path, rows: Rows) -> None:
+    present = np.unique(np.concatenate([rows.y, rows.test_y]))
+    if present[0] > 0 or 2 * present.size < rows.num_classes:
         listed = ", ".join(map(str, present[:5])) + (", ..." if present.size > 5 else "")
         raise ValueError(
             f"{file}: y has the {present.size} classes {listed}; number them from 0 without gaps"
@@ -247,21 +247,22 @@ class NetworkData(DataSet):
     @classmethod
     def located(cls, given: dict[str, Any], folder: Path) -> dict[str, Any]:
         """The keys with paths that do not depend on where a configuration lies."""
-        found = super().located(given, folder)
-        if str(found["rows"]).endswith(".npz"):
-            found["rows"] = str((folder / found["rows"]).resolve())
-        for name in (found["model"], found["optimizer"]):  # imported later, where the agents run
+        options = super().located(given, folder)
+        if str(options["rows"]).endswith(".npz"):
+            options["rows"] = str((folder / options["rows"]).resolve())
+        # Checked here, although they are imported later, where the agents run.
+        for name in (options["model"], options["optimizer"]):
             if name is not None and ":" in name:
                 check_allowed(name)
-        return found
+        return options
 
     def _load(self) -> Rows:
         if self._is_file:
             check_digest(Path(self.rows), self.sha256 or "")
             return self._checked(read_rows(Path(self.rows), self.most_gigabytes))
         if self.rows == "digits":
-            found = digits()
-            return _split(found.features.reshape(-1, 8, 8).astype(np.float32), found.targets, None)
+            small = digits()
+            return _split(small.features.reshape(-1, 8, 8).astype(np.float32), small.targets, None)
         if self.rows == "synthetic":
             data = Synthetic(num_agents=self.num_agents).make(seed=self.seed).data
             owners = np.repeat(np.arange(data.num_agents), data.num_examples)
@@ -275,24 +276,24 @@ class NetworkData(DataSet):
             ]
             return Rows(*parts[0], both.train.groups, *parts[1])
         load = mnist if self.rows == "mnist" else fashion_mnist
-        found = load(self.data_dir)
-        train, test = _images(found.train_x, self.side), _images(found.test_x, self.side)
-        return Rows(train, found.train_y, None, test, found.test_y)
+        loaded = load(self.data_dir)
+        train, test = _images(loaded.train_x, self.side), _images(loaded.test_x, self.side)
+        return Rows(train, loaded.train_y, None, test, loaded.test_y)
 
-    def _checked(self, found: Rows) -> Rows:
+    def _checked(self, rows: Rows) -> Rows:
         """The user's own rows, if the model can take them and no key is at odds with them."""
         usual = NetworkData()
         dealt = (self.partition, self.num_agents) != (usual.partition, usual.num_agents)
-        if found.owners is not None and dealt:
+        if rows.owners is not None and dealt:
             raise ValueError(
                 f"{self.rows} says whose row is whose (agent): leave out partition and num_agents"
             )
-        if found.x.dtype.kind != "f" and ":" not in self.model:
+        if rows.x.dtype.kind != "f" and ":" not in self.model:
             raise ValueError(
                 f"{self.rows}: x has whole numbers, which model={self.model!r} does not take; save "
                 "floats, e.g. x.astype('float32'), or name a model of your own that takes them"
             )
-        return found
+        return rows
 
     def _kept(self, rows: int) -> np.ndarray:
         """Which training rows are not held out; the same whatever the partition."""
@@ -301,8 +302,8 @@ class NetworkData(DataSet):
 
     def make(self) -> Problem:
         """The training problem."""
-        found = self._load()
-        x, y, owners = found.x, found.y.astype(np.int64), found.owners
+        rows = self._load()
+        x, y, owners = rows.x, rows.y.astype(np.int64), rows.owners
         if self.held_out:
             kept = self._kept(len(y))
             x, y = x[kept], y[kept]
@@ -313,7 +314,7 @@ class NetworkData(DataSet):
         steps: Any = self.local_steps
         if self.passes:
             steps = -(-self.passes * data.num_examples // sizes)
-        loss = self._loss(x.shape[1:], found.num_classes if self._is_file else 10)
+        loss = self._loss(x.shape[1:], rows.num_classes if self._is_file else 10)
         # As with a network, nobody asks for the minimiser, which need not exist without a ridge.
         return Problem(
             data, loss, local_steps=steps, batch_size=sizes, optimum=None, name=self.rows
@@ -358,14 +359,14 @@ class NetworkData(DataSet):
 
     def measure(self, problem: Problem) -> Measure:
         """Loss and accuracy on the test rows."""
-        found = self._load()
-        return self._evaluated(problem, found.test_x, found.test_y)
+        rows = self._load()
+        return self._evaluated(problem, rows.test_x, rows.test_y)
 
     def held_out_loss(self, problem: Problem) -> Measure:
         """Loss and accuracy on the training rows held out."""
-        found = self._load()
-        out = np.flatnonzero(~self._kept(len(found.y)))
-        return self._evaluated(problem, found.x[out], found.y[out])
+        rows = self._load()
+        out = np.flatnonzero(~self._kept(len(rows.y)))
+        return self._evaluated(problem, rows.x[out], rows.y[out])
 
 
 def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> Rows:

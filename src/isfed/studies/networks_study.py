@@ -193,17 +193,17 @@ def _quick_words(source: NetworkData, changes: Mapping[str, Any]) -> str:
 
 
 def network_row(
-    name: str, found: Finished, targets: Sequence[float], num_params: int
+    name: str, result: Finished, targets: Sequence[float], num_params: int
 ) -> dict[str, Any]:
     """The accuracy at the end, and what it took to reach the targets."""
-    history = found.history
+    history = result.history
     accuracy = history.measured["accuracy"]  # (R, points)
     last = accuracy[:, -max(1, round(LAST_SHARE * accuracy.shape[1] / 2)) :].mean(axis=1)
     count = max(len(last), 1)
     ledgers = [Ledger.from_array(row) for row in history.ledgers]
     total = float(np.mean([b.bytes_up(num_params) + b.bytes_down(num_params) for b in ledgers]))
     per_round = total / max(history.rounds, 1)
-    seconds = found.seconds / count / max(history.rounds, 1)
+    seconds = result.seconds / count / max(history.rounds, 1)
     row: dict[str, Any] = {
         "name": name,
         "step_size": history.step_size,
@@ -211,7 +211,7 @@ def network_row(
         "accuracy_stderr": float(last.std(ddof=1) / np.sqrt(count)) if count > 1 else None,
         "megabytes_per_round": per_round / 1e6,
         "seconds_per_round": seconds,
-        "diverged": found.diverged,
+        "diverged": result.diverged,
         "targets": [],
     }
     mean = accuracy.mean(axis=0)

@@ -146,8 +146,8 @@ def _read_data(given: Mapping[str, Any], folder: Path) -> DataSet:
     options = {key: value for key, value in given.items() if key != "data"}
     known = arguments(kind, without=kind.not_keys)
     check_keys(given, ("data", *known), where="[problem]")
-    found = read_arguments(options, known, where="[problem]", readers=READERS)
-    return make(kind, kind.located(found, folder), where="[problem]")
+    values = read_arguments(options, known, where="[problem]", readers=READERS)
+    return make(kind, kind.located(values, folder), where="[problem]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +216,8 @@ class FileSource(ProblemSource):
 
     def describe(self) -> dict[str, Any]:
         """The file with its columns and every default."""
-        apart = ("columns", "reading")
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        separate = ("columns", "reading")
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in separate}
         given |= {"file": self.file.resolve(), "loss": None}
         loss = {} if self.loss is None else {"loss": LOSSES.write(self.loss)}
         return write_table(given) | loss | write_value(self.columns) | write_value(self.reading)

@@ -180,35 +180,35 @@ class Folder:
         check_name(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"cannot write to {self.path}: it is not a folder")
-        found = look_at(self.path)
+        contents = look_at(self.path)
         replaces = "--overwrite replaces them, --out names another folder"
-        if found.others:
+        if contents.others:
             raise StoreError(
-                f"{self.path} holds files that are not results ({found.others[0]}); choose another "
-                "--out"
+                f"{self.path} holds files that are not results ({contents.others[0]}); choose "
+                "another --out"
             )
-        if found.format is not None and found.format > FORMAT:
+        if contents.format is not None and contents.format > FORMAT:
             raise StoreError(
-                f"{self.path} was written by a later version of isfed (format {found.format}, this "
-                f"one knows {FORMAT}); choose another --out"
+                f"{self.path} was written by a later version of isfed (format {contents.format}, "
+                f"this one knows {FORMAT}); choose another --out"
             )
         if overwrite:
             return False
-        if found.format == 0:
+        if contents.format == 0:
             raise StoreError(
                 f"{self.path} holds results of an earlier version of isfed (format 0), which this "
                 f"one cannot continue; {replaces}"
             )
-        if found.damage:
-            raise StoreError(f"{found.damage}; {replaces}")
+        if contents.damage:
+            raise StoreError(f"{contents.damage}; {replaces}")
         mine = self.configured.digest
-        if mine == found.digest or mine in found.unfinished:
+        if mine == contents.digest or mine in contents.unfinished:
             if not resume:
                 raise StoreError(f"{self.path} already holds results; --resume continues them, "
                                  f"{replaces}")  # fmt: skip
-            return mine == found.digest
-        if found.digest is not None or found.unfinished:
-            config = CONFIG if found.digest else f"{CELLS}/{min(found.unfinished)}/{CONFIG}"
+            return mine == contents.digest
+        if contents.digest is not None or contents.unfinished:
+            config = CONFIG if contents.digest else f"{CELLS}/{min(contents.unfinished)}/{CONFIG}"
             raise StoreError(
                 f"{self.path} holds results of another configuration (see its {config}); {replaces}"
             )
@@ -278,9 +278,9 @@ def check_manifest(folder: Path) -> None:
         return
     written = read_json(folder / MANIFEST)
     for name in (CONFIG, SUMMARY, *TABLES):
-        found = _sha256(folder / name) if (folder / name).exists() else None
-        if found != written.get(name):
-            what = "is missing" if found is None else "is not as the run left it"
+        actual = _sha256(folder / name) if (folder / name).exists() else None
+        if actual != written.get(name):
+            what = "is missing" if actual is None else "is not as the run left it"
             raise ValueError(
                 f"{name} {what}, by its checksum in {MANIFEST}; put the file back, or remove "
                 f"{MANIFEST} to read the folder as it is"

@@ -190,7 +190,7 @@ def load_results(folder: str | Path) -> Results:
             digest=summary["digest"],
             config=config,
             algorithms=tuple(_algorithm(row, tables, times) for row in summary["algorithms"]),
-            searches={n: _search(found) for n, found in summary.get("step_sizes", {}).items()},
+            searches={n: _search(search) for n, search in summary.get("step_sizes", {}).items()},
             made_with=summary["made_with"],
             summary=summary,
             inclusion=tables.get(INCLUSION, {}),
@@ -207,31 +207,31 @@ def _summary(path: Path) -> dict[str, Any]:
     check_name(path)
     if not path.is_dir():
         raise StoreError(f"{path} is {'not a folder' if path.exists() else 'not there'}")
-    found = look_at(path)
-    if found.damage:
-        raise StoreError(f"{found.damage}; run it again with --overwrite")
-    if found.format is None:
-        if found.unfinished:
+    contents = look_at(path)
+    if contents.damage:
+        raise StoreError(f"{contents.damage}; run it again with --overwrite")
+    if contents.format is None:
+        if contents.unfinished:
             raise StoreError(
                 f"{path} holds a run that is not finished (see {CELLS}/); --resume continues it"
             )
         raise StoreError(f"{path} is not a results folder: it has no {SUMMARY} of isfed")
-    if found.format == 0:
+    if contents.format == 0:
         raise StoreError(
             f"{path} holds results of an earlier version of isfed (format 0), which this one does "
             "not read; run it again with --overwrite, or with another --out"
         )
-    if found.format > FORMAT:
+    if contents.format > FORMAT:
         raise StoreError(
-            f"{path} was written by a later version of isfed (format {found.format}, this one "
+            f"{path} was written by a later version of isfed (format {contents.format}, this one "
             f"knows {FORMAT}); update isfed"
         )
     return read_json(path / SUMMARY)
 
 
-def _search(found: Mapping[str, Any]) -> StepSearch:
-    losses = {float(s): math.inf if loss is None else float(loss) for s, loss in found["losses"]}
-    return StepSearch(float(found["best"]), losses)
+def _search(search: Mapping[str, Any]) -> StepSearch:
+    losses = {float(s): math.inf if loss is None else float(loss) for s, loss in search["losses"]}
+    return StepSearch(float(search["best"]), losses)
 
 
 def _algorithm(row: Mapping[str, Any], tables: Mapping[str, Any], times: Any) -> AlgorithmResult:
@@ -250,9 +250,9 @@ def _algorithm(row: Mapping[str, Any], tables: Mapping[str, Any], times: Any) ->
         msd_q90=history.get("msd_q90", nothing),
         telemetry={column: history[column] for column in COLUMNS if column in history},
         measures={
-            str(measure): Measurements(found["round"], found["mean"], found["stderr"])
+            str(measure): Measurements(measured["round"], measured["mean"], measured["stderr"])
             for measure in dict.fromkeys(measures.get("measure", ()))
-            for found in [_rows(measures, measure=measure)]
+            for measured in [_rows(measures, measure=measure)]
         },
         repetitions=_rows(tables.get(REPETITIONS, {}), algorithm=name),
         diverged_round=row.get("diverged_round"),

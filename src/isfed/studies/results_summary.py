@@ -24,22 +24,22 @@ QUARTER = 0.25
 LEAST_DB = 0.1  # less is smaller than what anybody quotes
 MOST_UNSURE_DB = 2.0
 NO_CHANGE: dict[str, Any] = dict.fromkeys(("settled", "change_db", "change_stderr_db"))
-Found = Mapping[str, Finished]  # by algorithm
+ByAlgorithm = Mapping[str, Finished]  # by algorithm
 
 
-def tables_of(found: Found) -> dict[str, dict[str, Any]]:
+def tables_of(results: ByAlgorithm) -> dict[str, dict[str, Any]]:
     """The Parquet files of a folder."""
-    tables = {HISTORY: history_columns(found), REPETITIONS: repetition_columns(found)}
-    if any(result.history.measured for result in found.values()):
-        tables[MEASURES] = measure_columns(found)
+    tables = {HISTORY: history_columns(results), REPETITIONS: repetition_columns(results)}
+    if any(result.history.measured for result in results.values()):
+        tables[MEASURES] = measure_columns(results)
     return tables
 
 
-def history_columns(found: Found) -> dict[str, Any]:
+def history_columns(results: ByAlgorithm) -> dict[str, Any]:
     """The msd of every round as columns, all algorithms below one another."""
     names: list[str] = []
     parts: list[dict[str, np.ndarray]] = []
-    for name, result in found.items():
+    for name, result in results.items():
         history = result.history
         rounds = history.rounds
         names += [name] * rounds
@@ -59,11 +59,11 @@ def history_columns(found: Found) -> dict[str, Any]:
     return {"algorithm": names, **columns}
 
 
-def measure_columns(found: Found) -> dict[str, Any]:
+def measure_columns(results: ByAlgorithm) -> dict[str, Any]:
     """What was measured, as columns: mean and standard error over the repetitions."""
     keys = ("algorithm", "round", "measure", "mean", "stderr")
     columns: dict[str, list] = {key: [] for key in keys}
-    for name, result in found.items():
+    for name, result in results.items():
         history = result.history
         for measure, values in history.measured.items():
             seen = np.isfinite(values).all(axis=0)  # a run that diverged was not measured after
@@ -77,11 +77,11 @@ def measure_columns(found: Found) -> dict[str, Any]:
     return columns | {key: np.array(columns[key], np.float64) for key in ("mean", "stderr")}
 
 
-def repetition_columns(found: Found) -> dict[str, Any]:
+def repetition_columns(results: ByAlgorithm) -> dict[str, Any]:
     """One row for every repetition: its steady msd, what it cost, its last measurements."""
     names: list[str] = []
     parts: list[dict[str, np.ndarray]] = []
-    for name, result in found.items():
+    for name, result in results.items():
         history = result.history
         names += [name] * history.repetitions
         last = max(1, round(STEADY_SHARE * history.rounds))
@@ -99,10 +99,10 @@ def repetition_columns(found: Found) -> dict[str, Any]:
     return {"algorithm": names, **columns}
 
 
-def algorithm_rows(source: ProblemSource, found: Found) -> list[dict[str, Any]]:
+def algorithm_rows(source: ProblemSource, results: ByAlgorithm) -> list[dict[str, Any]]:
     """What summary.json says of every algorithm; gains are over the first."""
-    first = next(iter(found.values()))
-    return [_row(name, source, result, _steady(first)) for name, result in found.items()]
+    first = next(iter(results.values()))
+    return [_row(name, source, result, _steady(first)) for name, result in results.items()]
 
 
 def _steady(result: Finished) -> Steady:
@@ -162,18 +162,18 @@ def _telemetry(history: History) -> dict[str, Any] | None:
     if not rows.size or np.isnan(rows).all():
         return None
     means = rows.mean(axis=(0, 1), dtype=np.float64)
-    found: dict[str, Any] = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
-    found["largest_weight"] = float(history.watched("largest_weight")[:, -last:].max())
-    found["variance_ratio"] = float(means[UNIFORM] / means[MOMENT]) if means[MOMENT] != 0 else 1.0
-    absent = [name for name, value in found.items() if not math.isfinite(value)]
+    summary: dict[str, Any] = dict(zip(COLUMNS[:MOMENT], means[:MOMENT].tolist(), strict=True))
+    summary["largest_weight"] = float(history.watched("largest_weight")[:, -last:].max())
+    summary["variance_ratio"] = float(means[UNIFORM] / means[MOMENT]) if means[MOMENT] != 0 else 1.0
+    absent = [name for name, value in summary.items() if not math.isfinite(value)]
     if absent:
         unknown = int(np.isnan(rows).any(axis=(0, 2)).sum())
-        found |= dict.fromkeys(absent)
-        found["absent"] = (
+        summary |= dict.fromkeys(absent)
+        summary["absent"] = (
             f"{', '.join(absent)}: in {unknown} of the last {last} rounds a square of a change "
             f"over the step size ({history.step_size:g}) is no number of float32"
         )
-    return found
+    return summary
 
 
 def mean_and_stderr(history: History) -> dict[str, dict[str, float]]:
@@ -188,7 +188,7 @@ def mean_and_stderr(history: History) -> dict[str, dict[str, float]]:
 
 
 def summarise(
-    name: str, source: ProblemSource, found: Found, *, rounds: int, repetitions: int
+    name: str, source: ProblemSource, results: ByAlgorithm, *, rounds: int, repetitions: int
 ) -> dict[str, Any]:
     """What summary.json says, whatever the study."""
     problem, _ = problem_of(source)
@@ -202,10 +202,10 @@ def summarise(
         "rounds": rounds,
         "repetitions": repetitions,
         "steady_rounds": max(1, round(STEADY_SHARE * rounds)),
-        "no_msd": next(iter(found.values())).history.no_msd,
+        "no_msd": next(iter(results.values())).history.no_msd,
         "uniform_agent_distance": distance,
         "uniform_example_distance": _mean(example_apart(source, uniform)),
-        "algorithms": algorithm_rows(source, found),
+        "algorithms": algorithm_rows(source, results),
         "made_with": made_with(),
     }
 
@@ -221,9 +221,9 @@ def made_with() -> dict[str, Any]:
     }
 
 
-def times_of(found: Found) -> dict[str, Any]:
+def times_of(results: ByAlgorithm) -> dict[str, Any]:
     """What times.json says: the one file in which two runs of a configuration may differ."""
-    return {"cores": os.cpu_count(), "seconds": {name: r.seconds for name, r in found.items()}}
+    return {"cores": os.cpu_count(), "seconds": {name: r.seconds for name, r in results.items()}}
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ class LossAndAccuracy:
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
         """The two of every model, (R, 2)."""
-        found = np.empty((len(params), 2))
-        for row, model in zip(found, params, strict=True):
+        values = np.empty((len(params), 2))
+        for row, model in zip(values, params, strict=True):
             scores = self.x @ model.reshape(self.loss.num_classes, -1).T
             row[0] = self.loss.values(model, self.x, self.y).mean()
             row[1] = (scores.argmax(axis=1) == self.y).mean()
-        return found
+        return values

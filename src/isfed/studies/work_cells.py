@@ -107,13 +107,13 @@ class CellStore:
 
     def ranges(self, stem: str) -> list[range]:
         """The repetitions that cells of that name were begun for."""
-        found = set()
+        spans = set()
         pattern = re.compile(re.escape(stem) + r"\.(\d+)-(\d+)(\.checkpoint)?\.npz")
         for path in () if self.folder is None else self.folder.glob("*.npz"):
             match = pattern.fullmatch(path.name)
             if match:
-                found.add((int(match[1]), int(match[2])))
-        return [range(*edges) for edges in sorted(found)]
+                spans.add((int(match[1]), int(match[2])))
+        return [range(*edges) for edges in sorted(spans)]
 
     def saver(self, cell: Cell) -> Callable[[dict[str, np.ndarray]], None] | None:
         """What writes the checkpoint of a cell; None on a machine without the folder."""
@@ -270,9 +270,9 @@ def run_cell(
         )  # fmt: skip
     except DivergenceError as error:
         history, diverged = error.history, str(error)
-    apart = example_apart(cell.source, history.example_prob) if cell.details else None
-    found = Finished(history, apart, recording.seconds, diverged)
-    return pack_arrays({"mark": np.array(store.mark), **_packed(found, details=cell.details)})
+    distance = example_apart(cell.source, history.example_prob) if cell.details else None
+    result = Finished(history, distance, recording.seconds, diverged)
+    return pack_arrays({"mark": np.array(store.mark), **_packed(result, details=cell.details)})
 
 
 @lru_cache(maxsize=2)
@@ -304,18 +304,18 @@ DETAILS = ("telemetry", "agent_prob")
 ARRAYS = ("msd", "params", "gradients", "uploads", "ledgers", "measured_rounds", *DETAILS)
 
 
-def _packed(found: Finished, *, details: bool) -> dict[str, np.ndarray]:
-    history = found.history
+def _packed(result: Finished, *, details: bool) -> dict[str, np.ndarray]:
+    history = result.history
     arrays = {name: getattr(history, name) for name in ARRAYS if details or name not in DETAILS}
     arrays |= {f"measured.{name}": values for name, values in history.measured.items()}
-    if found.example_apart is not None:
-        arrays["example_apart"] = found.example_apart
+    if result.example_apart is not None:
+        arrays["example_apart"] = result.example_apart
     if history.no_msd is not None:
         arrays["no_msd"] = np.array(history.no_msd)
     return arrays | {
         "step_size": np.array(history.step_size),
-        "seconds": np.array(found.seconds),
-        "diverged": np.array(found.diverged),
+        "seconds": np.array(result.seconds),
+        "diverged": np.array(result.diverged),
     }
 
 
@@ -331,8 +331,8 @@ def _unpacked(arrays: dict[str, np.ndarray]) -> Finished:
         step_size=float(arrays["step_size"]),
         no_msd=str(arrays["no_msd"]) if "no_msd" in arrays else None,
     )
-    apart = arrays.get("example_apart")
-    return Finished(history, apart, float(arrays["seconds"]), str(arrays["diverged"]))
+    distance = arrays.get("example_apart")
+    return Finished(history, distance, float(arrays["seconds"]), str(arrays["diverged"]))
 
 
 def merged(parts: Sequence[Finished], *, rows: int) -> Finished:
@@ -360,11 +360,11 @@ def merged(parts: Sequence[Finished], *, rows: int) -> Finished:
         kept_rounds=first.kept_rounds,
         kept=joined("kept"),
     )
-    apart = None
+    distance = None
     if all(part.example_apart is not None for part in parts):
-        apart = np.concatenate([part.example_apart for part in parts])  # type: ignore[misc]
+        distance = np.concatenate([part.example_apart for part in parts])  # type: ignore[misc]
         # As many as one cell of all repetitions would have kept.
-        apart = apart[: kept_repetitions(history.repetitions, rows)]
+        distance = distance[: kept_repetitions(history.repetitions, rows)]
     reasons = [part.diverged for part in parts if part.diverged and part.history.rounds == finite]
     seconds = sum(part.seconds for part in parts)
-    return Finished(history, apart, seconds, reasons[0] if reasons else "")
+    return Finished(history, distance, seconds, reasons[0] if reasons else "")

@@ -275,8 +275,8 @@ def variate_errors(
     unlearned = np.zeros(count)
     if rounds is not None:
         unheard = (1.0 - chance) ** rounds
-        apart = ((means - means.mean(axis=0)) ** 2).sum(axis=1)
-        unlearned = (1.0 - unheard) * noise / max(rounds * chance, 1.0) + unheard * apart
+        deviation = ((means - means.mean(axis=0)) ** 2).sum(axis=1)
+        unlearned = (1.0 - unheard) * noise / max(rounds * chance, 1.0) + unheard * deviation
     return VariateErrors(noise, _moved(problem, model, means, step_size, level), unlearned)
 
 

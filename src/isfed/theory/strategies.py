@@ -123,13 +123,13 @@ class Ways:
         "drift" sends and remembers no more than "difference", so that it is chosen of the two
         wherever it leaves less: where some agent takes several local steps.
         """
-        ways = self.ways
-        least = min(way.excess for way in ways.values())
-        if ways["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
-            return ways["uniform"]
-        simplest = next(way for way in ways.values() if way.excess <= least * WORTH)
-        steered = simplest.name == "difference" and ways["drift"].excess < simplest.excess
-        return ways["drift"] if steered else simplest
+        strategies = self.ways
+        least = min(way.excess for way in strategies.values())
+        if strategies["uniform"].excess <= least * 10.0 ** (LEAST_GAIN / 10.0):
+            return strategies["uniform"]
+        simplest = next(way for way in strategies.values() if way.excess <= least * WORTH)
+        steered = simplest.name == "difference" and strategies["drift"].excess < simplest.excess
+        return strategies["drift"] if steered else simplest
 
     def recommendation(self) -> str:
         """What to do and why, in one or two sentences."""
@@ -160,10 +160,10 @@ class Ways:
         tables = {
             key: [
                 {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row}
-                for row in ([p for p in vars(way).items() if p[1] != ""] for way in ways.values())
+                for row in ([p for p in vars(way).items() if p[1] != ""] for way in rows.values())
             ]
-            for key, ways in listed.items()
-            if ways
+            for key, rows in listed.items()
+            if rows
         }
         return {
             "step_size": self.step_size,
@@ -241,7 +241,7 @@ def compare_ways(
     variance["drift, spread"] = min(errors.variance(known, spread=True) for known in either)
     drift = _drift(problem, model, means, mu)
     uniform = variance["uniform"]
-    ways = {
+    strategies = {
         name: _way(name, variance[name], uniform, 0.0 if name in STEERED else drift, mu)
         for name in NAMES
     }
@@ -262,7 +262,7 @@ def compare_ways(
         while name in others:
             name, again = f"{method.name} ({again})", again + 1
         others[name] = _way_of(name, problem, method, model, (mu, rounds, num_active, drift))
-    return Ways(mu, ways, sources, scored < equal * (1.0 - ROUNDING), others)
+    return Ways(mu, strategies, sources, scored < equal * (1.0 - ROUNDING), others)
 
 
 def _way(name: str, variance: float, uniform: float, drift: float, mu: float) -> Way:

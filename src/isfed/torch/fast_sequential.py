@@ -286,15 +286,15 @@ class FastConv2d:
         # Large kernels are faster on an input that has its zeros already (tried with AVX2: 5 x 5
         # and 32 outputs or more); small ones do not earn back the copy.
         pays = min(layer.kernel_size) >= 5 and layer.out_channels >= 32 and layer.in_channels > 1
-        self.around = (wide, wide, high, high) if pays and high + wide > 0 else None
+        self.zeros = (wide, wide, high, high) if pays and high + wide > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 4:
             raise UnfitError
         self.x, self.ordered = _channels_last(x), _channels_last(self.weight)
         x, (stride, padding, dilation) = self.x, self.how
-        if self.around is not None:
-            x, padding = functional.pad(x, self.around), 0
+        if self.zeros is not None:
+            x, padding = functional.pad(x, self.zeros), 0
         return functional.conv2d(x, self.ordered, self.bias, stride, padding, dilation, self.groups)
 
     def squares(self, slope: Tensor) -> Tensor:

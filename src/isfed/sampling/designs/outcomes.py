@@ -133,8 +133,8 @@ def _deville(inclusion: np.ndarray, num: int) -> Iterator[Outcome]:
 
 def _pivotal(inclusion: np.ndarray, points: np.ndarray) -> Iterator[Outcome]:
     """Fight after fight, every pair that can meet and both ends of it."""
-    apart = ((points[:, None] - points[None]) ** 2).sum(axis=2)
-    np.fill_diagonal(apart, np.inf)
+    squared_distance = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(squared_distance, np.inf)
     waiting = {tuple(inclusion.tolist()): 1.0}
     while waiting:
         later: dict[tuple[float, ...], float] = {}
@@ -144,7 +144,7 @@ def _pivotal(inclusion: np.ndarray, points: np.ndarray) -> Iterator[Outcome]:
                 yield tuple(unit for unit, p in enumerate(chances) if p > 0.5), chance
                 continue
             for one in left:
-                two = min(left, key=lambda unit, one=one: apart[one, unit])
+                two = min(left, key=lambda unit, one=one: squared_distance[one, unit])
                 for ends, share in _ends(chances[one], chances[two]):
                     after = list(chances)
                     after[one], after[two] = ends
