@@ -148,8 +148,8 @@ def _table(kind: str, given: dict[str, Any]) -> dict[str, Any]:
 def test_every_method_that_is_exported_has_a_name():
     # What goes around a method is none, and neither are parts.
     parts = (
-        "wrappers", "by_score", "control_variates", "estimators", "federated", "local_steps",
-        "passes", "servers",
+        "method_wrappers", "by_score", "control_variates", "estimators", "federated", "local_steps",
+        "agent_passes", "servers",
     )  # fmt: skip
     others = {f"methods.{name}" for name in parts}
     exported = {
