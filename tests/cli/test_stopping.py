@@ -62,7 +62,7 @@ def test_ctrl_c_while_a_command_works(run, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isfed.studies.run_experiment", interrupted)
+    monkeypatch.setattr("isfed.studies.study_engine.run_study", interrupted)
     code, text = run("run", "mine.toml")
     assert (code, text) == (130, "error: stopped; --resume continues from here\n")
 
@@ -73,7 +73,7 @@ def test_a_fault_of_ours_is_called_one(run, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("isfed.studies.run_experiment", fails)
+    monkeypatch.setattr("isfed.studies.study_engine.run_study", fails)
     code, text = run("run", "mine.toml")
     assert code == 70
     assert "isfed has a fault: ZeroDivisionError: division by zero" in text

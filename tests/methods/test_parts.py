@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ import pytest
 from small_federations import quadratics, regression
 
 import isfed.methods
-from isfed import FOLB, Clock, FedProx, MomentumSGD, PowerOfChoice, RestartedSGD, certify, simulate
+from isfed import (
+    FOLB,
+    PAPER,
+    ByScore,
+    Clock,
+    FedProx,
+    MomentumSGD,
+    PowerOfChoice,
+    RestartedSGD,
+    certify,
+    simulate,
+)  # fmt: skip
 from isfed.base.random_streams import Purpose
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.response_rates import Responses
@@ -211,3 +223,38 @@ def test_parts_need_and_give_eight_words_which_the_docs_list():
     table = page.partition("| word | given by | needed by |")[2].partition("\n\n")[0]
     assert used <= {line.split("|")[1].strip() for line in table.splitlines()[2:]}
     assert len(table.splitlines()[2:]) == 8
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"needs": {"scores"}}, "needs is a dict from a word to what to use"),
+        ({"gives": "inclusion probabilities"}, "gives is a set of words"),
+        ({"reports": None}, "must say what agents report to it"),
+    ],
+)
+def test_parts_that_say_it_in_another_form_are_told_the_form(changed, message):
+    names = {"init", "draw", "learn", "reports"}
+    own = {name: getattr(ByScore(2), name) for name in names} | changed
+    if own["reports"] is None:
+        del own["reports"]
+    sampler = type("Own", (), {k: staticmethod(v) if callable(v) else v for k, v in own.items()})()
+    with pytest.raises(TypeError, match=message):
+        Federated(sampler, LocalSteps(0.1), HorvitzThompson())
+
+
+@pytest.mark.parametrize(
+    ("prob", "message"),
+    [(None, "gives inclusion probabilities, but its Cohort has no prob"),
+     (np.ones(5), "drew 2 agents, but prob has 5 entries")],
+)  # fmt: skip
+def test_a_cohort_has_a_probability_for_each_agent_drawn(prob, message):
+    @dataclass(frozen=True)
+    class Own(ByScore):
+        def draw(self, *given):
+            cohort, state = super().draw(*given)
+            return cohort._replace(prob=prob), state
+
+    problem = PAPER.replace(num_agents=5, num_examples=4).make()
+    with pytest.raises(ValueError, match=message):
+        simulate(problem, Federated(Own(2), LocalSteps(0.1), HorvitzThompson()), rounds=1)

@@ -14,7 +14,7 @@ from isfed import FedAvg, simulate
 from isfed.cli.app import app
 from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
 from isfed.studies.dataset_config import FewClasses, OneClass, Shards
-from isfed.studies.network_config import NetworkData
+from isfed.studies.network_config import NetworkData, read_rows
 from isfed.studies.networks_study import (
     SETTINGS,
     NetworkStudy,
@@ -22,7 +22,7 @@ from isfed.studies.networks_study import (
     first_round,
     quick,
 )
-from isfed.studies.study_engine import read_rows, run_study
+from isfed.studies.study_engine import run_study
 from isfed.torch.models import MODELS, find_model, register_model
 
 FILE = """

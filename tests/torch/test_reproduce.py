@@ -24,8 +24,8 @@ TINY = networks_study.Setting(
 def run(monkeypatch, tmp_path):
     monkeypatch.setattr(networks_study, "SETTINGS", {"tiny": TINY})
     monkeypatch.setattr(
-        networks_study, "methods",
-        lambda setting, known=networks_study.methods: {
+        networks_study, "network_methods",
+        lambda setting, known=networks_study.network_methods: {
             name: known(setting)[name] for name in ("FedAvg", "importance", "drift")
         },
     )  # fmt: skip

@@ -78,7 +78,7 @@ class RunOptions:
 
     @property
     def running(self) -> dict[str, Any]:
-        """What `run_experiment` and its like take."""
+        """What `run_study` takes."""
         from isfed.studies import Workers
 
         workers = Workers(backend=self.backend, jobs=self.jobs, threads=self.threads)

@@ -10,6 +10,7 @@ Inclusion probabilities are rounded up to levels, so that rounds of one level ar
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -76,15 +77,15 @@ def equal_noise(
     wanted = _renyi_epsilon(uniform, noise, rounds, delta)
 
     def excess(logarithm: float) -> float:
-        return _renyi_epsilon(inclusion, float(np.exp(logarithm)), rounds, delta) - wanted
+        return _renyi_epsilon(inclusion, math.exp(logarithm), rounds, delta) - wanted
 
-    low = high = float(np.log(noise))
+    low = high = math.log(noise)
     while excess(low) < 0.0:
         low -= 0.5
     while excess(high) > 0.0:
         high += 0.5
     root: Any = brentq(excess, low, high, xtol=1e-4)
-    return float(np.exp(root))
+    return math.exp(root)
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ agents and only `train` makes them work; `close` is a function of what came back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -148,7 +149,18 @@ class Federated:
             able = all(callable(getattr(part, method, None)) for method in PARTS[name])
             if not able or isinstance(part, type):
                 asked = ", ".join(PARTS[name])
-                raise TypeError(f"{name}={shown(part)} must be a {name} with {asked}")
+                raise TypeError(f"{name}={shown(part)} must have the methods {asked}")
+            needs, gives = getattr(part, "needs", {}), getattr(part, "gives", ())
+            if not isinstance(needs, Mapping) or isinstance(gives, str):
+                raise TypeError(
+                    f"{name} {type(part).__name__}: needs is a dict from a word to what to use, "
+                    "and gives is a set of words"
+                )
+        if not hasattr(self.sampler, "reports"):
+            raise TypeError(
+                f"sampler {type(self.sampler).__name__} must say what agents report to it: a "
+                "policy such as reports = Uniform(), for nothing, or Memory(), for a score"
+            )
         check_fields(self)
         given = {word for part in parts.values() for word in getattr(part, "gives", ())}
         if self.client_weights == "uniform":
@@ -167,6 +179,10 @@ class Federated:
         """The parts by their classes; the plain server goes without saying."""
         parts = (self.sampler, self.estimator, self.server)
         return ", ".join(type(part).__name__ for part in parts if not isinstance(part, Add))
+
+    @cached_property
+    def _promises_chances(self) -> bool:
+        return "inclusion probabilities" in getattr(self.sampler, "gives", ())
 
     @property
     def num_active(self) -> int:
@@ -212,6 +228,15 @@ class Federated:
         cohort, sampler = self.sampler.draw(
             state.sampler, facts, agents, sent, round_index
         )  # eq. (4)
+        if cohort.prob is None:
+            if self._promises_chances:
+                raise ValueError(f"{type(self.sampler).__name__} gives inclusion probabilities, "
+                                 "but its Cohort has no prob")  # fmt: skip
+        elif cohort.prob.size != cohort.agents.size:
+            raise ValueError(
+                f"{type(self.sampler).__name__} drew {cohort.agents.size} agents, but prob has "
+                f"{cohort.prob.size} entries: give one for each agent drawn, inclusion / num_active"
+            )
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
         return Opened(cohort, sent, work, sampler, round_index)

@@ -20,11 +20,11 @@ from isfed.methods.method_protocol import Composed, Forwarding
 from isfed.methods.servers import Add, as_server, name_of
 
 
-def layers(method: Any) -> Iterator[Any]:
-    """A method, the one inside it if it is around another, and so on."""
+def layers(method: Any, inside: str = "algorithm") -> Iterator[Any]:
+    """A method, or another part, the one inside it if it is around another, and so on."""
     while method is not None:
         yield method
-        method = getattr(method, "algorithm", None)
+        method = getattr(method, inside, None)
 
 
 @dataclass(frozen=True)
