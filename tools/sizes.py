@@ -64,11 +64,11 @@ def twice(modules: dict[Path, ast.Module]) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
-def refused_pairs(modules: dict[Path, ast.Module]) -> int:
+def refused_pairs(modules: dict[Path, ast.Module], package: Path) -> int:
     """Conditions of methods on two or more fields of one record that raise an error at once."""
     count = 0
     for path, tree in modules.items():
-        if {"methods", "algorithms"}.isdisjoint(path.parts):
+        if path.relative_to(package).parts[0] not in {"methods", "algorithms"}:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
@@ -128,7 +128,7 @@ def sizes(tree: Path) -> dict[str, str]:
         "modules entered by simulate, agents": entered(tree, SIMULATE.format(engine="agents")),
         "modules entered by compare": compared(tree),
         "public names defined twice": f"{len(double)} {' '.join(double[:3])}".strip(),
-        "refusals of pairs of options": str(refused_pairs(modules)),
+        "refusals of pairs of options": str(refused_pairs(modules, tree / "src" / "isfed")),
         "private words": private,
         "comments": f"{comments:,}",
     }

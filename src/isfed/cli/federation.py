@@ -100,7 +100,7 @@ Link = Annotated[
 
 
 @keys.command("make")
-def make_folder(
+def make_key_folder(
     folder: Annotated[
         Path, typer.Argument(help="The folder to write to; existing files are not overwritten.")
     ],

@@ -125,8 +125,8 @@ def check_weights(given: Any, num_agents: int) -> np.ndarray | None:
     if given is None:
         return None
     weights = np.asarray(given, dtype=np.float64)
-    good = weights.shape == (num_agents,) and bool(np.isfinite(weights).all())
-    if not good or weights.min() < 0.0 or not weights.sum() > 0.0:
+    finite = weights.shape == (num_agents,) and bool(np.isfinite(weights).all())
+    if not (finite and (weights >= 0.0).all() and (weights > 0.0).any()):
         raise ValueError(
             f"agent_weights must be {num_agents} numbers >= 0, one per agent, and not all 0; got "
             f"shape {weights.shape}"
