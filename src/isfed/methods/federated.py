@@ -228,14 +228,15 @@ class Federated:
         cohort, sampler = self.sampler.draw(
             state.sampler, facts, agents, sent, round_index
         )  # eq. (4)
-        if cohort.prob is None:
+        drawn, prob = cohort.agents.size, cohort.prob
+        if prob is None:
             if self._promises_chances:
                 raise ValueError(f"{type(self.sampler).__name__} gives inclusion probabilities, "
                                  "but its Cohort has no prob")  # fmt: skip
-        elif cohort.prob.size != cohort.agents.size:
+        elif prob.size != drawn:
             raise ValueError(
-                f"{type(self.sampler).__name__} drew {cohort.agents.size} agents, but prob has "
-                f"{cohort.prob.size} entries: give one for each agent drawn, inclusion / num_active"
+                f"{type(self.sampler).__name__} drew {drawn} agents, but prob has {prob.size} "
+                "entries: give one for each agent drawn, inclusion / num_active"
             )
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)

@@ -50,8 +50,6 @@ def _check_correction(value: Any, *, name: str) -> None:
 class ISFedAvg(Composed):
     """Federated averaging under importance sampling of agents and of examples.
 
-    The policies for agents and for examples can be combined freely, and so can the designs.
-
     Args:
         step_size: mu, the step size; "auto" chooses a stable one when the run begins.
         num_active: L, the number of agents per round.
