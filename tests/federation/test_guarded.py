@@ -58,7 +58,7 @@ def in_process(algorithm, rounds, seed=5):
 @pytest.mark.parametrize("policy", [Memory(), Running()])
 def test_without_absences_it_is_the_cloud_bit_for_bit(absences, policy):
     algorithm = ISFedAvg(step_size=0.01, num_active=3, agents=policy, examples=policy)
-    apart = Apart(algorithm, absences=absences)
+    apart = Apart(algorithm, absences=absences, most_inclusion=1.0)  # as in process
     for _ in range(30):
         apart.step()
     cloud = in_process(algorithm, 30)
@@ -113,12 +113,15 @@ def test_adjusted_divides_by_the_response_probability():
 def test_a_round_without_answers_changes_nothing_and_says_so(absences):
     apart = Apart(absences=absences)
     apart.step()
-    before = apart.params.copy(), apart.table.nodes.copy()
+    drawn = apart.drawn()  # which lowers what is above the cap
+    before = apart.params.copy(), apart.table.scores.copy()
     report = apart.step(lambda *_: None)
     assert report.answered == 0
     assert "nobody: the model stays as it is" in report.line()
     assert (apart.params == before[0]).all()
-    assert (apart.table.nodes == before[1]).all()
+    assert (apart.table.scores <= before[1]).all()  # silence lowers scores
+    others = np.setdiff1d(np.arange(8), drawn)
+    assert (apart.table.scores[others] == before[1][others]).all()
     assert apart.job.round_index == 2
 
 
@@ -157,6 +160,56 @@ def test_an_agent_that_always_claims_the_most_stays_below_the_cap():
     assert limited > 0
     error = math.sqrt(300 * 0.4 * 0.6)
     assert drawn <= 300 * 0.4 + 4 * error
+
+
+def test_agents_that_went_away_with_high_scores_do_not_keep_their_turns():
+    """K=20, L=6, and six that report 1e6 until all have been heard, then nothing."""
+    heard, gone = set(), False
+
+    def answer(agent):
+        if agent < 6 and gone:
+            return None
+        heard.add(agent)
+        return Upload(np.zeros(2), 1e6 if agent < 6 else 1.0 + agent / 20, 0)
+
+    cloud = of_changes(ISFedAvg(step_size=0.01, num_active=6), 20, answer)
+    while len(heard) < 20:
+        cloud.step()
+    gone = True
+    answers = [cloud.step().answered for _ in range(200)]
+    print(f"mean answers of 6: {np.mean(answers):.2f}, last 100: {np.mean(answers[100:]):.2f}")
+    assert np.mean(answers) >= 3.8  # 0.64 while silence kept its turns; 4.2 by uniform draws
+    gone = False
+    while 0 not in cloud.drawn():
+        cloud.step()
+    cloud.step()
+    assert cloud.table.scores[0] == 1e6  # a report after the return counts again
+
+
+def test_silence_raises_no_score_and_counts_where_a_round_waits_for_all():
+    cloud = of_changes(
+        ISFedAvg(step_size=0.01, num_active=4), 4, lambda k: Upload(np.zeros(2), 1.0 + k, 0)
+    )
+    cloud.step()
+    before = cloud.table.scores.copy()
+    cloud.border.agents.answer = lambda place, agent, *_: None
+    cloud.step(Timing.unknown(4)._replace(patient=False))
+    assert (cloud.table.scores == before).all()
+    cloud.border.agents.answer = lambda place, agent, *_: (
+        None if agent in (0, 3) else Upload(np.zeros(2), 1.0 + agent, 0)
+    )
+    cloud.step()
+    np.testing.assert_allclose(cloud.table.scores, [1.0, 2.0, 3.0, 3.25])
+
+
+@pytest.mark.parametrize(
+    ("num_active", "most"), [(2, 0.5), (6, 0.9), (7, 0.9), (17, 0.9), (19, 0.975), (20, 1.0)]
+)
+def test_the_cap_stays_below_1_where_there_is_room(num_active, most):
+    algorithm = ISFedAvg(step_size=0.01, num_active=num_active)
+    sampler = over_network(algorithm, num_agents=20).sampler
+    assert sampler.most_inclusion == pytest.approx(most)
+    assert "forget" not in repr(sampler)  # a checkpoint of the version before is read
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7])
@@ -217,7 +270,7 @@ def literal_change_weighting(rounds, algorithm=ALGORITHM, seed=5):
 @pytest.mark.parametrize("policy", [Memory(), Running()])
 def test_weight_in_the_clouds_hands_bit_for_bit(policy):
     algorithm = ISFedAvg(step_size=0.01, num_active=3, agents=policy)
-    apart = Apart(algorithm, weighting="change")
+    apart = Apart(algorithm, weighting="change", most_inclusion=1.0)
     for _ in range(30):
         apart.step()
     params, table = literal_change_weighting(30, algorithm)

@@ -105,7 +105,8 @@ def test_a_killed_server_continues_with_the_same_draws(tmp_path):
 @pytest.mark.parametrize("absences", list(Absences))
 def test_a_job_of_the_version_before_goes_on(tmp_path, absences):
     """Its checkpoint had no format, and the responses of the agents once for all uses."""
-    checkpoint, safety = tmp_path / "cloud.npz", Safety(absences=absences)
+    safety = Safety(absences=absences, most_inclusion=1.0)  # as in process
+    checkpoint = tmp_path / "cloud.npz"
     strategy = make_strategy(checkpoint=checkpoint, safety=safety)
     strategy.start(make_grid(tmp_path), initial(), num_rounds=4)
     assert strategy._lock is not None

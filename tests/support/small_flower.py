@@ -1,12 +1,15 @@
 """A federation of five agents over a grid without a network, and the same run in one process."""
 
 # pyright: reportMissingImports=false
+from typing import Any
+
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from isfed import PAPER, ISFedAvg
+from isfed.federation.safety import Safety
 from isfed.flower import Strategy, agent_turn, tell_agent
 from isfed.methods.object_federation import Federation
 
@@ -49,8 +52,14 @@ def initial(dtype="float64"):
 
 
 def make_strategy(algorithm=ALGORITHM, **options):
-    quick = {"names": NAMES, "time_limit": 5.0, "join_limit": 0.0, "fraction_evaluate": 0.0}
-    quick["weighting"] = "step"  # as the in-process run
+    quick: dict[str, Any] = {
+        "names": NAMES,
+        "time_limit": 5.0,
+        "join_limit": 0.0,
+        "fraction_evaluate": 0.0,
+    }
+    # As the in-process run: its agents divide their steps, and nobody is capped.
+    quick |= {"weighting": "step", "safety": Safety(most_inclusion=1.0)}
     options = {**quick, **options}
     return Strategy(algorithm, num_agents=AGENTS, seed=SEED, **options)
 

@@ -20,6 +20,7 @@ from flwr.serverapp import ServerApp
 from torch import nn
 
 from isfed import FederatedData, flower
+from isfed.federation.safety import Safety
 from isfed.torch import Network, importance
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "flower-torch" / "after"))
@@ -72,7 +73,7 @@ def run(grid, config, **options):
     strategy = flower.Strategy(
         algorithm, num_agents=AGENTS, seed=config["seed"], weighting=algorithm.weighting,
         time_limit=LONGEST, join_limit=LONGEST, names=[f"agent{k}" for k in range(AGENTS)],
-        fraction_evaluate=0.0, **options,
+        fraction_evaluate=0.0, **{"safety": Safety(most_inclusion=1.0), **options},
     )  # fmt: skip
     initial = ArrayRecord(network.state_dict(network.initial()))
     train_config = ConfigRecord({"lr": 0.05})  # of the example's loop

@@ -292,3 +292,14 @@ class Updates(NamedTuple):
     asked: np.ndarray | None = None
     excluded: np.ndarray | None = None
     timing: Timing | None = None
+
+    def silent(self) -> np.ndarray:
+        """Places in the cohort of those that were asked and gave no answer that could be used.
+
+        Nobody's in a round that did not wait for all: a missing one might have answered.
+        """
+        if self.asked is None or (self.timing is not None and not self.timing.patient):
+            return np.empty(0, np.int64)
+        silent = self.asked.copy()
+        silent[self.place] = False
+        return np.flatnonzero(silent)

@@ -139,7 +139,7 @@ class Safety:
             1 / patience times there, which makes up for the rounds that did not wait for it.
         scores: the range of accepted scores; with control variates an agent reports a variance.
         most_inclusion: the largest inclusion probability of any agent; None: one half, or three
-            times L / K if that is more.
+            times L / K if that is more, up to 0.9 as long as L / K is below that.
         largest_change: a longer change is refused whatever the others send: it could overflow.
         largest_ratio: a change longer than this many times the median agent's is refused. Buffers,
             such as running variances, do not count in the length of a change.

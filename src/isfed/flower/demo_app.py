@@ -85,6 +85,7 @@ def demo_main(grid: Grid, context: Context) -> None:
             absences=Absences(config["absences"]),
             enough=float(config["enough"]),
             most_refusals=int(config["most-refusals"]),
+            most_inclusion=1.0,  # as in process, with which it is compared
         ),
         weighting="change" if config["weighting"] == "change" else "step",
         time_limit=float(config["time-limit"]),

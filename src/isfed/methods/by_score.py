@@ -25,6 +25,7 @@ from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy, Count, c
 from isfed.sampling.designs import Deville, LocalPivotal, Poisson, WithReplacement
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
+from isfed.sampling.score_table import rebuild
 
 
 class ScoreState(NamedTuple):
@@ -90,6 +91,8 @@ class ByScore(Sampler):
         costs: what a turn of each agent costs; agents are then drawn by score / sqrt(cost).
         most_inclusion: the largest inclusion probability of any agent, whatever it scores; scores
             above are lowered before the draw.
+        forget_absent: whether scores of agents that were asked over a network and gave no answer
+            fall by half the way to the mean of the others', until their next report.
     """
 
     num_active: Count
@@ -97,6 +100,8 @@ class ByScore(Sampler):
     design: CheckedDesign = field(default_factory=Deville)
     costs: Annotated[Sequence[float], check_costs] = ()
     most_inclusion: Annotated[float, check_share] = 1.0
+    # Not in the text by which a checkpoint knows its job: jobs of the version before go on.
+    forget_absent: bool = field(default=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_record(self)
@@ -213,6 +218,8 @@ class ByScore(Sampler):
         table.refresh(who[scored], facts.weighed(evidence.score[scored], who[scored]))
         if updates.excluded is not None:  # a score of 0 keeps it from taking others' turns
             table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
+        if self.forget_absent and updates.asked is not None:
+            _forget(table, cohort.agents[updates.silent()])
         if state.order.size:
             self._remember(state, table, who, evidence, round_index)
         return state
@@ -240,6 +247,17 @@ class ByScore(Sampler):
         points = _points(state, table)
         if np.isfinite(points).all():  # not while a model diverges
             state.order[:] = order_alike(points)
+
+
+def _forget(table: Table, silent: np.ndarray) -> None:
+    """Lower the scores of silent agents by half the way to the mean of the others'."""
+    scores = table.scores
+    others = scores >= 0.0
+    others[silent] = False
+    if silent.size and others.any():
+        halfway = 0.5 * (scores[silent] + scores[others].mean())
+        scores[silent] = np.minimum(scores[silent], halfway)  # the mark of an unseen one, -1, stays
+        rebuild(table.nodes, 0, table.count)
 
 
 def _points(state: ScoreState, table: Table) -> np.ndarray:

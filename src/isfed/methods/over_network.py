@@ -193,14 +193,15 @@ def _check_own_round(algorithm: Any, weighting: Weighting | None, safety: Safety
 
 
 def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
-    """The sampler with the largest inclusion probability that `safety` allows."""
+    """The sampler with the cap that `safety` asks for, which forgets scores of absent agents."""
     if "most_inclusion" not in _names(sampler):
         return sampler
-    most = safety.most_inclusion
-    if most is None:  # half, or three times the uniform probability where that is more
-        most = min(1.0, max(0.5, 3.0 * sampler.num_active / num_agents))
+    most, share = safety.most_inclusion, sampler.num_active / num_agents
+    if most is None:  # half, or three times the uniform probability where that is more, below 1
+        most = min(max(0.5, 3.0 * share), 0.9 if share < 0.9 else 0.5 * (1.0 + share))
     check_most_inclusion(most, num_agents=num_agents, num_active=sampler.num_active)
-    return replace(sampler, most_inclusion=min(most, sampler.most_inclusion))
+    most = min(most, sampler.most_inclusion)
+    return replace(sampler, most_inclusion=most, forget_absent=True)
 
 
 def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
