@@ -1,4 +1,4 @@
-"""What the cloud and its agents tell each other in a round, wherever the agents are."""
+"""The messages of a round between the cloud and its agents, in one process or over a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from isfed.federation.compiled_turn import StepRule
 
-EVERY = slice(None)  # the places of a cohort in which everybody answered
+EVERY = slice(None)  # the index of all agents of a cohort, if all of them answered
 NOTHING_MORE: frozenset[str] = frozenset()
 NO_MESSAGES: Mapping[str, int] = {}
 
@@ -31,12 +31,12 @@ class TrainRequest(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What comes back, in the order of the turns.
+    """What the agents return, in the order of the turns.
 
     Attributes:
-        changes: (n, M) local model minus the one it was sent.
-        scores: (n,) what the agents report for the cloud's policy; zero if it asks for nothing.
-        gradients: (n,) example gradients computed.
+        changes: (n, M) each local model minus the model it started from.
+        scores: (n,) what the agents report for the cloud's policy; zero if it needs no scores.
+        gradients: (n,) the number of example gradients computed.
         watch: (n, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
         velocity: (n, M) momentum at the end of the turn; (n, 0) without momentum.
     """
@@ -50,22 +50,22 @@ class Uploads(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalOptions:
-    """How an agent steps; everything off is a plain step of mini-batch gradient descent.
+    """Options of local steps; the defaults are plain mini-batch gradient descent.
 
     Args:
         steps: (n,) local steps of every turn; None for the problem's `local_steps`.
         prox: weight of the pull (x - w) towards the model that was sent.
         momentum: the heavy-ball momentum.
         nesterov: whether the momentum has Nesterov's form.
-        full_batch: all examples in every step.
+        full_batch: whether every step uses all examples.
         correction: (n, M) vectors added to every gradient of a turn; for networks, at least the
             trained entries.
         velocity: (n, M) momentum at the start of the turn; zero unless given.
-        timed: whether these turns make one synchronous round of the virtual clock; a method with a
-            schedule of its own says no and calls `elapse`.
-        silent: whether the agents go on from where they are, so that nothing is sent down or up.
-        sent: whether the agents have the model already, so that nothing is sent down.
-        batch: examples of every drawn step; None for the problem's `batch_size`.
+        timed: whether these turns advance the virtual clock by one synchronous round; a method
+            with its own schedule sets it to False and calls `elapse`.
+        silent: whether the agents continue from their own models, so that nothing is sent at all.
+        sent: whether the agents have the model already, so that the cloud need not send it.
+        batch: examples per step; None for the problem's `batch_size`.
     """
 
     steps: np.ndarray | None = None
@@ -82,22 +82,22 @@ class LocalOptions:
 
     @cached_property
     def rule(self) -> StepRule:
-        """The same as numbers, for compiled code."""
+        """These options as numbers, for compiled code."""
         corrected = self.correction is not None
         return StepRule(
             float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
         )
 
     def but(self, **changed: Any) -> LocalOptions:
-        """The same with some fields changed; `dataclasses.replace` takes four times as long."""
+        """A copy with some fields changed; `dataclasses.replace` takes four times as long."""
         made = object.__new__(LocalOptions)
         made.__dict__.update(self.__dict__)
-        made.__dict__.pop("rule", None)  # is made anew
+        made.__dict__.pop("rule", None)  # cached, and may have changed
         made.__dict__.update(changed)
         return made
 
     def rows(self, places: Any) -> LocalOptions:
-        """The same for some of the turns."""
+        """The options of some of the turns."""
         columns = ("steps", "correction", "velocity")
         cut = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
         return self.but(**{name: rows[places] for name, rows in cut.items()}) if cut else self
@@ -112,9 +112,9 @@ class Facts(NamedTuple):
     Attributes:
         num_agents: K.
         num_params: M.
-        num_trained: how many of the first entries of the model are trained; the rest are buffers.
-        weight: (K,) K c_k, what an agent counts in the objective; None where all count the same.
-        sizes: (K,) N_k. This and what follows is None where only the agents know it.
+        num_trained: M', the number of trained entries, which come first; the others are buffers.
+        weight: (K,) K c_k, the weights in the objective times K; None where they are equal.
+        sizes: (K,) N_k; like the next two, None where only the agents know it.
         local_steps: (K,) E_k.
         batch_size: (K,) B_k.
     """
@@ -133,7 +133,7 @@ class Facts(NamedTuple):
 
     @property
     def mass(self) -> Any:
-        """(K,) c_k in some unit: N_k where they are known, which add without rounding."""
+        """(K,) c_k in some unit: N_k if known, since whole numbers add without rounding."""
         return self.weight if self.sizes is None else self.sizes
 
     def counted(self, values: Any, agents: Any = EVERY) -> Any:
@@ -153,13 +153,13 @@ class Cohort(NamedTuple):
 
     Attributes:
         agents: (n,) their numbers.
-        num: L, the draws that were asked for.
+        num: L, the intended number of draws.
         times: (n,) how often each was drawn; 1 without replacement.
-        prob: (n,) p_k, the inclusion probability divided by L; None where a sampler has none.
-        floor: the uniform share of the probabilities that were used.
-        has_model: whether the sampler asked these agents something, so that they have the model.
-        steps: (n,) how many local steps each has time for; None where all take what they are asked
-            for.
+        prob: (n,) p_k, the inclusion probability divided by L; None if the sampler has none.
+        floor: the share of uniform probability in these p_k.
+        has_model: whether these agents have the model already, since the sampler asked them
+            something about it.
+        steps: (n,) how many local steps each has time for; None if there is no such limit.
         chances: (K,) the inclusion probabilities of all agents, where draws are independent and
             the probabilities public, so that privacy can be stated; None otherwise.
     """
@@ -180,17 +180,17 @@ class Cohort(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is asked of each agent of a cohort.
+    """The work that each agent of a cohort is to do.
 
     Attributes:
         step_size: mu, one for all, or (n,) one for each.
         divide: whether every agent divides its step by its number of local steps, as in eq. (8).
-        prob: (n,) p_k where every agent divides its step by K p_k too; None where the cloud weighs.
-        scale: (n,) what every step is multiplied by; None for 1.
-        local: how the agents step.
-        also: what else they send: "loss" and "gradient" of their risk at the model they were sent.
+        prob: (n,) p_k if every agent divides its step by K p_k; None if the cloud weighs changes.
+        scale: (n,) factors of the steps; None for 1.
+        local: the options of the local steps.
+        also: what else agents return: "loss", "gradient" of their risk at the model they were sent.
         extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
-        control: what agents with control variates of their own are told, see
+        control: the message to agents that keep control variates, see
             `isfed.federation.remote_variates`.
     """
 
@@ -222,7 +222,7 @@ class Work(NamedTuple):
         return out
 
     def reach(self, agents: np.ndarray, facts: Facts) -> Any:
-        """The size of all local steps together before any weight, one for all or (n,).
+        """Step size times number of local steps, before any weight; one number or (n,).
 
         None where only the agents know how many steps they take.
         """
@@ -233,7 +233,7 @@ class Work(NamedTuple):
         return self.step_size * self.steps(agents, facts)
 
     def rows(self, places: Any) -> Work:
-        """What is asked of some agents of the cohort; `places` is a slice, a mask or places."""
+        """The work of some agents of the cohort; `places` is a slice, a mask or indices."""
         own: dict[str, Any] = {"local": self.local.rows(places)}
         for name in ("step_size", "prob", "scale"):
             values = getattr(self, name)
@@ -246,36 +246,36 @@ class Work(NamedTuple):
 class Timing(NamedTuple):
     """When the answers of a round came, one entry per agent drawn."""
 
-    seconds: np.ndarray  # NaN: no answer, or nobody measured
-    late: np.ndarray  # after `enough` others had answered
-    patient: bool  # the round waited for the late ones too
+    seconds: np.ndarray  # NaN if there was no answer or it was not timed
+    late: np.ndarray  # whether it came after `enough` others had answered
+    patient: bool  # whether the round waited for late answers too
 
     @classmethod
     def unknown(cls, count: int) -> Timing:
-        """Nobody looked at a clock, and everybody was waited for."""
+        """For rounds that are not timed and wait for all agents."""
         return cls(np.full(count, np.nan), np.zeros(count, bool), True)
 
 
 class Updates(NamedTuple):
-    """What came back, of those that answered.
+    """The updates of the agents that answered.
 
     Attributes:
-        place: where they stand in the cohort: places, or `EVERY`.
+        place: their indices in the cohort, or `EVERY`.
         change: (m, M) their models minus the one that was sent.
-        score: (m,) what they report for the sampler; zero if it asks for nothing.
+        score: (m,) what they report for the sampler; zero if it needs no scores.
         watch: (m, 4) telemetry of the turns, see `isfed.sampling.telemetry`.
         velocity: (m, M) momentum at the end of the turns; (m, 0) without momentum.
-        loss: (m,) the risks at the model that was sent, if they were asked for.
+        loss: (m,) the risks at the model that was sent, if requested in `Work.also`.
         gradient: (m, M) the gradients of these risks, likewise.
-        factor: what absences make a change weigh, 1 or (m,).
+        factor: 1 or (m,), factors of the changes that adjust for absences.
         complete: whether these factors make up for all absences.
-        agreement: (m,) with control variates at the agents, the inner products of what was new in
-            this turn and in the last one that was accepted.
-        scored: which of these scores can be believed.
-        asked: (n,) who of the cohort was asked at all; None for everybody.
-        excluded: places in the cohort of agents that nobody will ask again.
-        timing: when the answers came, one entry per agent of the cohort; None where everybody that
-            is there answers at once.
+        agreement: (m,) with control variates at the agents, the inner products of the innovations
+            of this turn and of the last one that was accepted.
+        scored: index of the scores that the sampler may learn from.
+        asked: (n,) which agents of the cohort were asked at all; None for all.
+        excluded: indices in the cohort of agents that will not be asked again.
+        timing: when the answers came, one entry per agent of the cohort; None where
+            answers take no time.
     """
 
     place: Any

@@ -1,7 +1,8 @@
 """Agents drawn by their scores: the paper's sampler, with costs and with spread cohorts.
 
-Scores are kept in a table, normalised, mixed with a uniform floor, and a design draws L of K agents
-with these probabilities, eq. (4). Nothing here depends on where the agents are.
+A table keeps the scores. They are normalised and mixed with a uniform share, the floor; a design
+then draws L of K agents with these probabilities, eq. (4). It works the same for agents in this
+process and over a network.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from isfed.sampling.score_table import rebuild
 
 
 class ScoreState(NamedTuple):
-    """The scores of the agents; the rest is empty without a spread."""
+    """The scores of the agents; all other arrays are empty unless the design is a `Spread`."""
 
     nodes: np.ndarray  # the table of the agents' scores
-    sketches: np.ndarray  # (K, d) of what every agent was last seen to change
-    sketched: np.ndarray  # (K,) in which round that was; -1 for never
-    order: np.ndarray  # (K,) the agents, those that look alike beside each other
-    share: np.ndarray  # (1,) of uniform probability, found at the last renewal of the order
+    sketches: np.ndarray  # (K, d) projections of the last gradient seen of every agent
+    sketched: np.ndarray  # (K,) the round of that gradient; -1 for never
+    order: np.ndarray  # (K,) the agents, sorted so that neighbours are alike
+    share: np.ndarray  # (1,) the uniform share, chosen when the order was last renewed
 
 
 def check_costs(costs: Any, *, name: str = "costs") -> None:
-    """Positive numbers, or an error that says which is not and what to do."""
+    """Raise a ValueError unless all costs are positive; it says which is not and what to do."""
     if not matches(costs, Sequence[Any]):
         raise ValueError(f"{name}={shown(costs)} must be positive numbers, one for each agent")
     for agent, cost in enumerate(costs):
@@ -54,17 +55,17 @@ def check_costs(costs: Any, *, name: str = "costs") -> None:
 
 
 class PricedTable(Table):
-    """Scores of agents with costs, which count where probabilities are made of the scores.
+    """A table that divides scores by sqrt(cost) when it computes probabilities.
 
-    Of all draws of the same expected cost those by score / sqrt(cost) vary least. An agent never
-    seen counts as the mean of the others whatever it costs: if costly agents were drawn late, all
-    that is learned from them would come with a large weight.
+    Among draws of the same expected cost, those by score / sqrt(cost) have the least variance. An
+    agent never seen gets the mean of the others whatever it costs: if costly agents were drawn
+    late, their first updates would come with a large weight.
     """
 
     costs: np.ndarray  # (K,)
 
     def priced(self) -> Table:
-        """The table from which agents are drawn."""
+        """The table with scores divided by sqrt(cost), from which agents are drawn."""
         seen, scores = self.scores >= 0.0, self.scores / np.sqrt(self.costs)
         table = Table.over(np.empty_like(self.nodes), self.count, self.policy, self.design)
         table.replace(np.where(seen, scores, scores[seen].mean() if seen.any() else 1.0))
@@ -82,15 +83,15 @@ class PricedTable(Table):
 
 @dataclass(frozen=True)
 class ByScore(Sampler):
-    """Agents drawn without replacement, with probabilities that follow their scores.
+    """Agents drawn with probabilities proportional to their scores, by default without replacement.
 
     Args:
         num_active: L, the number of agents per round.
         policy: how scores become probabilities, and when they are renewed.
         design: how agents are drawn with these probabilities.
         costs: what a turn of each agent costs; agents are then drawn by score / sqrt(cost).
-        most_inclusion: the largest inclusion probability of any agent, whatever it scores; scores
-            above are lowered before the draw.
+        most_inclusion: the largest inclusion probability of any agent; scores that would give more
+            are lowered before the draw.
         forget_absent: whether scores of agents that were asked over a network and gave no answer
             fall by half the way to the mean of the others', until their next report.
     """
@@ -129,7 +130,7 @@ class ByScore(Sampler):
 
     @property
     def public(self) -> bool:
-        """Whether probabilities depend on nothing that agents have not released."""
+        """Whether probabilities depend on nothing private: here, on no reported scores."""
         return self.policy.equal
 
     @cached_property
@@ -159,7 +160,7 @@ class ByScore(Sampler):
         return ScoreState(table.nodes, sketches, np.full(count, -1), np.arange(count), share)
 
     def table(self, state: ScoreState, num_agents: int) -> Table:
-        """The scores with the policy, the costs and the order that the next draw uses."""
+        """The table for the next draw: scores with their policy, costs and order."""
         if not (self.costs or state.share.size):
             return Table.over(state.nodes, num_agents, self.policy, self.design)
         policy = self.policy
@@ -177,25 +178,25 @@ class ByScore(Sampler):
         return self.table(state, num_agents).probabilities()
 
     def above_cap(self, state: ScoreState, num_agents: int) -> int:
-        """How many scores the next draw lowers."""
+        """How many scores the next draw lowers to the cap `most_inclusion`."""
         table = self.table(state._replace(nodes=state.nodes.copy()), num_agents)
         return self._limited(table)[1]
 
     def _limited(self, table: Table) -> tuple[Table, int]:
-        """The table that is drawn from, with nobody above the cap, and how many were."""
+        """The table with all scores lowered to the cap, and how many were above it."""
         if isinstance(table, PricedTable):
-            table = table.priced()  # the cap is on what is drawn, after the costs
+            table = table.priced()  # the cap applies to probabilities, which include the costs
         return table, limit_inclusion(table, self.num_active, self.most_inclusion)
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
-        """L of K agents, eq. (4); one drawn twice (with replacement) works once."""
+        """L of K agents, eq. (4); with replacement, an agent drawn twice works once."""
         table = self.table(state, facts.num_agents)
         if self.policy.refresh == Refresh.ALL:
             table.replace(facts.weighed(agents.scores_at(params)))  # eq. (50)
         if self.most_inclusion < 1.0:
             table, _ = self._limited(table)
         drawn, prob = table.draw(self.num_active, agents.stream(Purpose.AGENTS, round_index))
-        if self.capped and hasattr(self.design, "code"):  # nobody is drawn twice
+        if self.capped and hasattr(self.design, "code"):  # each agent is drawn at most once
             times = np.empty(drawn.size)
             times.fill(1.0)  # twice as fast as np.ones
         else:
@@ -216,7 +217,7 @@ class ByScore(Sampler):
         table = self.table(state, facts.num_agents)
         scored = updates.scored
         table.refresh(who[scored], facts.weighed(evidence.score[scored], who[scored]))
-        if updates.excluded is not None:  # a score of 0 keeps it from taking others' turns
+        if updates.excluded is not None:  # a score of 0: others are drawn in their place
             table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
         if self.forget_absent and updates.asked is not None:
             _forget(table, cohort.agents[updates.silent()])
@@ -227,7 +228,7 @@ class ByScore(Sampler):
     def _remember(
         self, state: ScoreState, table: Table, who: np.ndarray, evidence: Evidence, round_index: int
     ) -> None:
-        """Sketch what was shown; now and then renew the order and the uniform share."""
+        """Sketch the gradients; every `every` rounds renew the order and the uniform share."""
         spread: Any = self.design
         if evidence.reach is None:
             raise ValueError("a spread needs an estimator that knows the size of a whole step")
@@ -245,7 +246,7 @@ class ByScore(Sampler):
                 floor=self.policy.floor, fresh=fresh, costs=getattr(table, "costs", None),
             )  # fmt: skip
         points = _points(state, table)
-        if np.isfinite(points).all():  # not while a model diverges
+        if np.isfinite(points).all():  # they are not while a model diverges
             state.order[:] = order_alike(points)
 
 
@@ -261,5 +262,5 @@ def _forget(table: Table, silent: np.ndarray) -> None:
 
 
 def _points(state: ScoreState, table: Table) -> np.ndarray:
-    """The sketches as a draw weighs them: over p_k, in units of 1/K."""
+    """The sketches with the weights of the estimator, divided by K p_k."""
     return state.sketches / (len(state.sketches) * table.probabilities()[:, None])

@@ -1,8 +1,8 @@
-"""Control variates: agents remember their gradients, and only what is new is estimated.
+"""Control variates: agents remember their gradients, and only the innovation is estimated.
 
 The estimator is Horvitz-Thompson on the innovations v_k = g_k - c_k, see
-`isfed.federation.variate_updates`. FedVARP is its uniform case with a gain of 1; with steered
-steps, SCAFFOLD.
+`isfed.federation.variate_updates`. With uniform draws and a gain of 1 it is FedVARP; if
+c - c_k is also added to the gradients of local steps, it is SCAFFOLD.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ STEERED = (
 
 @dataclass(frozen=True)
 class ControlVariates(InverseProbability):
-    """The mean of what all agents remember, plus Horvitz-Thompson on what is new.
+    """The mean c of all control variates, plus a Horvitz-Thompson estimate of the innovations.
 
     Args:
-        correction: what agents remember, and whether it steers their steps.
-        agents: the policy of the sampler, which says what scores are made of.
-        example_design: how examples are drawn; the noise of a turn depends on it.
+        correction: how c_k is learned, and whether c - c_k corrects the local steps.
+        agents: the policy of the sampler, which defines the scores.
+        example_design: how examples are drawn, from which the noise of a turn follows.
         on: where 1 / (K p_k) goes, as in `HorvitzThompson`.
     """
 
@@ -83,7 +83,7 @@ class ControlVariates(InverseProbability):
         return make_rule(self.correction, self.agents)
 
     def reports(self, wanted: Policy) -> Policy:
-        """Of agents the spread at most; the cloud makes the score."""
+        """At most the spread of an agent's examples: the cloud computes the score from it."""
         if not wanted.learns:
             return wanted
         if wanted.score == Score.SECOND_MOMENT:
@@ -96,7 +96,7 @@ class ControlVariates(InverseProbability):
         return make_reference(self.rule, facts.num_agents, params.size)
 
     def ask(self, state: Reference, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Steps of equal reach, steered by c - c_k if the rule says so; c goes down."""
+        """The work with c - c_k added to every gradient under "drift"; c is sent along."""
         _check_size(cohort)
         if self.on == "step":
             work = work._replace(scale=1.0 / (facts.num_agents * cohort.prob))
@@ -106,10 +106,10 @@ class ControlVariates(InverseProbability):
         return work._replace(local=local, extra=extra_messages(self.rule, 1))
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        """The step by c and the innovations; c and all c_k move, in place.
+        """The step from c and the innovations; c and the c_k are updated in place.
 
-        An agent that does not answer moves nothing, its own memory neither, so that c stays the
-        mean of the c_k.
+        The c_k of an agent that does not answer stays as it is, so that c remains the mean of all
+        c_k.
         """
         cohort, work, place = opened.cohort, opened.work, updates.place
         who, step_size = cohort.agents[place], float(work.step_size)
@@ -121,7 +121,7 @@ class ControlVariates(InverseProbability):
             facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
         )
         times = cohort.times[place]
-        # Complete, what arrives stands for all, and so c counts; else an absence counts as zero.
+        # If the factors make up for absences, c counts in full; else only the share that answered.
         heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
         step = np.zeros(facts.num_trained)
         absorb(
@@ -132,7 +132,7 @@ class ControlVariates(InverseProbability):
 
 
 def _check_size(cohort: Cohort) -> None:
-    """A design of one's own may draw any number although it counts as one of fixed size."""
+    """Raise a ValueError if a user's design declares a fixed size and draws another number."""
     drawn = int(cohort.times.sum())
     if drawn != cohort.num:
         raise ValueError(
@@ -142,17 +142,17 @@ def _check_size(cohort: Cohort) -> None:
 
 
 class MeanState(NamedTuple):
-    """What the cloud keeps of control variates that are with the agents."""
+    """The cloud's state where every c_k stays with its agent."""
 
     centre: np.ndarray  # (M',) c
-    book: np.ndarray  # (K, BOOK) what is known of every agent
-    pool: np.ndarray  # (POOL,) and of all together
+    book: np.ndarray  # (K, BOOK) statistics of every agent
+    pool: np.ndarray  # (POOL,) and of all agents together
     accepted: np.ndarray  # (K,) the round of the last turn that was accepted; -1 for none
 
 
 @dataclass(frozen=True)
 class ControlVariatesApart(ControlVariates):
-    """The same where every c_k stays with its agent, on a machine of its own.
+    """Control variates over a network: every c_k stays on its agent's own machine.
 
     Args:
         varies: whether the step size changes from round to round.
@@ -170,7 +170,7 @@ class ControlVariatesApart(ControlVariates):
         return MeanState(np.zeros(params.size), whole.book, whole.pool, never)
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """Down goes c, with the round and the gain of the agent's last turn that was accepted."""
+        """The work, with a message: c, and round and gain of the agent's last accepted turn."""
         _check_size(cohort)
         who = cohort.agents
         last = state.accepted[who], state.book[who, GAIN]

@@ -15,12 +15,12 @@ from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Response
 from isfed.methods.federated import Combined, Estimator, Evidence, Opened
 from isfed.methods.method_protocol import Forwarding, Positive, check_record
 
-TINY = 1e-300  # makes 0 of 0 / 0, where nobody answered
+TINY = 1e-300  # a divisor that turns 0 / 0 into 0 when no agent answered
 
 
 @compiled
 def _sum(weights, changes, divisor, out):
-    """The weighted sum of the changes over a divisor, in the order in which they came."""
+    """The weighted sum of the changes over a divisor, added up in the given order."""
     for j in range(out.size):
         out[j] = 0.0
     for i in range(weights.size):
@@ -34,7 +34,7 @@ def weighted_step(
     weights: np.ndarray, changes: np.ndarray, divisor: float, size: int
 ) -> np.ndarray:
     """(size,) the weighted sum of the first entries of some changes, over a divisor."""
-    out = np.empty(size)  # made here: to return an array from compiled code is slow
+    out = np.empty(size)  # allocated here: returning an array from compiled code is slow
     _sum(weights, changes, divisor, out)
     return out
 
@@ -47,7 +47,7 @@ def trained_changes(updates: Updates, facts: Facts) -> np.ndarray:
 
 
 class InverseProbability(Estimator):
-    """The one place of 1 / (K p_k): where it goes, and what every agent stands for."""
+    """Estimators that weigh by 1 / (K p_k): who applies this weight, and its value."""
 
     on: Literal["step", "change"]
     needs: ClassVar[Any] = {
@@ -62,7 +62,7 @@ class InverseProbability(Estimator):
         return {"weights on the change"} if self.on == "change" else set()
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) c_k / p_k in units of 1, as often as each was drawn."""
+        """(n,) c_k / p_k, times how often each agent was drawn."""
         return facts.weighed(cohort.times / (facts.num_agents * cohort.prob), cohort.agents)
 
 
@@ -78,11 +78,11 @@ class HorvitzThompson(InverseProbability):
     on: Literal["step", "change"] = "change"
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """With the weight in the step, every agent divides by its own K p_k, eq. (8)."""
+        """If the weight is in the step, every agent divides its step by its K p_k, eq. (8)."""
         if self.on == "change":
             return work
         scale = None if facts.weight is None else facts.weight[cohort.agents]
-        rest: Any = work[4:]  # twice as fast as `_replace`
+        rest: Any = work[4:]  # building it anew is twice as fast as `_replace`
         return Work(work.step_size, work.divide, cohort.prob, scale, *rest)
 
     def weights(self, cohort: Cohort, facts: Facts) -> np.ndarray:
@@ -107,27 +107,27 @@ class HorvitzThompson(InverseProbability):
 
 @dataclass(frozen=True)
 class Mean(Estimator):
-    """The mean change of those that answered, by c_k among them; of a uniform draw, FedAvg's.
+    """The mean change of the agents that answered, weighted by c_k: FedAvg's, if drawn uniformly.
 
-    By size it is a ratio of two sums, which is slightly biased. Estimators that keep nothing can
-    inherit it and write `mean` alone.
+    With weights by size it is a ratio of two random sums, which is slightly biased. An estimator
+    without memory can inherit from it and override `mean` alone.
     """
 
     gives: ClassVar[set[str]] = {"weights on the change"}
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) c_k in whole numbers, as often as each was drawn."""
+        """(n,) c_k in some unit, times how often each agent was drawn."""
         return facts.counted(cohort.times, cohort.agents)
 
     def counts_here(self, cohort: Cohort, updates: Updates, facts: Facts) -> np.ndarray:
-        """(m,) what those that answered count."""
+        """(m,) the weights of the agents that answered."""
         counts = self.counts(cohort, facts)[updates.place]
         return counts * updates.factor if isinstance(updates.factor, np.ndarray) else counts
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """(M',) the mean of rows of those that answered; nobody's is zero."""
+        """(M',) the weighted mean of the rows of those that answered; zero if none did."""
         counts = self.counts_here(opened.cohort, updates, facts)
-        # As many rows as draws of equal weight: all count once, and nothing is to be summed.
+        # If weights are equal and every draw answered, the sum of the counts is known.
         plain = facts.weight is None and not isinstance(updates.factor, np.ndarray)
         total = len(rows) if plain and len(rows) == opened.cohort.num else float(counts.sum())
         if total == counts.size > 0:
@@ -141,7 +141,7 @@ class Mean(Estimator):
 
 @dataclass(frozen=True)
 class PlainMean(Mean):
-    """The mean change over the draws that answered, for draws in which c_k has counted already."""
+    """The mean change over the draws that answered, for draws with probabilities from c_k."""
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         return cohort.times
@@ -153,10 +153,10 @@ class PlainMean(Mean):
 
 @dataclass(frozen=True)
 class MeanOfAll(Mean):
-    """The mean change of all agents, sum_k c_k change_k; absences leave it to the others."""
+    """The mean change of all agents, sum_k c_k change_k, over those that answered."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """(M',) the sum by c_k, which sum to 1 unless somebody is absent."""
+        """(M',) the sum weighted by c_k, rescaled to sum to 1 if an agent is absent."""
         share = facts.share(opened.cohort.agents[updates.place])
         if updates.place is not EVERY:
             share = share / max(float(share.sum()), TINY)
@@ -165,10 +165,10 @@ class MeanOfAll(Mean):
 
 @dataclass(frozen=True)
 class Over(Forwarding):
-    """What estimators around another share: they are like it unless they say otherwise.
+    """The base of estimators that wrap another one, and behave like it unless they override.
 
     Args:
-        inner: the estimator inside.
+        inner: the wrapped estimator.
     """
 
     inner: Any
@@ -183,7 +183,7 @@ class Over(Forwarding):
 
 
 class AdjustedState(NamedTuple):
-    """What the estimator inside keeps, and how often every agent answered."""
+    """The state of the wrapped estimator, and how often every agent answered."""
 
     inner: Any
     responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
@@ -191,14 +191,15 @@ class AdjustedState(NamedTuple):
 
 @dataclass(frozen=True)
 class InverseResponse(Over):
-    """An estimator whose changes are divided by how often their agents answer.
+    """An estimator whose changes are divided by an estimate of their agents' response rates r_k.
 
-    Unbiased if an absence does not depend on what the agent would have sent; without it an absence
-    counts as no change. Rounds that did not wait for everybody say nothing about who answers.
+    It is unbiased if an absence does not depend on what the agent would have sent. Without this
+    estimator an absence counts as no change. Rounds that did not wait for all agents are left out
+    of the estimates.
 
     Args:
-        inner: the estimator.
-        most: the most that a change is multiplied by.
+        inner: the wrapped estimator.
+        most: the largest factor for a change.
     """
 
     most: float = LARGEST_ADJUSTMENT
@@ -211,7 +212,7 @@ class InverseResponse(Over):
         return self.inner.ask(state.inner, cohort, facts, work)
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        """The changes times an estimate of 1 / r_k from the turns before this one."""
+        """Multiply the changes by 1 / r_k, estimated from earlier turns only."""
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
         factor = updates.factor * responses.adjustments(drawn[updates.place], most=self.most)
         responses.record_round(drawn, updates)
@@ -223,13 +224,13 @@ class InverseResponse(Over):
 
 @dataclass(frozen=True)
 class Extrapolated(Over):
-    """An estimator whose step is made longer by max(1, mean |change|^2 / (2 |step|^2 + 2 epsilon)).
+    """An estimator whose step is multiplied by max(1, mean |change|^2 / (2 (|step|^2 + epsilon))).
 
-    FedExP: Jhunjhunwala, Wang and Joshi (ICLR 2023), arXiv 2301.09604. Where agents pull apart,
-    their mean is much shorter than their changes, and the cloud can step further.
+    FedExP: Jhunjhunwala, Wang and Joshi (ICLR 2023), arXiv 2301.09604. Where
+    changes point in different directions, their mean is short, and the cloud can step further.
 
     Args:
-        inner: the estimator; the mean of the squares weighs agents as it does.
+        inner: the wrapped estimator; the mean of |change|^2 uses its weights.
         epsilon: keeps the factor small where the step nearly vanishes; the paper tunes it.
     """
 
@@ -242,7 +243,7 @@ class Extrapolated(Over):
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         change, cohort = trained_changes(updates, facts), opened.cohort
-        squares = row_squares(change)  # now: the estimator may write into the changes
+        squares = row_squares(change)  # before `combine`, which may overwrite the changes
         step, state, evidence = self.inner.combine(state, opened, updates, facts)
         if not squares.size:
             return step, state, evidence

@@ -1,12 +1,13 @@
 """The round, written once: a method is a sampler, local steps, an estimator and a server.
 
-    sampler     whom to hear in a round, and what is learned for the next
-    local       how the agents step
-    estimator   what the cloud makes of what comes back
-    server      what is sent, how the model moves, what is shown
+    sampler     draws the agents of a round, and learns from their reports
+    local       says how the agents step
+    estimator   combines the changes that agents return into one step
+    server      applies the step to the model, and says which model is sent and which is shown
 
-Each part owns its state, and the tuple of these states is the checkpoint. Only `open` talks to the
-agents and only `train` makes them work; `close` is a function of what came back.
+Each part owns its state, and the tuple of these states is the checkpoint. Only `open` may ask the
+agents questions and only `train` makes them work. `close` talks to nobody: it computes the next
+state from what was returned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from isfed.methods.servers import SERVER, Add
 from isfed.sampling.policies import Policy
 from isfed.sampling.telemetry import uniform_rows, watch_round
 
-PARTS = {  # what each part can do
+PARTS = {  # the methods that each part must have
     "sampler": ("init", "draw", "learn"),
     "local": ("work", "rules", "at"),
     "estimator": ("init", "ask", "combine", "counts"),
@@ -36,12 +37,12 @@ PARTS = {  # what each part can do
 
 
 class Evidence(NamedTuple):
-    """What a round showed about each agent that answered.
+    """What the cloud learned in a round about each agent that answered.
 
     Attributes:
         score: (m,) how large its gradients are, for the sampler.
-        change: (m, M) what it changed; -change / reach estimates its gradient.
-        reach: (m,) the size of its whole step; None where an estimator does not know it.
+        change: (m, M) its model minus the one it was sent; -change / reach estimates its gradient.
+        reach: (m,) the step size times the number of local steps; None if that is not known.
         clipped: how many changes were shortened for privacy.
     """
 
@@ -51,13 +52,13 @@ class Evidence(NamedTuple):
     clipped: int = 0
 
 
-equal_row = lru_cache(maxsize=8)(uniform_rows)  # the telemetry where all chances are equal
+equal_row = lru_cache(maxsize=8)(uniform_rows)  # the telemetry where all probabilities are equal
 Drawn = tuple[Cohort, Any]  # a cohort, and the sampler's state after the draw
-Combined = tuple[np.ndarray, Any, Evidence]  # the step, the estimator's state, what was learned
+Combined = tuple[np.ndarray, Any, Evidence]  # the step, the estimator's new state, the evidence
 
 
 class Opened(NamedTuple):
-    """A round after its draw and before its work."""
+    """A round whose agents are drawn and have not worked yet."""
 
     cohort: Cohort
     sent: np.ndarray  # (M,) the model that the agents start from
@@ -67,7 +68,7 @@ class Opened(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a round leaves beside the state, to be looked at and not to be kept."""
+    """Details of a round for telemetry and logs; no later round needs them."""
 
     cohort: Cohort
     updates: Updates
@@ -75,7 +76,7 @@ class Info(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next round needs: the model, and what each part keeps."""
+    """All that the next round needs: the model, and the state of each part."""
 
     params: np.ndarray
     sampler: Any
@@ -84,7 +85,7 @@ class State(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Whom the cloud hears in a round."""
+    """The part that draws the agents of a round."""
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
         """The state before the first round."""
@@ -93,7 +94,7 @@ class Sampler(Protocol):
     def draw(
         self, state: Any, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
     ) -> Drawn:
-        """The agents of a round; only here a method may ask agents for more than work."""
+        """The agents of a round; no other part may ask agents anything but to work."""
         ...
 
     def learn(
@@ -105,34 +106,34 @@ class Sampler(Protocol):
 
 
 class Estimator(Protocol):
-    """What the cloud makes of what comes back."""
+    """The part that combines the changes of a round into one step of the model."""
 
     def init(self, facts: Facts, params: np.ndarray) -> Any:
-        """The state before the first round; empty unless an estimator keeps something."""
+        """The state before the first round; empty for an estimator without memory."""
         return ()
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """What is asked of each agent, refined; nothing more unless an estimator says so."""
+        """The work of each agent, with what this estimator adds to it; by default nothing."""
         return work
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        """(M',) the step of the trained part of the model, the new state, and what was learned."""
+        """(M',) the step of the trained part of the model, the new state, and the evidence."""
         ...
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
-        """(n,) what every agent counts in a mean of buffers, in any unit."""
+        """(n,) the weights of the agents in a mean of buffers, in any unit."""
         ...
 
 
 @dataclass(frozen=True)
 class Federated:
-    """A federated method as four parts, each of which gives what the others need.
+    """A federated method as four parts; a part that needs what no other gives is refused.
 
     Args:
-        sampler: whom to hear.
-        local: how agents step.
-        estimator: what the cloud makes of what comes back.
-        server: how its model moves.
+        sampler: draws the agents of a round.
+        local: says how agents step.
+        estimator: combines the changes that they return into one step.
+        server: applies this step to the model.
         client_weights: c_k of the objective sum_k c_k P_k, "uniform" or by "size".
     """
 
@@ -141,7 +142,7 @@ class Federated:
     estimator: Any
     server: Any = field(default_factory=Add)
     client_weights: ClientWeights = "uniform"
-    own_round: ClassVar[bool] = False  # whether `step` is more than open, train and close
+    own_round: ClassVar[bool] = False  # True if a round is not just open, train and close
 
     def __post_init__(self) -> None:
         parts = {name: getattr(self, name) for name in PARTS}
@@ -176,7 +177,7 @@ class Federated:
 
     @property
     def name(self) -> str:
-        """The parts by their classes; the plain server goes without saying."""
+        """The names of the parts' classes, without that of the plain server."""
         parts = (self.sampler, self.estimator, self.server)
         return ", ".join(type(part).__name__ for part in parts if not isinstance(part, Add))
 
@@ -190,7 +191,7 @@ class Federated:
 
     @property
     def step_size(self) -> Any:
-        """mu, of the first round if it changes."""
+        """mu; if it changes, that of the first round."""
         return self.local.at(0)
 
     def facts(self, agents: Agents) -> Facts:
@@ -202,7 +203,7 @@ class Federated:
 
     @cached_property
     def reports(self) -> Policy:
-        """What agents report: it follows from the sampler and the estimator together."""
+        """What agents report: what the sampler wants, as the estimator refines it."""
         wanted = self.sampler.reports
         refine = getattr(self.estimator, "reports", None)
         return wanted if refine is None else refine(wanted)
@@ -211,7 +212,7 @@ class Federated:
         return self.local.rules(num_agents, self.reports)
 
     def start(self, agents: Agents, params: np.ndarray) -> State:
-        facts = agents.facts(self.client_weights)  # nobody can be asked yet
+        facts = agents.facts(self.client_weights)  # agents cannot be asked before the first round
         trained = params[: facts.num_trained]
         num_active = getattr(self.sampler, "num_active", facts.num_agents)
         return State(
@@ -222,7 +223,7 @@ class Federated:
         )
 
     def open(self, state: State, agents: Agents, round_index: int) -> Opened:
-        """Draw a cohort and say what is asked of it; may ask agents and wait for them."""
+        """Draw a cohort and decide its work; may ask agents something and wait for answers."""
         facts = self.facts(agents)
         sent = self.server.send(state.server, state.params)
         cohort, sampler = self.sampler.draw(
@@ -245,7 +246,7 @@ class Federated:
     def close(
         self, state: State, facts: Facts, opened: Opened, updates: Updates, round_index: int
     ) -> tuple[State, Info]:
-        """The state after a round, from what came back."""
+        """The state after a round, from the updates of the agents."""
         cohort, trained = opened.cohort, facts.num_trained
         step, estimator, evidence = self.estimator.combine(
             state.estimator, opened, updates, facts
@@ -259,13 +260,13 @@ class Federated:
         return State(params, sampler, estimator, server), Info(cohort, updates, evidence)
 
     def _buffers(self, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """Entries without a gradient, such as running variances: a mean of those that came back."""
+        """The mean of the returned buffers: entries without gradient, such as running variances."""
         cohort, before = opened.cohort, opened.sent[facts.num_trained :]
         counts = self.estimator.counts(cohort, facts) * np.ones(cohort.agents.size)
         counts = counts[updates.place] * updates.factor
         if not counts.sum() > 0.0:
             return before  # nobody answered
-        # Normalised, unlike a step: weights 1/(K p_k) of another sum can make a variance negative.
+        # Weights 1/(K p_k) need not sum to L, and unnormalised they can make a variance negative.
         shares = counts / counts.sum()
         changes = updates.change[:, facts.num_trained :]
         return before + sum(share * row for share, row in zip(shares, changes, strict=True))
@@ -283,12 +284,12 @@ class Federated:
         return self.server.show(state.server, state.params)
 
     def agent_prob(self, state: State, num_agents: int) -> np.ndarray:
-        """(K,) p_k of the next round, before any cap; empty for a sampler without."""
+        """(K,) p_k of the next round before any cap; empty if the sampler has none."""
         probabilities = getattr(self.sampler, "probabilities", None)
         return np.empty(0) if probabilities is None else probabilities(state.sampler, num_agents)
 
     def telemetry(self, facts: Facts, info: Info) -> np.ndarray | None:
-        """What a round tells of its sampling; None where weights do not follow probabilities."""
+        """Telemetry of the sampling; None where weights do not follow from probabilities."""
         cohort, updates, evidence = info
         if cohort.prob is None or evidence.reach is None:
             return None
@@ -303,11 +304,11 @@ class Federated:
 
 
 def composition_of(method: Any) -> Federated | None:
-    """The parts of a method; None for one that has its own round, also if it derives from parts."""
+    """The parts of a method; None if it has its own round, even if it derives from parts."""
     composition = getattr(method, "federated", None)
     if composition is None or composition.own_round:
         return None
-    for kind in type(method).__mro__:  # who writes `round` below the parts has a round of its own
+    for kind in type(method).__mro__:  # a subclass may override `round`
         if written := vars(kind).keys() & {"parts", "federated", "round"}:
             return None if written == {"round"} else composition
     return composition
