@@ -17,7 +17,11 @@ def arguments(text: str) -> dict[str, str]:
     """
     section = SECTION.search(text)
     entries = re.split(r"\n(?=    \S)", section[2].rstrip("\n")) if section else []
-    return {entry.strip().partition(":")[0]: entry for entry in entries}
+    named = [(entry.strip().partition(":")[0], entry) for entry in entries]
+    # An entry may explain several arguments: "a, b: what to add."
+    return {
+        name: entry.replace(names, name, 1) for names, entry in named for name in names.split(", ")
+    }
 
 
 def with_inherited(text: str, bases: list[str]) -> str:

@@ -24,6 +24,8 @@ def test_what_only_a_base_explains_is_added():
     )
     assert with_inherited("Mine.", [BASE]) == "Mine.\n\n" + BASE.partition("\n\n")[2]
     assert with_inherited(own, ["Common."]) == own
+    several = with_inherited(own, ["Common.\n\nArgs:\n    count, size: of the base."])
+    assert several == "Mine.\n\nArgs:\n    count: my own.\n    size: of the base.\n\nMore."
 
 
 def test_every_method_on_the_site_explains_the_step_size(tmp_path):
