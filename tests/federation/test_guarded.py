@@ -212,6 +212,50 @@ def test_the_cap_stays_below_1_where_there_is_room(num_active, most):
     assert "forget" not in repr(sampler)  # a checkpoint of the version before is read
 
 
+@pytest.mark.parametrize(
+    ("absences", "floor", "most"),
+    [(a, f, m) for a in Absences for f, m in ((0.1, 10.0), (0.05, 20.0), (0.5, 10.0))],
+)
+@pytest.mark.parametrize("weighting", ["step", "change"])
+def test_a_low_score_a_late_answer_and_an_adjustment_do_not_multiply(
+    absences, floor, most, weighting
+):
+    """Agent 0 reports nearly nothing, answers one time in ten, and late; its weight is capped."""
+    algorithm = ISFedAvg(step_size=0.01, num_active=4, agents=Memory(floor=floor))
+    safety = Safety(absences=absences, enough=0.5, patience=0.25)
+    turns, largest, capped = 0, 0.0, 0
+
+    def answer(agent):
+        nonlocal turns
+        turns += agent == 0
+        if agent == 0 and turns % 10:
+            return None
+        return Upload(np.full(2, float(agent == 0)), 1.0 if agent else 1e-9, 0)
+
+    cloud = of_changes(algorithm, 8, answer, safety=safety, weighting=weighting)
+    for _ in range(1500):
+        cohort, before = cloud.job.open().cohort, cloud.params.copy()
+        timing = Timing.unknown(4)._replace(late=cohort.agents == 0)
+        report = cloud.step(timing)
+        weight = 4 * (cloud.params - before)[0]
+        if weighting == "step" and 0 in cohort.agents:  # the agent divides its own step
+            weight /= 8 * cohort.prob[cohort.agents == 0][0]
+        largest, capped = max(largest, weight), capped + report.capped_weights
+    print(f"{absences.value}, floor {floor}: largest weight {largest:.3f}, capped {capped} times")
+    assert largest <= most * (1 + 1e-9)
+    assert capped > 0 or (floor == 0.5 and absences is Absences.DROP)  # 2 times 4 is below 10
+
+
+def test_a_floor_of_0_caps_no_weight():
+    algorithm = ISFedAvg(step_size=0.01, num_active=8, agents=Memory(floor=0.0))
+    cloud = of_changes(
+        algorithm, 8, lambda k: Upload(np.ones(2), 1.0, 0), safety=Safety(enough=0.5, patience=0.01)
+    )
+    report = cloud.step(Timing.unknown(8)._replace(late=np.ones(8, bool)))
+    assert report.capped_weights == 0
+    assert cloud.params == pytest.approx(np.full(2, 100.0))
+
+
 @pytest.mark.parametrize("stop", [0, 1, 7])
 def test_a_restored_job_makes_the_same_draws(stop):
     spoil = lambda p, u: None if p == 1 else u  # noqa: E731

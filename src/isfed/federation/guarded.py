@@ -28,6 +28,7 @@ from isfed.federation.safety import Safety
 from isfed.sampling import telemetry
 
 COUNTS: tuple[str, ...] = ("drawn", "answered", "late", "refused_changes", "refused_scores")
+LEAST_CAP = 10.0  # of weights: with a large floor, late answers still count as they should
 ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "agreement")
 
 
@@ -43,6 +44,7 @@ class RoundReport:
     refused_scores: int
     limited_scores: int  # lowered to keep an agent within the cap
     clipped: int  # changes shortened for privacy
+    capped_weights: int  # changes whose weight was lowered to 1 / floor
     excluded: int  # agents left out so far, in all
     step: float  # length of the cloud's step, without buffers
     left_out: float  # length of what `adjusted` would have added to a step of `drop`
@@ -60,6 +62,7 @@ class RoundReport:
             (self.refused_scores, "refused scores"),
             (self.limited_scores, "scores lowered to the cap"),
             (self.clipped, "changes clipped"),
+            (self.capped_weights, "weights lowered to the cap"),
             (self.excluded, "agents left out so far"),
         ):
             text += f", {count} {what}" if count else ""
@@ -133,10 +136,9 @@ class Guarded:
         # made the agent late.
         late = timing.late[kept]
         accepted = updates._replace(
-            place=kept,
-            factor=np.where(late, factor / self.safety.patience, factor),
-            scored=scored, asked=asked, timing=timing, **cut,
-        )  # fmt: skip
+            place=kept, factor=factor, scored=scored, asked=asked, timing=timing,
+            most_factor=self._most_factor(cohort, kept), **cut,
+        ).multiplied(np.where(late, 1.0 / self.safety.patience, 1.0))  # fmt: skip
         self.records.refused[cohort.agents[kept[~scored]]] += 1
         self.responses.record_round(cohort.agents, accepted)
         new = self.records.exclude(self.safety.most_refusals)
@@ -149,6 +151,16 @@ class Guarded:
         if not new.size:
             return accepted
         return accepted._replace(excluded=np.flatnonzero(np.isin(cohort.agents, new)))
+
+    def _most_factor(self, cohort: Cohort, places: np.ndarray) -> np.ndarray | None:
+        """(m,) what keeps 1 / (K p_k) times all factors below the largest weight.
+
+        That is 1 / floor, the largest 1 / (K p_k). A floor of 0 has none.
+        """
+        if cohort.prob is None or cohort.floor <= 0.0:
+            return None
+        largest = max(1.0 / cohort.floor, LEAST_CAP)
+        return np.maximum(1.0, largest * self.agents.num_agents * cohort.prob[places])
 
     def _good(self, cohort: Cohort, work: Work, updates: Updates, given: np.ndarray) -> np.ndarray:
         """(m,) whose change can be used."""

@@ -276,6 +276,8 @@ class Updates(NamedTuple):
         excluded: indices in the cohort of agents that will not be asked again.
         timing: when the answers came, one entry per agent of the cohort; None where
             answers take no time.
+        most_factor: (m,) the largest factors, which cap the weights; None for no cap.
+        capped: (m,) whose factor was lowered to that; None without a cap.
     """
 
     place: Any
@@ -292,6 +294,17 @@ class Updates(NamedTuple):
     asked: np.ndarray | None = None
     excluded: np.ndarray | None = None
     timing: Timing | None = None
+    most_factor: np.ndarray | None = None
+    capped: np.ndarray | None = None
+
+    def multiplied(self, by: np.ndarray) -> Updates:
+        """The same with larger factors, up to the cap."""
+        factor = self.factor * by
+        if self.most_factor is None:
+            return self._replace(factor=factor)
+        above = factor > self.most_factor
+        capped = above if self.capped is None else above | self.capped
+        return self._replace(factor=np.minimum(factor, self.most_factor), capped=capped)
 
     def silent(self) -> np.ndarray:
         """Places in the cohort of those that were asked and gave no answer that could be used.

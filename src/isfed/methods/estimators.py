@@ -214,11 +214,12 @@ class InverseResponse(Over):
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """Multiply the changes by 1 / r_k, estimated from earlier turns only."""
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
-        factor = updates.factor * responses.adjustments(drawn[updates.place], most=self.most)
+        each = responses.adjustments(drawn[updates.place], most=self.most)
         responses.record_round(drawn, updates)
-        step, inner, evidence = self.inner.combine(
-            state.inner, opened, updates._replace(factor=factor, complete=True), facts
-        )
+        adjusted = updates.multiplied(each)._replace(complete=True)
+        step, inner, evidence = self.inner.combine(state.inner, opened, adjusted, facts)
+        if adjusted.capped is not None:
+            evidence = evidence._replace(capped=int(adjusted.capped.sum()))
         return step, AdjustedState(inner, state.responses), evidence
 
 

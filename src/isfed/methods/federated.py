@@ -44,12 +44,14 @@ class Evidence(NamedTuple):
         change: (m, M) its model minus the one it was sent; -change / reach estimates its gradient.
         reach: (m,) the step size times the number of local steps; None if that is not known.
         clipped: how many changes were shortened for privacy.
+        capped: how many weights an adjustment for absences would have made too large.
     """
 
     score: np.ndarray
     change: np.ndarray
     reach: np.ndarray | None = None
     clipped: int = 0
+    capped: int = 0
 
 
 equal_row = lru_cache(maxsize=8)(uniform_rows)  # the telemetry where all probabilities are equal

@@ -65,7 +65,9 @@ class Job:
         self.state, info = self.method.close(self.state, facts, opened, good, self.round_index)
         step = norm((self.params - before)[: facts.num_trained])
         left_out = self._left_out(info, adjustment, facts)
-        return self._report(cohort.agents, good, step, left_out, info.evidence.clipped)
+        late = 0 if good.capped is None else int(good.capped.sum())
+        limits = info.evidence.clipped, max(late, info.evidence.capped)
+        return self._report(cohort.agents, good, step, left_out, limits)
 
     def step(self) -> RoundReport:
         """One whole round over agents that can be asked and waited for."""
@@ -92,7 +94,7 @@ class Job:
 
     def _report(
         self, drawn: np.ndarray, good: Updates | None, step: float, left_out: float = 0.0,
-        clipped: int = 0,
+        limits: tuple[int, int] = (0, 0),
     ) -> RoundReport:  # fmt: skip
         """What happened, and on to the next round."""
         seconds = [] if good is None or good.timing is None else good.timing.seconds
@@ -100,7 +102,8 @@ class Job:
             round_index=self.round_index,
             **self.agents.take_tally(),
             limited_scores=self._limited,
-            clipped=clipped,
+            clipped=limits[0],
+            capped_weights=limits[1],
             excluded=int(self.agents.records.excluded.sum()),
             step=step,
             left_out=left_out,
