@@ -1,4 +1,4 @@
-"""Modules and public names as they were called in version 0.1, until version 0.3.
+"""Modules and public names as they were called in version 0.1, until version 0.4.
 
 Importing an old name gives the module under its new one, with a warning that names it.
 """
@@ -128,7 +128,7 @@ class OldModule:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module itself, with a warning."""
         warnings.warn(
-            f"{spec.name} is now {self.name}; the old name goes in version 0.3",
+            f"{spec.name} is now {self.name}; the old name goes in version 0.4",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from page_blocks import run_page
 
-from isfed import load_results
+from isfed import inclusion_probabilities, load_results
 from isfed.base.import_by_name import import_named
 from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.messages import Facts, Updates
@@ -125,15 +125,17 @@ def test_the_command_runs_a_policy_that_a_file_names(page):
     np.testing.assert_array_equal(results["smoothed"].msd, history.msd.mean(axis=0))
 
 
-def test_the_sampler_hears_everybody_once_a_pass(page):
-    problem, method = page["problem"], page["passes"]
+def test_the_sampler_draws_by_the_mean_length_of_the_changes(page):
+    problem, method = page["problem"], page["lengths"]
     agents = CompiledAgents(problem, method.rules(30), seed=0, repetition=0)
-    state, heard = method.start(agents, np.zeros(problem.num_params)), []
+    state, mean = method.start(agents, np.zeros(problem.num_params)), np.ones(30)
     for i in range(12):
+        wanted = inclusion_probabilities(mean, 5, floor=0.2)
         state, info = method.step(state, agents, i)
-        heard.append(info.cohort.agents)
-    for one_pass in (heard[:6], heard[6:]):
-        assert sorted(np.concatenate(one_pass)) == list(range(30))
+        who = info.cohort.agents
+        np.testing.assert_allclose(info.cohort.prob, wanted[who] / 5)
+        mean[who] = 0.5 * mean[who] + 0.5 * np.linalg.norm(info.updates.change, axis=1)
+        np.testing.assert_allclose(state.sampler.mean, mean)
 
 
 def test_the_estimator_cuts_what_is_longer_than_the_median(page):

@@ -338,7 +338,7 @@ def _memory_type(names: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class AdaptedServer(Add):
-    """An optimiser of version 0.1, with `start` and `step`, as a server, until version 0.3."""
+    """An optimiser of version 0.1, with `start` and `step`, as a server, until version 0.4."""
 
     server: Any
 
