@@ -5,9 +5,11 @@ import pytest
 
 from isfed import PAPER, ByScore, Federated, HorvitzThompson, LocalSteps, Poisson, Uniform, simulate
 from isfed.federation.compiled_agents import CompiledAgents
-from isfed.federation.messages import Cohort, Facts
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.federation.privacy_loss import levels
 from isfed.federation.safety import Privacy, ScoreRange
+from isfed.methods.federated import Opened
+from isfed.methods.over_network import why_not
 from isfed.methods.private import Private, ReleasedScores
 
 K, L = 8, 2
@@ -83,3 +85,20 @@ def test_no_epsilon_without_independent_draws_of_public_probabilities():
 def test_noise_of_scores_needs_a_range_above_zero():
     with pytest.raises(ValueError, match="needs a score range that begins above 0"):
         ReleasedScores(L, scores=ScoreRange(0.0, 1.0))
+
+
+def test_where_nobody_answers_the_model_stays_unless_that_itself_is_hidden():
+    estimator = Private(HorvitzThompson(), Privacy(clip=1.0, noise=1.0))
+    nobody = Updates(
+        np.empty(0, np.int64), np.empty((0, 2)), np.empty(0), np.empty((0, 4)), np.empty((0, 0))
+    )
+    cohort = Cohort(np.empty(0, np.int64), L, np.empty(0), np.empty(0))
+    for chances, moves in ((None, False), (np.full(K, L / K), True)):
+        opened = Opened(cohort._replace(chances=chances), np.zeros(2), Work(0.1), None)
+        step, _, _ = estimator.combine(estimator.init(FACTS, np.zeros(2)), opened, nobody, FACTS)
+        assert step.any() == moves
+
+
+def test_scores_are_released_in_simulations_only():
+    method = Federated(ReleasedScores(L), LocalSteps(0.1), HorvitzThompson())
+    assert "works in simulations only: all agents release their scores" in why_not(method)

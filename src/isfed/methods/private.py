@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -92,7 +92,10 @@ class Private(Over):
     def combine(
         self, state: PrivateState, opened: Opened, updates: Updates, facts: Facts
     ) -> Combined:
-        """Clipped, combined by the estimator inside, and noised, also if nobody answered."""
+        """Clipped, combined by the estimator inside, and noised.
+
+        Where epsilon is stated there is noise also if nobody answered, which nobody may learn.
+        """
         cohort, privacy = opened.cohort, self.privacy
         change = trained_changes(updates, facts)
         weights = self.weights(cohort, facts)[updates.place] * updates.factor
@@ -104,7 +107,7 @@ class Private(Over):
         step, inner, evidence = self.inner.combine(
             state.inner, opened, updates._replace(factor=updates.factor * factor), facts
         )
-        if privacy.noise > 0.0:
+        if privacy.noise > 0.0 and (factor.size or cohort.chances is not None):
             step = step + privacy.disturbance(step.size, num_active=cohort.num)
             if cohort.chances is not None:
                 drawable = np.flatnonzero(cohort.chances > 0.0)
@@ -156,6 +159,7 @@ class ReleasedScores(ByScore):
     every: Count = 100
     noise: Positive = 1.0
     scores: ScoreRange = field(default_factory=lambda: ScoreRange(0.01, 100.0))
+    reads_problem: ClassVar[str] = "all agents release their scores at once, drawn or not"
 
     def __post_init__(self) -> None:
         super().__post_init__()
