@@ -1,5 +1,6 @@
 """What the site says of the arguments of a record that derives from another."""
 
+# pyright: reportMissingImports=false
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 pytest.importorskip("griffe")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import griffe
-from site_docstrings import (  # pyright: ignore[reportMissingImports]
+from site_docstrings import (
     InheritedArguments,
     with_inherited,
 )

@@ -1,5 +1,6 @@
 """A federation on this machine, of processes or in Flower's simulation, and the same in process."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json
