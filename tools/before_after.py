@@ -55,12 +55,13 @@ def made(name, **options):
     raise SystemExit(f"{name} cannot be made")
 
 methods = {name: made(name) for name in NAMES}
-methods |= {f"ISFedAvg, {key}": made("ISFedAvg", **value) for key, value in VARIANTS.items()}
-for name in NAMES:
+more = {f"ISFedAvg, {key}": ("ISFedAvg", value) for key, value in VARIANTS.items()}
+more |= {name + " by size": (name, {"client_weights": "size"}) for name in NAMES}
+for label, (name, options) in more.items():
     try:
-        methods[name + " by size"] = made(name, client_weights="size")
+        methods[label] = made(name, **options)
     except (SystemExit, ValueError):
-        pass  # no such argument
+        pass  # this revision has no such argument
 problem = PAPER.replace(num_agents=20, num_examples=15).make(seed=3)
 """
 NUMBERS = """
