@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev install-torch run test test-federation test-federation-loaded test-torch test-report test-faults test-ray test-portable test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
+.PHONY: help install dev install-torch run test test-federation test-federation-loaded test-hosts test-torch test-report test-faults test-ray test-portable test-lowest test-newest check format bench study theory dist install-docs docs test-docs figures notebooks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,12 @@ test-federation: $(VENV)/.installed-flower  ## run the tests of the Flower adapt
 test-federation-loaded: $(VENV)/.installed-flower  ## the same three times in a row, beside two busy processes
 	@echo "==> python tools/under_load.py --times 3 --busy 2 -- make test-federation"
 	@$(BIN)/python tools/under_load.py --times 3 --busy 2 -- $(MAKE) test-federation
+
+test-hosts: $(VENV)/.installed-flower  ## the same over network namespaces, each agent on a host with its own address (Linux, root)
+	@echo "==> pytest tests/network/test_hosts.py"
+	@if unshare --net true 2>/dev/null; then \
+		ISFED_TEST_HOSTS=1 ISFED_TEST_FEDERATION=1 unshare --net $(BIN)/python -m pytest -rs tests/network/test_hosts.py; \
+	else echo "tests/network/test_hosts.py was skipped: network namespaces cannot be made here (it takes root on Linux)"; fi
 
 install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of TORCH=...
 

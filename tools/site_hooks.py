@@ -16,7 +16,9 @@ from site_pages import api_pages, commands_page, keys_page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md",
            "SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}  # fmt: skip
-EXAMPLES = {"flower": "example-flower.md", "flower-torch": "example-flower-torch.md"}
+EXAMPLES = {
+    name: f"example-{name}.md" for name in ("flower", "flower-torch", "flower-lora")
+}  # each with its app, and a diff if it shows a change
 
 
 def on_config(config: Any) -> Any:
@@ -57,12 +59,13 @@ def example_page(folder: Path) -> str:
     for name, page in EXAMPLES.items():
         text = text.replace(f"](../{name}/README.md)", f"]({page})")
     parts = [
-        re.sub(r"\[docs/(\w+\.md)\]\(\.\./\.\./docs/(\w+\.md)\)", r"[My federation](\2)", text),
-        "## The change",
-        f"```diff\n{(folder / 'change.diff').read_text(encoding='utf-8').rstrip()}\n```",
-        "## The whole app",
+        re.sub(r"\[docs/(\w+\.md)\]\(\.\./\.\./docs/(\w+\.md)\)", r"[My federation](\2)", text)
     ]
-    for path in sorted((folder / "after").rglob("*")):
+    if (change := folder / "change.diff").exists():
+        parts += ["## The change", f"```diff\n{change.read_text(encoding='utf-8').rstrip()}\n```"]
+    parts.append("## The whole app")
+    app = folder / "after" if change.exists() else folder
+    for path in sorted(app.rglob("*")):
         if path.suffix in (".py", ".toml") and (text := path.read_text(encoding="utf-8").rstrip()):
             language = {".py": "python", ".toml": "toml"}[path.suffix]
             parts.append(f"`{path.relative_to(folder).as_posix()}`:\n\n```{language}\n{text}\n```")

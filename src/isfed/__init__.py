@@ -27,9 +27,13 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods import DynamicFedAvg as DynamicFedAvg
     from isfed.methods import FedAvg as FedAvg
     from isfed.methods import ISFedAvg as ISFedAvg
+    from isfed.methods.active_fl import ActiveFL as ActiveFL
     from isfed.methods.adaptive_tau import AdaptiveTau as AdaptiveTau
     from isfed.methods.agent_passes import Passes as Passes
     from isfed.methods.agnostic_fl import AgnosticFL as AgnosticFL
+    from isfed.methods.bandit_samplers import MABS as MABS
+    from isfed.methods.bandit_samplers import OSMD as OSMD
+    from isfed.methods.bandit_samplers import VRB as VRB
     from isfed.methods.by_score import ByScore as ByScore
     from isfed.methods.clustered_sampling import ClusteredSampling as ClusteredSampling
     from isfed.methods.control_variates import ControlVariates as ControlVariates
@@ -38,22 +42,29 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.cooperative_sgd import ElasticAveraging as ElasticAveraging
     from isfed.methods.cooperative_sgd import FullySynchronousSGD as FullySynchronousSGD
     from isfed.methods.cooperative_sgd import PeriodicAveraging as PeriodicAveraging
+    from isfed.methods.delta_sampling import DELTA as DELTA
+    from isfed.methods.divfl import DivFL as DivFL
     from isfed.methods.estimators import HorvitzThompson as HorvitzThompson
     from isfed.methods.estimators import InverseResponse as InverseResponse
     from isfed.methods.estimators import Mean as Mean
     from isfed.methods.fedasync import FedAsync as FedAsync
+    from isfed.methods.fedau import FedAU as FedAU
     from isfed.methods.fedavg import importance as importance
     from isfed.methods.fedavg_schemes import FedAvgScheme as FedAvgScheme
+    from isfed.methods.fedcor import FedCor as FedCor
     from isfed.methods.fedcs import FedCS as FedCS
     from isfed.methods.federated import Estimator as Estimator
     from isfed.methods.federated import Evidence as Evidence
     from isfed.methods.federated import Federated as Federated
     from isfed.methods.federated import Sampler as Sampler
     from isfed.methods.fedprox import FedProx as FedProx
+    from isfed.methods.fedstas import FedSTaS as FedSTaS
     from isfed.methods.fedvarp import FedVARP as FedVARP
     from isfed.methods.folb import FOLB as FOLB
+    from isfed.methods.hics_fl import HiCSFL as HiCSFL
     from isfed.methods.hierfavg import HierFAVG as HierFAVG
     from isfed.methods.hybrid_fl import HybridFL as HybridFL
+    from isfed.methods.kvib import KVib as KVib
     from isfed.methods.local_sgd import KAVG as KAVG
     from isfed.methods.local_sgd import LocalGD as LocalGD
     from isfed.methods.local_sgd import LocalSGD as LocalSGD
@@ -66,7 +77,11 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.method_protocol import ModelState as ModelState
     from isfed.methods.method_wrappers import Scheduled as Scheduled
     from isfed.methods.method_wrappers import Served as Served
+    from isfed.methods.mifa import MIFA as MIFA
     from isfed.methods.mocha import Mocha as Mocha
+    from isfed.methods.oort import Oort as Oort
+    from isfed.methods.optimal_sampling import AOCS as AOCS
+    from isfed.methods.optimal_sampling import OCS as OCS
     from isfed.methods.power_of_choice import PowerOfChoice as PowerOfChoice
     from isfed.methods.q_ffl import QFedAvg as QFedAvg
     from isfed.methods.q_ffl import QFedSGD as QFedSGD
@@ -79,6 +94,7 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.servers import LookAhead as LookAhead
     from isfed.methods.servers import Server as Server
     from isfed.methods.servers import ServerMomentum as ServerMomentum
+    from isfed.methods.stratified_passes import StratifiedPasses as StratifiedPasses
     from isfed.problems import EQUAL as EQUAL
     from isfed.problems import OUTLIERS as OUTLIERS
     from isfed.problems import PAPER as PAPER

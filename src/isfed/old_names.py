@@ -49,7 +49,7 @@ _RENAMED = {
         workers=executors
     """,
     "federation": """
-        absences=response_rates apart=remote_variates arrays=problem_arrays clock=virtual_clock
+        absences=response_rates arrays=problem_arrays clock=virtual_clock
         correction=variate_updates privacy=safety reports=guarded standing=agent_records
         trust=safety turn=compiled_turn
     """,

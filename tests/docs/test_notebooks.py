@@ -36,19 +36,22 @@ def alike(one: str, other: str, close: float) -> bool:
     return all(math.isclose(float(a), float(b), rel_tol=close, abs_tol=ROUNDING) for a, b in pairs)
 
 
-def test_there_are_three():
-    assert len(NOTEBOOKS) == 3
+TORCH = ("a_network", "one_machine")
+
+
+def test_there_are_four():
+    assert len(NOTEBOOKS) == 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path):
-    if "network" in path.stem and importlib.util.find_spec("torch") is None:
+    if path.stem in TORCH and importlib.util.find_spec("torch") is None:
         pytest.skip("needs PyTorch")
     shown = nbformat.read(path, as_version=4)
     ran = run_notebook(path)
     if not any(printed(cell) for cell in shown.cells):
         return  # its outputs have not been kept yet (make notebooks): that it runs is all
-    close = 0.05 if "network" in path.stem else 1e-6
+    close = 0.05 if path.stem in TORCH else 1e-6
     for before, after in zip(shown.cells, ran.cells, strict=True):
         if before.cell_type == "code":
             assert alike(printed(after), printed(before), close), before.source

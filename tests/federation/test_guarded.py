@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,6 +271,40 @@ def test_a_restored_job_makes_the_same_draws(stop):
     assert (ahead.agents == again.agents).all()
     assert (ahead.prob == again.prob).all()
     assert (ahead.times == again.times).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("round_index", (), -5, "holds round -5; expected one of at least 0"),
+        ("method.sampler.nodes", 3, -7.0, "the score -7 of agent 3.*damaged"),
+        ("method.sampler.nodes", 3, -2.0, "the score -2 of agent 3"),
+    ],
+)
+def test_a_checkpoint_that_no_run_can_write_is_refused(name, place, value, message):
+    apart = Apart()
+    apart.step()
+    state = {n: values.copy() for n, values in apart.job.checkpoint().items()}
+    state[name][place] = value
+    with pytest.raises(ValueError, match=message):
+        Apart().job.restore(state)
+
+
+def test_limits_become_tighter_during_a_job_and_not_looser():
+    apart = Apart()
+    apart.step()
+    state = {n: values.copy() for n, values in apart.job.checkpoint().items()}
+    assert Apart().job.restore(state) == []
+    tighter = Apart(largest_ratio=100.0, most_refusals=1)
+    assert tighter.job.restore(state) == [
+        "largest_ratio from 1000 to 100", "most_refusals from 3 to 1",
+    ]  # fmt: skip
+    for name, value in (("largest_ratio", 2000.0), ("most_refusals", 0), ("most_medians", 50.0)):
+        looser: dict[str, Any] = {name: value}
+        with pytest.raises(ValueError, match=f"{name}=.*can only become tighter"):
+            Apart(**looser).job.restore(state)
+    with pytest.raises(ValueError, match="model or Safety"):
+        Apart(absences=Absences.ADJUSTED).job.restore(state)
 
 
 def test_a_checkpoint_of_another_job_is_refused():

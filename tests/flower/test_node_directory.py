@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
-from isfed.flower import tell_agent
+from isfed.flower import find_nodes, tell_agent, tell_examples
 from isfed.flower.node_directory import NodeDirectory
 
 
@@ -114,3 +114,24 @@ def test_a_node_that_is_no_agent_is_asked_once_and_ignored(answer):
     for _ in range(3):
         assert sorted(directory.online(grid)) == [0, 1, 2]
     assert len(grid.questions[1003]) == 1
+
+
+def test_agents_are_found_from_the_nodes_with_their_names_and_sizes(monkeypatch):
+    sizes = {0: 5, 1: 7, 2: 6, 3: 10**9}
+    tell = tell_examples(lambda context: sizes[context.node_config["partition-id"]])
+    grid = SlowGrid({}, tell)
+    names = [f"agent{k}" for k in range(4)]
+    assert find_nodes(grid, least=4) == {"num_agents": 4, "names": names}
+    found = find_nodes(grid, least=4, by_examples=True)
+    assert found["agent_weights"] == [5.0, 7.0, 6.0, 65.0]  # a claim counts up to ten medians
+    nodes = [SimpleNamespace(node_id=n, name=None) for n in (1003, 1001, 1002, 1000)]
+    monkeypatch.setattr(grid, "get_nodes", lambda: nodes)  # a simulation, in any order
+    found = find_nodes(grid, least=4, by_examples=True)
+    assert found == {"num_agents": 4, "names": None, "agent_weights": [5.0, 7.0, 6.0, 65.0]}
+
+
+def test_missing_nodes_and_nodes_that_tell_no_size_are_named():
+    with pytest.raises(ValueError, match=r"4 nodes are online .* least=5: start the other"):
+        find_nodes(SlowGrid({}), least=5, seconds=0.0)
+    with pytest.raises(ValueError, match=r"agent0 did not say .* needs app.query\(\)"):
+        find_nodes(SlowGrid({}), least=4, by_examples=True)

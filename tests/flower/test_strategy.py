@@ -127,6 +127,22 @@ def test_a_job_of_the_version_before_goes_on(tmp_path, absences):
         assert kept[:, 0].sum() == 9 * 3
 
 
+def test_a_job_goes_on_with_a_tighter_safety_and_the_log_says_so(tmp_path, caplog):
+    checkpoint = tmp_path / "cloud.npz"
+    strategy = make_strategy(checkpoint=checkpoint)
+    strategy.start(make_grid(tmp_path), initial(), num_rounds=2)
+    strategy._lock.close()  # type: ignore[union-attr]
+    tighter = Safety(most_inclusion=0.9, largest_ratio=50.0)
+    strategy = make_strategy(checkpoint=checkpoint, safety=tighter)
+    result = strategy.start(make_grid(tmp_path), initial(), num_rounds=4)
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    assert "tighter Safety: largest_ratio from 1000 to 50" in caplog.text
+    assert "most_inclusion from 1 to 0.9" in caplog.text
+    metrics = result.train_metrics_clientapp[4]  # progress, answers and refusals, as metrics
+    wanted = {"drawn", "answered", "late", "refused_changes", "refused_scores", "shortened", "step"}
+    assert wanted <= set(metrics)
+
+
 def test_two_runs_do_not_share_a_checkpoint(tmp_path):
     checkpoint = tmp_path / "cloud.npz"
     first = make_strategy(checkpoint=checkpoint)

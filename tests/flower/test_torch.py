@@ -441,3 +441,44 @@ def test_the_change_of_the_example_is_at_most_15_lines():
     ]
     assert changed == documented
     assert len(changed) <= 15
+
+
+def test_a_loop_of_ones_own_needs_no_step_size_and_ours_asks_for_one(tmp_path, caplog):
+    def fit(message, context):
+        moved = {n: v + 1.0 for n, v in message.content["arrays"].to_torch_state_dict().items()}
+        content = RecordDict({"arrays": ArrayRecord(moved), "metrics": MetricRecord({"score": 1})})
+        return Message(content, reply_to=message)
+
+    start = ArrayRecord({"w": torch.zeros(2)})
+    result = Strategy(importance(num_active=4), **QUICK).start(
+        grid_of(own_turn(fit), tmp_path), start, num_rounds=2
+    )
+    assert result.arrays["w"].numpy().tolist() == [2.0, 2.0]
+    turn = torch_turn(load, NETWORK, local_steps=3, batch_size=4)
+    with pytest.raises(RuntimeError, match="nobody's answer could be used"):
+        Strategy(importance(num_active=4), **QUICK).start(
+            grid_of(turn, tmp_path), initial(), num_rounds=4
+        )
+    assert "the method needs step_size=..., a positive number" in caplog.text
+
+
+def test_the_example_with_adapters_sends_nothing_else_and_learns(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent / "flower-lora"))
+    client, server = (
+        importlib.import_module(f"loraapp.{part}_app").app for part in ("client", "server")
+    )
+    task = sys.modules["loraapp.task"]
+    configs = [{"partition-id": k, "isfed-state": str(tmp_path)} for k in range(6)]
+    names = []
+    grid = LocalGrid(client, configs, lambda _, reply: names.append(reply) or reply)
+    config = {"rounds": 10, "adapters": str(tmp_path / "adapters.pt")}
+    server(grid, SimpleNamespace(run_config=config, state=None))
+    turns = [reply for reply in names if "change" in reply.content]
+    adapters = task.adapters_of(task.make_model())
+    assert {name for turn in turns for name in turn.content["change"]} == set(adapters)
+    state = torch.load(tmp_path / "adapters.pt", weights_only=True)
+    tokens, targets = task.load(-1)
+    right = task.make_model(state)(tokens).argmax(1) == targets
+    assert right.float().mean() > 0.4  # a word drawn blindly is right in one case of ten

@@ -209,6 +209,11 @@ def test_every_method_of_the_catalogue_is_enumerated():
         "importance": "makes an ISFedAvg",
         **dict.fromkeys(("SCAFFOLD", "FedVARP", "ClusteredSampling"), "test_variance_rivals.py"),
     }
+    rivals = ("OCS", "AOCS", "KVib", "OSMD", "MABS", "VRB")
+    elsewhere |= dict.fromkeys(rivals, "test_unbiased_rivals.py")
+    elsewhere |= dict.fromkeys(("DELTA", "MIFA", "FedAU", "ActiveFL"), "test_selection_rivals.py")
+    elsewhere |= dict.fromkeys(("Oort", "DivFL", "FedSTaS"), "test_biased_rivals.py")
+    elsewhere |= dict.fromkeys(("FedCor", "HiCSFL"), "test_model_rivals.py")
     here = {type(method).__name__ for method, _ in [*UNBIASED, *BIASED]}
     here |= {method.name for method in everybody_works("uniform")}
     here |= {"StichSGD", "ElasticAveraging", "FedAsync", "AgnosticFL", "Mocha", "PowerOfChoice"}

@@ -146,8 +146,10 @@ def test_the_theory_knows_that_no_example_is_drawn():
     algorithm = ISFedAvg(step_size="auto", num_active=3, full_batch=True)
     drawn = replace(algorithm, full_batch=False)
     assert stable_step_size(problem, algorithm) == stable_step_size(whole, drawn)
-    history = simulate(problem, algorithm, rounds=2)
-    assert history.step_size == stable_step_size(problem, algorithm)
+    steps = (
+        simulate(on, how, rounds=2).step_size for on, how in ((problem, algorithm), (whole, drawn))
+    )
+    assert len(set(steps)) == 1
     variance = gradient_variance(problem, algorithm)
     assert variance.agents.sum() > 0.0
     np.testing.assert_allclose(variance.examples, 0.0, atol=1e-25)

@@ -8,7 +8,10 @@ import pytest
 from small_federations import regression
 
 from isfed import (
+    Average,
     Clock,
+    DynamicFedAvg,
+    FedAvg,
     Federated,
     HorvitzThompson,
     ISFedAvg,
@@ -99,7 +102,7 @@ def test_every_round_is_unbiased_over_the_plan_of_its_pass(how, learned):
     for plan in range(4000):
         state = method.sampler.init(facts, agents, params)
         if learned:
-            Table.over(state.nodes, 6, method.sampler.policy, None).replace(scores)  # type: ignore[arg-type]
+            Table.over(state.scores.nodes, 6, method.sampler.policy, None).replace(scores)  # type: ignore[arg-type]
         for i in range(2):
             cohort, state = method.sampler.draw(state, facts, agents, params, 2 * plan + i)
         weights = method.estimator.weights(cohort, facts) / cohort.num
@@ -114,17 +117,17 @@ def test_equal_scores_are_heard_equally_often():
     method = make(Memory(floor=0.1))
     agents = agents_of(method)
     state = method.sampler.init(method.facts(agents), agents, np.zeros(3))
-    Table.over(state.nodes, 6, method.sampler.policy, None).replace(  # type: ignore[arg-type]
+    Table.over(state.scores.nodes, 6, method.sampler.policy, None).replace(  # type: ignore[arg-type]
         np.array([1.0, 1.05, 0.95, 1.0, 1.02, 0.98])
     )
     method.sampler.draw(state, method.facts(agents), agents, np.zeros(3), 0)
     np.testing.assert_allclose(state.prob, 1 / 6)
-    Table.over(state.nodes, 6, method.sampler.policy, None).replace(  # type: ignore[arg-type]
+    Table.over(state.scores.nodes, 6, method.sampler.policy, None).replace(  # type: ignore[arg-type]
         np.array([1.0, 50.0, 1.0, 1.0, 1.0, 1.0])
     )
     state.left[0] = 0
     method.sampler.draw(state, method.facts(agents), agents, np.zeros(3), 1)
-    assert state.prob[1] > 0.5
+    np.testing.assert_allclose(state.prob[1], 0.5)  # in every round, and no more
 
 
 def test_who_was_away_gets_its_place_again(monkeypatch):
@@ -163,3 +166,51 @@ def test_a_killed_run_goes_on_in_the_middle_of_a_pass():
     second.advance(13)
     for name, values in whole.state().items():
         assert np.array_equal(values, second.state()[name]), name
+
+
+def test_who_is_away_for_good_is_asked_again_once(monkeypatch):
+    method = make(num_active=3)
+    agents = agents_of(method)
+    agents.use_clock(Clock(drop=0.5))
+    monkeypatch.setattr(agents, "answers", lambda which, _: which != 2)
+    state, asked = method.start(agents, np.zeros(3)), 0
+    for i in range(8):  # four passes of two rounds
+        state, info = method.step(state, agents, i)
+        asked += 2 in info.cohort.agents
+    assert 4 <= asked <= 8
+    assert info.cohort.agents.size <= 4
+
+
+@pytest.mark.parametrize("by", ["uniform", "size"])
+def test_records_ask_for_passes_and_averages(by):
+    fields: Any = {"step_size": 0.05, "num_active": 2, "client_weights": by}
+    for make_method in (FedAvg, DynamicFedAvg):
+        method = make_method(**fields, passes=True, average=True)
+        assert isinstance(method.federated.sampler, Passes)
+        assert isinstance(method.federated.server, Average)
+        assert method.name.endswith(", passes, averaged")
+    ours = ISFedAvg(**fields, passes=True, average="pass", costs=[1.0, 2.0, 1.0, 1.0, 1.0, 3.0])
+    assert ours.federated.sampler == Passes(2, Memory(), costs=ours.costs)
+    assert ours.federated.server == Average(window="pass")
+    simulate(regression(sizes=SIZES, batch_size=1), ours, rounds=7)
+    with pytest.raises(ValueError, match="no passes"):
+        ISFedAvg(step_size=0.05, num_active=2, passes=True, correction="drift")
+
+
+def test_a_mean_by_size_in_passes_is_that_of_all_agents():
+    """At one model, the mean of a pass's steps, over all plans: sum_k c_k g_k; four errors."""
+    method = FedAvg(
+        step_size=0.05, num_active=2, client_weights="size", passes=True, full_batch=True
+    ).federated
+    agents = agents_of(method)
+    facts, params = method.facts(agents), np.array([0.3, -0.2, 0.1])
+    steps = []
+    for i in range(1500):
+        state = method.start(agents, params)
+        opened = method.open(state, agents, i)
+        updates = agents.train(opened.cohort, opened.sent, opened.work, i)
+        steps.append(method.estimator.combine((), opened, updates, facts)[0])
+    steps, share = np.array(steps), np.array(SIZES) / sum(SIZES)
+    wanted = -0.05 * share @ agents.gradients(np.arange(6), params)
+    stderr = steps.std(axis=0, ddof=1) / np.sqrt(len(steps))
+    assert (np.abs(steps.mean(axis=0) - wanted) < 4 * stderr).all()

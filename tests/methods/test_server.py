@@ -211,7 +211,7 @@ def test_a_history_is_that_of_the_model_that_is_shown(method):
         np.testing.assert_array_equal(getattr(found, column), getattr(plain, column))
 
 
-def test_averaged_isfedavg_is_that_server_and_not_for_the_kernel():
+def test_averaged_isfedavg_is_that_server():
     method = ISFedAvg(step_size="auto", num_active=6)
     averaged = replace(method, average=True)
     assert averaged.name == "ISFedAvg, memory, averaged"
@@ -220,8 +220,6 @@ def test_averaged_isfedavg_is_that_server_and_not_for_the_kernel():
     np.testing.assert_array_equal(one.params, other.params)
     assert one.step_size == other.step_size
     assert not np.array_equal(one.params, simulate(PROBLEM, method, rounds=5).params)
-    with pytest.raises(ValueError, match="kernel cannot run this"):
-        simulate(PROBLEM, averaged, rounds=5, engine="kernel")
     with pytest.raises(ValueError, match="'auto' is not available for Served"):
         simulate(PROBLEM, Served(method, FedAdam()), rounds=5)
     with pytest.raises(TypeError, match="more than one model"):

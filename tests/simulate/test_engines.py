@@ -1,5 +1,6 @@
 """Kernel and objects are one algorithm: equal to the last bit, however the work is cut up."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -299,3 +300,54 @@ def test_a_round_of_its_own_counts_more_than_the_parts_it_derives_from(problems)
     for engine in ("auto", "agents", "objects"):
         history = simulate(problems["squares"], method, rounds=3, engine=engine)
         assert not history.params.any()
+
+
+@pytest.mark.parametrize("average", [False, "half", "pass"])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "current"])
+@pytest.mark.parametrize("num_active", [5, 6])  # of 18: one divides it
+def test_passes_and_averages(problems, policy, average, num_active):
+    algorithm = isfedavg(
+        POLICIES[policy], POLICIES[policy], passes=True, average=average, num_active=num_active
+    )
+    compare_engines(problems["squares"], algorithm, rounds=23)
+
+
+@pytest.mark.parametrize("window", ["half", "pass"])
+@pytest.mark.parametrize("correction", [None, "drift"])
+def test_averages_of_draws(problems, window, correction):
+    algorithm = isfedavg(Memory(), Memory(), average=window, correction=correction)
+    averaged = compare_engines(problems["logistic"], algorithm, rounds=40)
+    last = simulate(problems["logistic"], replace(algorithm, average=False), rounds=40, seed=17)
+    assert not np.array_equal(averaged.params[0], last.params[0])
+
+
+@pytest.mark.parametrize("policy", ["uniform", "memory"])
+def test_chunks_and_threads_do_not_matter_in_passes(problems, policy):
+    problem = problems["squares"]
+    algorithm = isfedavg(POLICIES[policy], POLICIES[policy], passes=True, average=True)
+    run: dict[str, Any] = {"rounds": 31, "repetitions": 5, "seed": 6}
+    whole = simulate(problem, algorithm, threads=1, **run)
+    assert_same(whole, simulate(problem, algorithm, threads=2, **run))
+
+    def start():
+        return KernelRun(problem, algorithm, repetitions=5, seed=6, initial=np.zeros(3), threads=1)
+
+    pieces = start()
+    blocks = [pieces.advance(size) for size in (1, 7, 2)]
+    resumed = start()
+    resumed.restore({name: np.array(values) for name, values in pieces.state().items()})
+    resumed.round_index = 10
+    blocks += [resumed.advance(size) for size in (20, 1)]
+    joined = Block(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+    assert_same(whole, resumed.history(joined))
+
+
+def test_a_policy_that_asks_everybody_runs_in_passes_over_agents(problems):
+    algorithm = isfedavg(Current(), Memory(), passes=True)
+    run: dict[str, Any] = {"rounds": 9, "seed": 3}
+    agents, objects = (
+        simulate(problems["squares"], algorithm, engine=engine, **run)
+        for engine in ("agents", "objects")
+    )
+    assert_same(agents, objects)
+    assert np.ptp(agents.agent_prob[0]) > 0.0

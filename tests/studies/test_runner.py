@@ -16,6 +16,7 @@ import pytest
 
 from isfed import Clock, simulate
 from isfed.simulate import run_driver
+from isfed.simulate.pilot_runs import with_best_step_size
 from isfed.studies import (
     ConfigError,
     StoreError,
@@ -26,7 +27,6 @@ from isfed.studies import (
     work_cells,
 )
 from isfed.studies.results_folder import CELLS, SUMMARY, TIMES
-from isfed.theory.stable_step_size import stable_step_size
 
 OFTEN = Workers(chunk_seconds=1e-6)
 
@@ -298,7 +298,7 @@ def test_auto_chooses_a_step_and_says_which(tmp_path):
     row = run_experiment(experiment, tmp_path / "run").algorithms[0]
     problem = experiment.source.make()
     algorithm = next(iter(experiment.algorithms.values()))
-    assert row.step_size == stable_step_size(problem, algorithm)
+    assert row.step_size == with_best_step_size(problem, algorithm, rounds=5).step_size
     assert row.summary["telemetry"]["variance_ratio"] == 1.0
 
 

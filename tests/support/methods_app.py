@@ -26,8 +26,8 @@ from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
 
 client, server = ClientApp(), ServerApp()
-DEFAULTS = {"method": "", "hold": ""}
-AGENTS, ROUNDS, SEED = 3, 3, 7
+DEFAULTS = {"method": "", "hold": "", "rounds": 3}
+AGENTS, SEED = 3, 7
 LONGEST = 1800.0  # seconds: nobody is absent because the machine is busy
 METHODS = {
     "composition": Federated(ByScore(2, Uniform()), LocalSteps(0.01, 3, prox=0.5), Mean()),
@@ -62,7 +62,7 @@ def main(grid, context):
 
     def on_round(report, params):
         with open(results / "rounds.jsonl", "a") as file:
-            told = {"round_index": report.round_index, "params": params.tolist()}
+            told = {"params": params.tolist(), **vars(report)}
             file.write(json.dumps(told) + "\n")
 
     strategy = flower.Strategy(
@@ -72,7 +72,8 @@ def main(grid, context):
         safety=Safety(most_inclusion=1.0, largest_ratio=1e9),
     )  # fmt: skip
     size = demo_app.demo_problem(AGENTS, SEED).num_params
-    strategy.start(grid, ArrayRecord({"params": Array(np.zeros(size))}), num_rounds=ROUNDS)
+    initial = ArrayRecord({"params": Array(np.zeros(size))})
+    strategy.start(grid, initial, num_rounds=int(config["rounds"]))
     (results / "done").write_text("")
 
 
@@ -81,7 +82,7 @@ def in_process(name):
     method, problem = METHODS[name], demo_app.demo_problem(AGENTS, SEED)
     agents = ObjectAgents(problem, method.rules(AGENTS), seed=SEED, repetition=0)
     state, models = method.start(agents, np.zeros(problem.num_params)), []
-    for i in range(ROUNDS):
+    for i in range(DEFAULTS["rounds"]):
         if isinstance(method, Federated):
             state, _ = method.step(state, agents, i)
         else:

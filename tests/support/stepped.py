@@ -1,5 +1,6 @@
 """A job whose agents are functions or objects here, stepped by hand, with answers to spoil."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from isfed.federation.guarded import Guarded
 from isfed.federation.messages import Facts, Updates
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
+from isfed.federation.variate_updates import noise_share
 from isfed.methods.network_job import Job
 from isfed.methods.over_network import check_weights, over_network, weighting_of
 
@@ -44,7 +46,7 @@ class HandAgents:
         return Updates(
             place, np.array(change).reshape(-1, sent.size), np.array([u.score for u in given]),
             np.zeros((len(given), 4)), np.zeros((len(given), 0)),
-            agreement=np.array([u.agreement for u in given]), timing=self.timing,
+            noise_share=np.array([u.noise_share for u in given], np.float64), timing=self.timing,
         )  # fmt: skip
 
 
@@ -102,9 +104,12 @@ class SteppedObjects(Stepped):
         return upload if self.spoil is None else self.spoil(place, upload)
 
     def turn(self, place, agent, sent, work, round_index) -> Upload:
-        own = work.rows(slice(place, place + 1))
+        own, worker = work.rows(slice(place, place + 1)), self.agents[agent]
         step = own.step(np.array([agent]), self.objects.facts())[0]
-        return self.agents[agent].take_turn(sent, step, round_index)
+        steer = None if own.local.correction is None else own.local.correction[0]
+        upload = worker.take_turn(sent, step, round_index, correction=steer)
+        sizes = len(worker.targets), worker.batch_size, worker.local_steps
+        return replace(upload, noise_share=noise_share(*sizes, worker.rules.example_design))
 
     def step(self, spoil=None, timing=None):
         self.spoil = spoil

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 TALL = 2**21  # numbers of a block of rows: beyond, it is taken piece by piece
 PIECE = 8192  # rows
@@ -22,7 +23,17 @@ def one_thread(rows: np.ndarray) -> AbstractContextManager[Any]:
     """
     if rows.size <= TALL:
         return contextlib.nullcontext()
-    return threadpool_limits(limits=1, user_api="blas")
+    return limited_blas()
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # looking for them takes a millisecond
+
+
+def limited_blas() -> AbstractContextManager[Any]:
+    """One thread of BLAS, for many small products: a second one only waits, at full speed."""
+    return _libraries().limit(limits=1, user_api="blas")
 
 
 def weighted_gram(x: np.ndarray, weight: np.ndarray) -> np.ndarray:

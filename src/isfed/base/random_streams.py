@@ -148,10 +148,10 @@ class Stream:
 
     @classmethod
     def at(cls, key: np.uint64, *, round_index: int, agent: int = NO_AGENT) -> Stream:
-        """The stream of one turn."""
+        """The stream of one turn; compiled at once, for a federation has many of them."""
         stream = cls.__new__(cls)
         stream.state = np.empty(4, np.uint64)
-        _start_stream(stream.state, key, round_index, agent)
+        start(stream.state, key, round_index, agent)
         return stream
 
     def uniforms(self, count: int) -> np.ndarray:

@@ -11,7 +11,13 @@ from isfed.base.argument_checks import as_numbers, check_fields, check_whole, sh
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
 from isfed.federation.messages import PLAIN_LOCAL, LocalOptions
-from isfed.federation.problem_arrays import agent_risks, check_batch, row_losses
+from isfed.federation.problem_arrays import (
+    agent_risks,
+    batch_means,
+    check_batch,
+    drawn_rows,
+    row_losses,
+)
 from isfed.problems import FederatedData, Problem
 from isfed.problems.compiled_losses import moved_target
 from isfed.problems.losses import num_params_of
@@ -29,8 +35,7 @@ class Upload:
         change: (M,) its model minus the one that it was sent, w_{k,E_k} - w_{i-1}.
         score: how large its gradients are, as its policy defines it.
         gradients: how many example gradients it computed.
-        agreement: with a correction whose gain adapts, the inner product of the innovations
-            of this turn and of the last one that was accepted.
+        noise_share: what the turn leaves of the variance of one example, if it was asked for.
         loss: its risk at the model that it was sent, if it was asked for.
         gradient: (M,) the gradient of that risk, likewise.
         velocity: (M,) its momentum at the end of the turn, if it has one.
@@ -39,7 +44,7 @@ class Upload:
     change: np.ndarray
     score: float
     gradients: int
-    agreement: float = 0.0
+    noise_share: float | None = None
     loss: float | None = None
     gradient: np.ndarray | None = None
     velocity: np.ndarray | None = None
@@ -238,11 +243,11 @@ class Agent:
         """The agent's risk."""
         return float(agent_risks(self._alone(), np.zeros(1, np.int64), params)[0])
 
-    def sampled_loss_at(self, params: np.ndarray, round_index: int) -> float:
-        """The loss of one example, drawn uniformly; `key` is that of the risks."""
-        point = Stream.at(self.key, round_index=round_index, agent=self.index).uniforms(1)[0]
-        row = np.array([int(point * len(self.targets))])
-        return float(row_losses(self._alone(), row, params)[0])
+    def sampled_loss_at(self, params: np.ndarray, round_index: int, *, count: int = 1) -> float:
+        """The mean loss of examples drawn uniformly; `key` is that of the risks."""
+        points = Stream.at(self.key, round_index=round_index, agent=self.index).uniforms(count)
+        losses = row_losses(self._alone(), drawn_rows(points, len(self.targets)), params)
+        return float(batch_means(losses, np.array([count]))[0])
 
     def _alone(self) -> Problem:
         """A problem of this agent's data."""

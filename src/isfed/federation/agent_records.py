@@ -1,17 +1,23 @@
 """What every agent has sent so far: how long its changes are, how often it was refused or slow.
 
 A change is too long if it exceeds a multiple of the median over agents of the last length that
-each of them had accepted. Every agent counts once in that median, however often it is drawn, so
-that less than half of them cannot move it beyond what the others send.
+each of them had accepted. One that exceeds a smaller multiple, or what the spread of these lengths
+allows if that is more, is shortened. Every agent counts once in median and spread, however often it
+is drawn, so that less than half of them cannot move them beyond what the others send.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from isfed.base.portable_arithmetic import norm
+from isfed.base.portable_arithmetic import log, norm
 
 FEWEST = 3  # lengths that make a median worth using
+# A length may exceed the median by so many standard deviations of the logarithm of all lengths, as
+# the median deviation estimates it now or as a running average over about the last 20 rounds.
+DEVIATIONS, NORMAL, RATE = 5.0, 1.4826, 0.05
 LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
 
 
@@ -39,6 +45,7 @@ class AgentRecords:
 
     def __init__(self, num_agents: int) -> None:
         self.lengths = np.full(num_agents, -1.0)  # of the last change accepted; -1: none yet
+        self.spread = np.zeros(1)  # of the logarithms of all lengths, as a running average
         self.refused = np.zeros(num_agents, np.int64)  # changes and scores, in all
         self.in_a_row = np.zeros(num_agents, np.int64)  # changes refused since one was accepted
         self.excluded = np.zeros(num_agents, bool)
@@ -46,8 +53,8 @@ class AgentRecords:
         self.seconds = np.zeros(num_agents)  # the sum of those times ...
         self.slowest = np.zeros(num_agents)  # ... and the longest of them
 
-    def too_long(self, agents: np.ndarray, lengths: np.ndarray, *, ratio: float) -> np.ndarray:
-        """Which of these new lengths exceed `ratio` times the median over agents.
+    def _known(self, agents: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The last length of every agent, with these new ones; empty while there are too few.
 
         The new lengths count too, or the first round would have no median. An agent that has
         nothing to learn sends zero: zeros say nothing about the lengths of the others.
@@ -55,9 +62,25 @@ class AgentRecords:
         known = self.lengths.copy()
         known[agents] = lengths
         known = known[np.isfinite(known) & (known > 0.0)]
-        if known.size < FEWEST:
+        return known if known.size >= FEWEST else known[:0]
+
+    def too_long(self, agents: np.ndarray, lengths: np.ndarray, *, ratio: float) -> np.ndarray:
+        """Which of these new lengths exceed `ratio` times the median over agents."""
+        known = self._known(agents, lengths)
+        if not known.size:
             return np.zeros(agents.size, bool)
         return lengths > ratio * np.median(known)
+
+    def limit(self, agents: np.ndarray, lengths: np.ndarray, *, medians: float) -> float:
+        """The length to which longer changes are shortened."""
+        known = self._known(agents, lengths)
+        if not known.size or medians == np.inf:
+            return np.inf
+        median = float(np.median(known))
+        now = NORMAL * float(np.median(np.abs(log(known / median))))
+        self.spread[0] += RATE * (now - self.spread[0]) if self.spread[0] > 0.0 else now
+        spread = max(now, self.spread[0])
+        return median * max(medians, math.exp(min(DEVIATIONS * spread, 700.0)))
 
     def record(self, agents: np.ndarray, lengths: np.ndarray, accepted: np.ndarray) -> None:
         """The changes of a round: who sent one, how long it was, whether it was accepted."""

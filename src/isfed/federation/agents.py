@@ -24,7 +24,7 @@ from isfed.federation.messages import (
     Uploads,
     Work,
 )
-from isfed.federation.problem_arrays import agent_risks, row_losses
+from isfed.federation.problem_arrays import agent_risks, batch_means, drawn_rows, row_losses
 from isfed.federation.virtual_clock import Clock, Speeds, Times
 from isfed.problems import Problem
 
@@ -87,9 +87,15 @@ class Agents(Protocol):
         ...
 
     def sampled_losses(
-        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
-    ) -> np.ndarray:
-        """(n,) the loss of one example of each of these agents, drawn uniformly."""
+        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False,
+        whole_batch: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """(n,) the loss of one example of each of these agents, drawn uniformly.
+
+        Args:
+            sent: the agents have the model already.
+            whole_batch: the mean over B_k examples instead.
+        """
         ...
 
     def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
@@ -166,7 +172,10 @@ class AddressedAgents:
         losses = self.losses(who, sent, sent=local.sent) if "loss" in work.also else None
         if losses is not None and not local.sent:
             local = local.but(sent=True)
-        uploads = self.work(TrainRequest(who, sent, step), round_index, local)
+        if local.idle:
+            uploads = Uploads.idle(who.size, self.num_params)
+        else:
+            uploads = self.work(TrainRequest(who, sent, step), round_index, local)
         for entry, number in work.extra.items():
             self.charge_messages(**{entry: number * who.size})
         gradients = self.gradients(who, sent, sent=True) if "gradient" in work.also else None
@@ -244,16 +253,19 @@ class AddressedAgents:
             ledger.seconds += float(seconds.max())
 
     def sampled_losses(
-        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False
-    ) -> np.ndarray:
-        rows = np.empty(which.size, np.int64)
-        for i, agent in enumerate(which.tolist()):
-            point = self.stream(Purpose.RISKS, round_index, agent).uniforms(1)[0]
-            rows[i] = int(self.problem.data.offsets[agent]) + int(point * self.sizes[agent])
-        ones = np.empty(which.size)
-        ones.fill(1.0)  # twice as fast as np.ones
-        self.charge_asked(which, ones, gradients=False, sent=sent, kept=False)
-        return row_losses(self.problem, rows, params)
+        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False,
+        whole_batch: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        counts = self.batch_size[which] if whole_batch else np.ones(which.size, np.int64)
+        self.charge_asked(which, counts, gradients=False, sent=sent, kept=False)
+        rows = []
+        for agent, count in zip(which.tolist(), counts.tolist(), strict=True):
+            points = self.stream(Purpose.RISKS, round_index, agent).uniforms(count)
+            rows.append(
+                self.problem.data.offsets[agent] + drawn_rows(points, int(self.sizes[agent]))
+            )
+        losses = row_losses(self.problem, np.concatenate([np.empty(0, np.int64), *rows]), params)
+        return losses if not whole_batch else batch_means(losses, counts)
 
     def losses(
         self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False

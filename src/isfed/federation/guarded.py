@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.argument_checks import is_number
 from isfed.federation.agent_records import AgentRecords, trained_length
 from isfed.federation.messages import (
     PLAIN_LOCAL,
@@ -27,9 +28,11 @@ from isfed.federation.response_rates import Responses
 from isfed.federation.safety import Safety
 from isfed.sampling import telemetry
 
-COUNTS: tuple[str, ...] = ("drawn", "answered", "late", "refused_changes", "refused_scores")
+COUNTS: tuple[str, ...] = (
+    "drawn", "answered", "late", "refused_changes", "refused_scores", "shortened"
+)  # fmt: skip
 LEAST_CAP = 10.0  # of weights: with a large floor, late answers still count as they should
-ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "agreement")
+ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "noise_share")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class RoundReport:
     late: int  # of them, after the round could have closed
     refused_changes: int
     refused_scores: int
+    shortened: int  # changes that were longer than those of the others allow
     limited_scores: int  # lowered to keep an agent within the cap
     clipped: int  # changes shortened for privacy
     capped_weights: int  # changes whose weight was lowered to 1 / floor
@@ -60,6 +64,7 @@ class RoundReport:
             (self.late, "of them late"),
             (self.refused_changes, "refused models"),
             (self.refused_scores, "refused scores"),
+            (self.shortened, "changes shortened to the limit of length"),
             (self.limited_scores, "scores lowered to the cap"),
             (self.clipped, "changes clipped"),
             (self.capped_weights, "weights lowered to the cap"),
@@ -86,6 +91,7 @@ class Guarded:
         self.records = AgentRecords(agents.num_agents)
         self.responses = Responses(agents.num_agents)
         self.tally = dict.fromkeys(COUNTS, 0)  # what happened at the border in a round
+        self.first_step: float | None = None  # mu of round 0: lengths are compared as if it stayed
         # From the system's entropy: agents must not foresee which rounds are patient.
         self.rng = np.random.default_rng()
         self._patient: tuple[int, bool] = (-1, True)
@@ -126,7 +132,7 @@ class Guarded:
         if seen is not None:  # an entry for everybody, not only for those who were asked
             timing.seconds[asked], timing.late[asked] = seen.seconds, seen.late
             timing = timing._replace(patient=seen.patient)
-        good = self._good(cohort, work, updates, given)
+        good, shorter, updates = self._good(cohort, work, updates, given)
         kept = given[good]
         cut = {name: getattr(updates, name) for name in ROWS}
         cut = {name: rows[good] for name, rows in cut.items() if rows is not None}
@@ -146,7 +152,7 @@ class Guarded:
         seconds[given] = timing.seconds[given]
         self.records.clock(cohort.agents, seconds)
         refused = given.size - kept.size, int((~scored).sum())
-        counts = (cohort.agents.size, kept.size, int(late.sum()), *refused)
+        counts = (cohort.agents.size, kept.size, int(late.sum()), *refused, shorter)
         self.tally = {n: self.tally[n] + c for n, c in zip(COUNTS, counts, strict=True)}
         if not new.size:
             return accepted
@@ -162,27 +168,54 @@ class Guarded:
         largest = max(1.0 / cohort.floor, LEAST_CAP)
         return np.maximum(1.0, largest * self.agents.num_agents * cohort.prob[places])
 
-    def _good(self, cohort: Cohort, work: Work, updates: Updates, given: np.ndarray) -> np.ndarray:
-        """(m,) whose change can be used."""
+    def _good(
+        self, cohort: Cohort, work: Work, updates: Updates, given: np.ndarray
+    ) -> tuple[np.ndarray, int, Updates]:
+        """(m,) whose change can be used, how many were shortened, and the updates with these."""
         agents, size = cohort.agents[given], updates.change.shape[1]
-        buffers = np.arange(size) >= getattr(self.agents, "num_trained", size)
-        lengths = np.array([trained_length(row, buffers) for row in updates.change])
+        trained = getattr(self.agents, "num_trained", size)
+        change, buffers, steer = updates.change, np.arange(size) >= trained, np.zeros(0)
+        if work.local.correction is not None and work.divide:
+            # Judged without what the cloud added to the steps: c grows with what a rogue sends, and
+            # with c the lengths of all, which would raise the limit.
+            steer = work.step_size * work.local.correction[given, :trained]
+            change = change.copy()
+            change[:, :trained] += steer
+        lengths = np.array([trained_length(row, buffers) for row in change])
         for reported in (updates.loss, updates.gradient):
             if reported is not None and given.size:
                 lengths[~np.isfinite(reported).reshape(given.size, -1).all(axis=1)] = np.nan
         good = lengths <= self.safety.largest_change  # NaN is refused too
-        # What the change would be without the weight that the agent has put into its step.
+        lengths = self._unweighted(lengths, work, given)
+        places = np.flatnonzero(good)
+        good[places] = ~self.records.too_long(
+            agents[places], lengths[places], ratio=self.safety.largest_ratio
+        )
+        places = np.flatnonzero(good)
+        limit = self.records.limit(
+            agents[places], lengths[places], medians=self.safety.most_medians
+        )
+        long = places[lengths[places] > limit]
+        if long.size:
+            change = change.copy()
+            change[long, :trained] *= (limit / lengths[long])[:, None]
+            lengths[long] = limit  # and no longer does it count in the median
+            rows = updates.change.copy()
+            rows[long, :trained] = change[long, :trained] - (steer[long] if steer.size else 0.0)
+            updates = updates._replace(change=rows)
+        self.records.record(agents, lengths, good)
+        return good, long.size, updates
+
+    def _unweighted(self, lengths: np.ndarray, work: Work, given: np.ndarray) -> np.ndarray:
+        """(m,) what lengths would be without weights in the steps, at the first step size."""
         if work.prob is not None:
             lengths = lengths * (self.agents.num_agents * work.prob[given])
         if work.scale is not None:
             scale = work.scale[given]
             lengths = np.divide(lengths, scale, out=lengths.copy(), where=scale > 0.0)
-        places = np.flatnonzero(good)
-        good[places] = ~self.records.too_long(
-            agents[places], lengths[places], ratio=self.safety.largest_ratio
-        )
-        self.records.record(agents, lengths, good)
-        return good
+        if self.first_step is not None and is_number(work.step_size) and work.step_size > 0.0:
+            lengths = lengths * (self.first_step / work.step_size)
+        return lengths
 
     def take_tally(self) -> dict[str, int]:
         """What happened since this was last called."""

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isfed.federation.compiled_turn import StepRule
+from isfed.sampling.telemetry import TURN
 
 EVERY = slice(None)  # the index of all agents of a cohort, if all of them answered
 NOTHING_MORE: frozenset[str] = frozenset()
+NOISE_SHARE = "noise-share"  # in `Work.also`: what a turn leaves of the variance of one example
 NO_MESSAGES: Mapping[str, int] = {}
 
 
@@ -46,6 +48,12 @@ class Uploads(NamedTuple):
     gradients: np.ndarray
     watch: np.ndarray
     velocity: np.ndarray
+
+    @classmethod
+    def idle(cls, count: int, size: int) -> Uploads:
+        """Of agents that took no step."""
+        none, no = np.zeros(count), np.zeros(count, np.int64)
+        return cls(np.zeros((count, size)), none, no, np.zeros((count, TURN)), np.empty((count, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +96,17 @@ class LocalOptions:
             float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
         )
 
+    @cached_property
+    def idle(self) -> bool:
+        """Whether agents only answer questions: no step is taken and no change is sent."""
+        return self.silent and self.steps is not None and not self.steps.any()
+
     def but(self, **changed: Any) -> LocalOptions:
         """A copy with some fields changed; `dataclasses.replace` takes four times as long."""
         made = object.__new__(LocalOptions)
         made.__dict__.update(self.__dict__)
-        made.__dict__.pop("rule", None)  # cached, and may have changed
+        for cached in ("rule", "idle"):  # they may have changed
+            made.__dict__.pop(cached, None)
         made.__dict__.update(changed)
         return made
 
@@ -188,10 +202,9 @@ class Work(NamedTuple):
         prob: (n,) p_k if every agent divides its step by K p_k; None if the cloud weighs changes.
         scale: (n,) factors of the steps; None for 1.
         local: the options of the local steps.
-        also: what else agents return: "loss", "gradient" of their risk at the model they were sent.
+        also: what else agents return: "loss", "gradient" of their risk at the model they were sent,
+            or `NOISE_SHARE`.
         extra: messages of a turn beyond one model down and one change up, by entry of the ledger.
-        control: the message to agents that keep control variates, see
-            `isfed.federation.remote_variates`.
     """
 
     step_size: Any
@@ -201,7 +214,6 @@ class Work(NamedTuple):
     local: LocalOptions = PLAIN_LOCAL
     also: frozenset[str] = NOTHING_MORE
     extra: Mapping[str, int] = NO_MESSAGES
-    control: Any = None
 
     def steps(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
         """(n,) how many local steps each agent takes."""
@@ -238,8 +250,6 @@ class Work(NamedTuple):
         for name in ("step_size", "prob", "scale"):
             values = getattr(self, name)
             own[name] = values[places] if isinstance(values, np.ndarray) else values
-        if self.control is not None:
-            own["control"] = self.control.rows(places)
         return self._replace(**own)
 
 
@@ -269,8 +279,8 @@ class Updates(NamedTuple):
         gradient: (m, M) the gradients of these risks, likewise.
         factor: 1 or (m,), factors of the changes that adjust for absences.
         complete: whether these factors make up for all absences.
-        agreement: (m,) with control variates at the agents, the inner products of the innovations
-            of this turn and of the last one that was accepted.
+        noise_share: (m,) what each turn leaves of the variance of one example, if requested in
+            `Work.also`; NaN if an agent does not tell.
         scored: index of the scores that the sampler may learn from.
         asked: (n,) which agents of the cohort were asked at all; None for all.
         excluded: indices in the cohort of agents that will not be asked again.
@@ -289,7 +299,7 @@ class Updates(NamedTuple):
     gradient: Any = None
     factor: Any = 1.0
     complete: bool = False
-    agreement: np.ndarray | None = None
+    noise_share: np.ndarray | None = None
     scored: Any = EVERY
     asked: np.ndarray | None = None
     excluded: np.ndarray | None = None

@@ -179,6 +179,18 @@ def agent_risks(problem: Problem, which: np.ndarray, params: np.ndarray) -> np.n
     return out
 
 
+def drawn_rows(points: np.ndarray, count: int) -> np.ndarray:
+    """(n,) rows of so many, drawn uniformly by points of [0, 1)."""
+    return (points * count).astype(np.int64)
+
+
+def batch_means(losses: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(n,) the means of successive groups of so many losses."""
+    ends = np.cumsum(counts)
+    groups = zip((ends - counts).tolist(), ends.tolist(), strict=True)
+    return np.array([sum(losses[begin:end].tolist()) / (end - begin) for begin, end in groups])
+
+
 def row_losses(problem: Problem, rows: np.ndarray, params: np.ndarray) -> np.ndarray:
     """(n,) the losses of single examples at a model."""
     out = np.empty(rows.size)

@@ -13,7 +13,8 @@ the step; `isfed.methods.private` says when that has an epsilon.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -137,12 +138,14 @@ class Safety:
         enough: the share of the agents drawn whose answers may close a round.
         patience: the share of rounds that wait for all. An answer that came after the quorum counts
             1 / patience times there, which makes up for the rounds that did not wait for it.
-        scores: the range of accepted scores; with control variates an agent reports a variance.
+        scores: the range of accepted scores; with control variates agents report a mean square.
         most_inclusion: the largest inclusion probability of any agent; None: one half, or three
             times L / K if that is more, up to 0.9 as long as L / K is below that.
         largest_change: a longer change is refused whatever the others send: it could overflow.
         largest_ratio: a change longer than this many times the median agent's is refused. Buffers,
             such as running variances, do not count in the length of a change.
+        most_medians: a change longer than this many times the median agent's is shortened to that,
+            or to what the spread of all lengths allows, see `isfed.federation.agent_records`.
         most_refusals: after so many refused changes in a row an agent is left out; 0: never.
         privacy: clipping and noise in the cloud; None: neither.
         silent_rounds: after so many rounds in a row in which nobody's answer could be used, a run
@@ -160,12 +163,14 @@ class Safety:
     most_refusals: int = 3
     privacy: Privacy | None = None
     silent_rounds: int = field(default=3, repr=False)
+    most_medians: float = field(default=10.0, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
         for name, low, high in (
             ("largest_adjustment", 1.0, np.inf),
             ("largest_ratio", 1.0, np.inf),
+            ("most_medians", 1.0, np.inf),
             ("largest_change", 0.0, np.inf),
             ("most_refusals", 0, np.inf),
             ("silent_rounds", 0, np.inf),
@@ -177,6 +182,37 @@ class Safety:
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
                 raise ValueError(f"{name}={value} must be above 0 and at most 1")
+
+    def without_limits(self) -> Safety:
+        """The same with the limits that may become tighter as they were by default."""
+        return replace(self, **LIMITS)
+
+
+# Limits that may become tighter (smaller) during a job. These defaults are those of the version
+# before, whose jobs go on.
+LIMITS: dict[str, Any] = {
+    "largest_adjustment": LARGEST_ADJUSTMENT, "largest_change": 1e12, "largest_ratio": 1000.0,
+    "most_inclusion": None, "most_refusals": 3, "silent_rounds": 3,
+    "most_medians": 10.0,
+}  # fmt: skip
+
+
+def tightened(before: np.ndarray, now: np.ndarray) -> list[str]:
+    """Which limits are tighter than they were; a ValueError if one is looser.
+
+    Args:
+        before, now: the limits in the order of `LIMITS`; infinite where there is none.
+    """
+    changes = []
+    for name, old, new in zip(LIMITS, before.tolist(), now.tolist(), strict=True):
+        if not new <= old:
+            raise ValueError(
+                f"Safety({name}={new:g}) is looser than the {old:g} with which this job began: "
+                "limits can only become tighter; give the old one, or another checkpoint to begin "
+                "anew"
+            )
+        changes += [f"{name} from {old:g} to {new:g}"] if new < old else []
+    return changes
 
 
 def check_noise(scores: ScoreRange, noise: float) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from isfed.base.argument_checks import check_fields, is_number, shown
 from isfed.base.jit import compiled, jit_inline
+from isfed.base.portable_arithmetic import weighted_sum
 from isfed.sampling.designs import Design, WithReplacement
 from isfed.sampling.policies import Policy, Score
 
@@ -29,12 +30,13 @@ ADAPTIVE = -1.0
 # pairs had shown 1/2. Forgetting 3 times slower or 10 times faster changes no result of the study.
 FORGET, PRIOR_PAIRS, PRIOR_GAIN = 0.01, 5.0, 0.5
 # The columns of `Reference.book`, the statistics of an agent: the number of turns heard, the gain
-# and |v|^2 of its last turn, and the averages of |v|^2 and of S + |v|^2 - |g|^2.
-TURNS, GAIN, SQUARE, MEAN_SQUARE, MEAN_NOISE, BOOK = 0, 1, 2, 3, 4, 5
+# and |v|^2 of its last turn, the averages of |v|^2 and of S + |v|^2 - |g|^2, and the turns missed
+# in a row.
+TURNS, GAIN, SQUARE, MEAN_SQUARE, MEAN_NOISE, MISSED, BOOK = 0, 1, 2, 3, 4, 5, 6
 # The entries of `Reference.pool`, over all agents: sums over pairs of consecutive turns of
-# <g' - c, g - c> and of |g - c|^2, both over (K p_k)^2, the number of pairs, and the number of
-# agents heard.
-AGREEMENT, LENGTH, PAIRS, HEARD, POOL = 0, 1, 2, 3, 4
+# <g' - c, g - c> and of |g - c|^2, both over (K p_k)^2, the number of pairs, the number of agents
+# heard, and the largest |v|^2 by which a c_k moves in full; 0 for no limit.
+AGREEMENT, LENGTH, PAIRS, HEARD, LIMIT, POOL = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def make_rule(correction: Correction | None, agents: Policy) -> CorrectionRule:
 def extra_messages(rule: CorrectionRule, turns: int) -> dict[str, int]:
     """What turns cost beyond those of the plain method, by entry of the ledger.
 
-    Down goes c, with the round and the gain of the agent's last turn that was accepted. Up goes
-    <v', v> for an adaptive gain.
+    As if every agent kept its own c_k: down goes c, with the round and the gain of the agent's last
+    turn that was accepted. Up goes <v', v> for an adaptive gain.
     """
     if rule.kind == NONE:
         return {}
@@ -208,6 +210,8 @@ def take_gain(rule, stats, pool, agent, square, agreement, weight):
         pool[LENGTH] = (1.0 - FORGET) * pool[LENGTH] + counts * stats[agent, SQUARE]
         pool[PAIRS] = (1.0 - FORGET) * pool[PAIRS] + 1.0
     gain = rule.gain if rule.gain >= 0.0 else pooled_gain(pool)
+    if 0.0 < pool[LIMIT] < square:  # c_k moves no further than by an innovation of that length
+        gain *= math.sqrt(pool[LIMIT] / square)
     pool[HEARD] += 0.0 if turns > 0.0 else 1.0
     stats[agent, TURNS], stats[agent, GAIN], stats[agent, SQUARE] = turns + 1.0, gain, square
     stats[agent, MEAN_SQUARE] += average_rate(rule, turns) * (square - stats[agent, MEAN_SQUARE])
@@ -268,6 +272,24 @@ def step_and_move(rule, reference, step_size, num_active, heard, params, total, 
         params[j] -= step_size * (heard * reference.centre[j] + total[j] / num_active)
         if agents > 0:
             reference.centre[j] += move[j] / agents
+
+
+def forget_variates(rule: CorrectionRule, reference: Reference, agents: np.ndarray) -> None:
+    """Take the c_k of some agents out of c; they count as agents that were never heard.
+
+    c is summed anew over those that are left, so that nothing of the others remains in it.
+    """
+    agents = agents[reference.book[agents, TURNS] > 0.0]
+    if not agents.size:
+        return
+    reference.own[agents] = 0.0
+    reference.book[agents] = 0.0
+    if reference.news.size:
+        reference.news[agents] = 0.0
+    heard = reference.book[:, TURNS] > 0.0
+    reference.pool[HEARD] = heard.sum()
+    count = max(heard.sum(), 1) if rule.from_mean else heard.size
+    reference.centre[:] = weighted_sum(heard / count, reference.own)
 
 
 @compiled

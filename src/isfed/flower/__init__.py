@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from isfed.flower.agent_handler import agent_turn as agent_turn
     from isfed.flower.agent_handler import own_turn as own_turn
     from isfed.flower.agent_handler import tell_agent as tell_agent
+    from isfed.flower.agent_handler import tell_examples as tell_examples
+    from isfed.flower.node_directory import find_nodes as find_nodes
     from isfed.flower.strategy import Strategy as Strategy
     from isfed.flower.torch_handler import torch_turn as torch_turn
 
@@ -24,8 +26,10 @@ _HOMES = {
     "ScoreRange": "federation.safety",
     "Strategy": "flower.strategy",
     "agent_turn": "flower.agent_handler",
+    "find_nodes": "flower.node_directory",
     "own_turn": "flower.agent_handler",
     "tell_agent": "flower.agent_handler",
+    "tell_examples": "flower.agent_handler",
     "torch_turn": "flower.torch_handler",
 }
 

@@ -15,11 +15,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from isfed.base.argument_checks import check_whole, checked, is_number, shown
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.agent import Agent, Upload, local_step
-from isfed.federation.remote_variates import corrected_turn
+from isfed.federation.messages import NOISE_SHARE
 from isfed.federation.safety import Privacy, ScoreRange, check_noise, revealed_score
+from isfed.federation.variate_updates import noise_share
 from isfed.flower import wire_format
 from isfed.flower.agent_state import AgentStateFile, PrivacyFiles, private_folder, state_folder
-from isfed.flower.array_records import Layout, WireError, printable
+from isfed.flower.array_records import Layout, printable
 from isfed.flower.wire_format import AgentRequest
 
 Handler = Callable[[Message, Context], Message]
@@ -99,12 +100,9 @@ class Disclosure:
                 f"reports from {own.low:g} to {own.high:g} only: the cloud needs "
                 "Safety(scores=...) within that range"
             )
-        if request.terms is not None and self.privacy is not None:
-            raise ValueError(
-                "this agent hides its changes (privacy), and a correction would remember what is "
-                "hidden: the cloud must leave correction out"
-            )
-        more = request.ask or request.also or request.local.momentum > 0.0
+        # How many examples there are is not told by an agent that limits what it tells.
+        also = {*request.also} - {NOISE_SHARE}
+        more = request.ask or also or request.local.momentum > 0.0
         if more and self.limit is not None:
             raise ValueError(
                 "this agent limits what it tells (privacy, score_noise or reports_per_day), and a "
@@ -151,6 +149,11 @@ def turn_handler(
 
     def turn(message: Message, context: Context) -> Message:
         request = disclosure.request(message)
+        if request.own_steps:
+            raise ValueError(
+                "the cloud names no step size, which is for agents that train by a loop of their "
+                "own (own_turn): the method needs step_size=..., a positive number"
+            )
         agent = make(request, message, context)
         model: Any = message.content[wire_format.MODEL]
         layout = Layout.of(model)
@@ -161,8 +164,13 @@ def turn_handler(
         folder = private_folder(state_folder(context))
         state = AgentStateFile(folder, agent, request, own_number(context))
         score = state.recall()
-        upload = _take_turn(agent, state, request, params, layout)
-        also = {name: getattr(agent, f"{name}_at")(params) for name in request.also}
+        upload = _take_turn(agent, request, params)
+        asked = {*request.also} - {NOISE_SHARE}
+        also = {name: getattr(agent, f"{name}_at")(params) for name in asked}
+        if NOISE_SHARE in request.also and disclosure.limit is None:
+            design = request.rules.example_design
+            work = len(agent.targets), agent.batch_size, agent.local_steps
+            also["noise_share"] = noise_share(*work, design)
         upload = disclosure.hide(replace(upload, **also), request, state, score)
         metrics = getattr(agent, "metrics", dict)()
         return Message(wire_format.pack_upload(upload, layout, metrics), reply_to=message)
@@ -176,31 +184,22 @@ def _answer(agent: Any, request: AgentRequest, params: np.ndarray) -> float | np
         return np.array([agent.local_steps, agent.batch_size], np.float64)
     if request.ask == wire_format.SAMPLED_LOSS:
         return agent.sampled_loss_at(params, request.round_index)
+    if request.ask == wire_format.BATCH_LOSS:
+        return agent.sampled_loss_at(params, request.round_index, count=int(agent.batch_size))
     return getattr(agent, f"{request.ask}_at")(params)  # a loss or a gradient
 
 
-def _take_turn(
-    agent: Any, state: AgentStateFile, request: AgentRequest, params: np.ndarray, layout: Layout
-) -> Upload:
-    """A turn from a model; the cloud may steer its steps, or the agent its own variates."""
-    local, terms, index = request.local, request.terms, request.round_index
-    velocity = None
+def _take_turn(agent: Any, request: AgentRequest, params: np.ndarray) -> Upload:
+    """A turn from a model, whose steps the cloud may steer."""
+    local, velocity = request.local, None
     if local.momentum != 0.0:
         velocity = np.zeros(params.size) if local.velocity is None else local.velocity[0].copy()
+    steps = agent.local_steps if request.steps is None else request.steps
+    step = local_step(request.rules, steps, request.agent_prob, scale=request.scale)
+    steer = None if local.correction is None else local.correction[0]
     how: dict[str, Any] = {"local": local, "steps": request.steps, "velocity": velocity}
-    if state.own is None or terms is None:
-        steps = agent.local_steps if request.steps is None else request.steps
-        step = local_step(request.rules, steps, request.agent_prob, scale=request.scale)
-        steer = None if local.correction is None else local.correction[0]
-        upload = agent.take_turn(params, step, index, correction=steer, **how)
-        return replace(upload, velocity=velocity)  # take_turn leaves it as it is at the end
-    if terms.centre.shape != params.shape:
-        raise WireError(f"c has the shape {terms.centre.shape}, w {params.shape}")
-    state.own.buffers = layout.mask(request.buffers)
-    return corrected_turn(
-        agent, state.own, terms, params, index,
-        as_sent=lambda change: layout.flatten(layout.arrange(change)), **how,
-    )  # fmt: skip
+    upload = agent.take_turn(params, step, request.round_index, correction=steer, **how)
+    return replace(upload, velocity=velocity)  # take_turn leaves it as it is at the end
 
 
 def own_number(context: Context) -> Any:
@@ -222,6 +221,22 @@ def tell_agent(message: Message, context: Context) -> Message:
         )
     content = RecordDict({wire_format.REQUEST: ConfigRecord({"agent": index})})
     return Message(content, reply_to=message)
+
+
+@checked
+def tell_examples(count: Callable[[Context], int]) -> Handler:
+    """A handler for `app.query()`: which agent this node is, and how many examples it has.
+
+    Args:
+        count: a function from the context to this agent's number of examples.
+    """
+
+    def tell(message: Message, context: Context) -> Message:
+        reply = tell_agent(message, context)
+        reply.content[wire_format.REQUEST]["examples"] = int(count(context))  # type: ignore[index]
+        return reply
+
+    return tell
 
 
 @checked
@@ -280,13 +295,11 @@ def own_turn(fit: Handler) -> Handler:
 def _check_plain(request: AgentRequest) -> None:
     """Raise a ValueError for what a loop of the user's own cannot do."""
     local, use = request.local, "use agent_turn or torch_turn, or"
-    more = request.ask or request.also or request.scale is not None
+    more = request.ask or {*request.also} - {NOISE_SHARE} or request.scale is not None
     steered = local.prox or local.momentum or local.correction is not None
     for refused, reason in (
         (request.agent_prob is not None, "divide the steps of a loop of your own by K p_k: use "
          "Strategy(weighting='change'), which is the default"),
-        (request.terms is not None, "steer a loop of your own, nor remember its gradients: "
-         f"{use} leave correction out"),
         (more, "tell the loss or the gradient of a loop of your own, nor scale its steps: "
          f"{use} a method that asks for neither"),
         (steered, "put prox, momentum or a correction into a loop of your own: "

@@ -1,4 +1,4 @@
-"""What an agent keeps on its own disk: scores, control variates, a secret, a count of reports.
+"""What an agent keeps on its own disk: scores, a secret, a count of reports.
 
 Flower runs every message in a new process, so what the agent remembers lives in files. The file of
 a job holds the state before and after its last turn. When a cloud that was killed asks for that
@@ -22,7 +22,6 @@ from flwr.app import Context
 
 from isfed.base import atomic_files
 from isfed.federation.agent import Agent
-from isfed.federation.remote_variates import AgentVariate
 from isfed.flower.wire_format import AgentRequest
 
 STATE_FOLDER = "isfed-state"  # key of --node-config
@@ -98,8 +97,6 @@ class AgentStateFile:
         self.pattern = f"agent-{node if isinstance(node, int) else 'own'}-*.npz"
         self.path = folder / self.pattern.replace("*", job)
         self.agent, self.round_index, self.node = agent, request.round_index, node
-        terms = request.terms
-        self.own = None if terms is None else AgentVariate(terms.rule, terms.centre.size)
         self.before: dict[str, np.ndarray] = {}
         self.last_score: float | None = None  # that was reported
 
@@ -107,9 +104,7 @@ class AgentStateFile:
         return atomic_files.load_arrays(self.path) if self.path.exists() else None
 
     def _state(self, moment: str) -> dict[str, np.ndarray]:
-        state = {f"nodes_{moment}": self.agent.table.nodes, f"memory_{moment}": self.agent.memory}
-        own = {} if self.own is None else self.own.state()
-        return {**state, **{f"own_{moment}_{name}": values for name, values in own.items()}}
+        return {f"nodes_{moment}": self.agent.table.nodes, f"memory_{moment}": self.agent.memory}
 
     def recall(self) -> float | None:
         """Put the agent where it stood, for a turn asked for again before that turn.
@@ -137,16 +132,6 @@ class AgentStateFile:
                 "remove the file to start again"
             )
         self.agent.table.nodes, self.agent.memory = nodes, stored[f"memory_{moment}"]
-        if self.own is None:
-            return
-        start = f"own_{moment}_"
-        own = {name[len(start) :]: v for name, v in stored.items() if name.startswith(start)}
-        if not own:
-            raise ValueError(
-                f"{self.path} holds no memory of gradients: the cloud has turned on a correction "
-                "during a job; begin a new one"
-            )
-        self.own.restore(own)
 
     def keep(self, score: float) -> None:
         """Write what the agent knows now, unless a later turn has been written meanwhile."""

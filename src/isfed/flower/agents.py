@@ -7,6 +7,7 @@ gives the same answer, bit for bit. Who does not answer is absent.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
@@ -21,14 +22,14 @@ from flwr.serverapp import Grid
 from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.federation.agent import AgentConfig
 from isfed.federation.ledger import Ledger
-from isfed.federation.messages import Cohort, Facts, Updates, Work
+from isfed.federation.messages import NOISE_SHARE, Cohort, Facts, Updates, Work
 from isfed.federation.safety import ScoreRange
 from isfed.federation.virtual_clock import Clock
 from isfed.flower import wire_format
 from isfed.flower.array_records import Layout
 from isfed.flower.message_exchange import REFUSED, RoundMessages
 from isfed.flower.node_directory import NodeDirectory
-from isfed.flower.wire_format import GRADIENT, LOSS, SAMPLED_LOSS, WORK, AgentRequest
+from isfed.flower.wire_format import BATCH_LOSS, GRADIENT, LOSS, SAMPLED_LOSS, WORK, AgentRequest
 from isfed.sampling import telemetry
 
 
@@ -166,13 +167,14 @@ class FlowerAgents:
             step, local = float(np.ravel(own.step_size)[0]), own.local
             vectors = {name: getattr(local, name) for name in ("correction", "velocity")}
             given = {n: self.outward(v[0])[None] for n, v in vectors.items() if v is not None}
-            terms = own.control
-            if terms is not None:
-                terms = terms.to_agent(0, self.outward(terms.centre))
+            own_steps = math.isnan(step)  # step_size="auto"
+            given_step = 1.0 if own_steps else step
             return {
+                "own_steps": own_steps,
                 "agent_prob": None if own.prob is None else float(own.prob[0]),
-                "rules": replace(self.rules, step_size=step, divide_by_steps=bool(own.divide)),
-                "terms": terms,
+                "rules": replace(
+                    self.rules, step_size=given_step, divide_by_steps=bool(own.divide)
+                ),
                 "local": replace(local, **given) if given else local,
                 "scale": None if own.scale is None else float(own.scale[0]),
                 "also": tuple(sorted(own.also)),
@@ -246,7 +248,7 @@ class FlowerAgents:
             vectors("velocity") if work.local.momentum != 0.0 else np.zeros((count, 0)),
             loss=numbers("loss") if LOSS in work.also else None,
             gradient=vectors("gradient") if GRADIENT in work.also else None,
-            agreement=numbers("agreement"),
+            noise_share=numbers("noise_share") if NOISE_SHARE in work.also else None,
             timing=turns.timing(patient=self.patient),
         )
 
@@ -257,7 +259,8 @@ class FlowerAgents:
         """What these agents answer, in the order in which they were named; NaN for the absent."""
         round_index = self.round_index if round_index is None else round_index
         width = {GRADIENT: self.num_params, WORK: 2}.get(ask, 1)
-        key = int(self.keys[Purpose.RISKS if ask == SAMPLED_LOSS else Purpose.EXAMPLES])
+        sampled = ask in (SAMPLED_LOSS, BATCH_LOSS)
+        key = int(self.keys[Purpose.RISKS if sampled else Purpose.EXAMPLES])
         turns = self._messages(
             which, params, round_index,
             lambda content: wire_format.unpack_answer(content, ask, width),
@@ -275,7 +278,14 @@ class FlowerAgents:
 
     losses = partialmethod(_question, LOSS)  # (n,) the risks at a model
     gradients = partialmethod(_question, GRADIENT)  # (n, M) the gradients of these risks
-    sampled_losses = partialmethod(_question, SAMPLED_LOSS)  # (n,) of one example each
+
+    def sampled_losses(
+        self, which: np.ndarray, params: np.ndarray, round_index: int, *, sent: bool = False,
+        whole_batch: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """(n,) the loss of one example of each, or of a batch."""
+        ask = BATCH_LOSS if whole_batch else SAMPLED_LOSS
+        return self._question(ask, which, params, round_index, sent=sent)
 
     def _grid(self) -> Grid:
         if self.grid is None:

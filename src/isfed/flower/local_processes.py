@@ -86,10 +86,11 @@ class LocalFederation:
     Args:
         folder: holds keys, logs, the database and the agents' state.
         agents: K.
+        address: where the SuperLink listens; other hosts cannot reach that of loopback.
     """
 
-    def __init__(self, folder: Path, *, agents: int) -> None:
-        self.folder, self.keys = folder, folder / "keys"
+    def __init__(self, folder: Path, *, agents: int, address: str = HOST) -> None:
+        self.folder, self.keys, self.address = folder, folder / "keys", address
         self.names = [f"agent{k}" for k in range(agents)]
         self.port = free_port()
         self.gate = self.port  # where nodes connect: another port if a proxy stands before the link
@@ -112,10 +113,12 @@ class LocalFederation:
         make_folder(self.folder)
         for name in ("flwr", "logs", "keys"):
             make_folder(self.folder / name)
-        make_keys(self.keys, hosts=["localhost", HOST], agents=self.names)
+        hosts = dict.fromkeys(["localhost", HOST, self.address])
+        make_keys(self.keys, hosts=list(hosts), agents=self.names)
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
-            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n',
+            f'address = "{self.address}:{self.port}"\n'
+            f'root-certificates = "{self.keys / "ca.crt"}"\n',
             encoding="utf-8",
         )
         return self
@@ -128,12 +131,17 @@ class LocalFederation:
         path = self.folder / "logs" / f"{name}.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
+    def on_host(self, name: str) -> list[str]:
+        """What to put before the command of a process that belongs on another host."""
+        return []
+
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen:
         """Start a process in a session of its own, so that Ctrl-C reaches us alone."""
         with open(self.folder / "logs" / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                list(command), env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                [*self.on_host(name), *command], env=self.env, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
                 preexec_fn=_end_with_parent,  # kill -9 of us must not leave them behind
             )  # fmt: skip
         self.processes[name] = process
@@ -145,7 +153,7 @@ class LocalFederation:
         self.spawn(
             "superlink",
             [
-                "flower-superlink", "--host", HOST, "--port", str(self.port),
+                "flower-superlink", "--host", self.address, "--port", str(self.port),
                 "--ssl-ca-certfile", str(keys / "ca.crt"),
                 "--ssl-certfile", str(keys / "server.pem"),
                 "--ssl-keyfile", str(keys / "server.key"),
@@ -154,7 +162,7 @@ class LocalFederation:
             ],
         )  # fmt: skip
         until = time.monotonic() + START_SECONDS
-        while not _listens(self.port):
+        while not _listens(self.address, self.port):
             if self.processes["superlink"].poll() is not None or time.monotonic() > until:
                 tail = "\n".join(self.log("superlink").splitlines()[-5:])
                 raise FederationError(f"superlink did not start:\n{tail}")
@@ -174,8 +182,9 @@ class LocalFederation:
         self.spawn(
             name,
             [
-                "flower-supernode", *(options or secure), "--superlink", f"{HOST}:{self.gate}",
-                "--host", HOST, "--port", str(free_port()), "--node-config", config,
+                "flower-supernode", *(options or secure), "--superlink",
+                f"{self.address}:{self.gate}", "--host", HOST, "--port", str(free_port()),
+                "--node-config", config,
             ],
         )  # fmt: skip
         return name
@@ -240,10 +249,10 @@ class LocalFederation:
         self.processes.clear()
 
 
-def _listens(port: int) -> bool:
+def _listens(address: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((HOST, port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def _read_json(printed: str) -> Any:

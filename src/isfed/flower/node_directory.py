@@ -15,15 +15,79 @@ from logging import INFO, WARNING
 from typing import Any
 
 import httpx
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from isfed.base.argument_checks import check_whole
 from isfed.flower import message_exchange, wire_format
 from isfed.flower.array_records import printable
 
 MOST_NAMED = 10  # agents named in a log line
 RETRY_SECONDS = 5.0  # until a node that failed to answer is asked again
+LARGEST_CLAIM = 10.0  # medians: an agent cannot count for more by claiming more examples
+
+
+def find_nodes(
+    grid: Grid, *, least: int, seconds: float = 120.0, by_examples: bool = False
+) -> dict[str, Any]:
+    """What `Strategy` must know of the agents, from the nodes that are online.
+
+    It waits until `least` nodes are there, and returns `num_agents` and, where nodes are registered
+    under names, the sorted `names`; Flower's simulation has none. All nodes found become agents, so
+    give the number that you expect: a job that continues needs the same agents.
+
+        strategy = flower.Strategy(algorithm, **flower.find_nodes(grid, least=20))
+
+    Args:
+        grid: Flower's, as the server app gets it.
+        least: how many nodes to wait for.
+        seconds: how long to wait, before it is an error.
+        by_examples: also ask every agent how many examples it has, for `agent_weights`; clients
+            answer by `app.query()(flower.tell_examples(...))`. What an agent claims counts up to
+            ten times the median.
+    """
+    check_whole(least, name="least", least=1)
+    until = time.monotonic() + seconds
+    while len(nodes := list(grid.get_nodes())) < least:
+        if time.monotonic() >= until:
+            raise ValueError(
+                f"{len(nodes)} nodes are online after {seconds:g} seconds, and least={least}: "
+                "start the other SuperNodes, or lower `least`"
+            )
+        time.sleep(message_exchange.POLL_SECONDS)
+    names = sorted(node.name or "" for node in nodes)
+    named = "" not in names and len(set(names)) == len(names)
+    found: dict[str, Any] = {"num_agents": len(nodes), "names": names if named else None}
+    if by_examples:
+        found["agent_weights"] = _ask_examples(grid, nodes, found["names"], until)
+    return found
+
+
+def _ask_examples(grid: Grid, nodes: list[Any], names: list[str] | None, until: float) -> list:
+    """How many examples each agent says it has."""
+    queries = {
+        place: Message(RecordDict(), dst_node_id=node.node_id, message_type=MessageType.QUERY)
+        for place, node in enumerate(nodes)
+    }
+    replies = message_exchange.exchange(grid, queries, until=until).replies
+    sizes = np.zeros(len(nodes))
+    for place, node in enumerate(nodes):
+        reply = replies.get(place)
+        record = None if reply is None or reply.has_error() else reply.content.get("isfed")
+        told = dict(record) if isinstance(record, ConfigRecord) else {}
+        agent = told.get("agent") if names is None else names.index(node.name)
+        size = told.get("examples")
+        if type(agent) is not int or not 0 <= agent < len(nodes) or type(size) is not int:
+            raise ValueError(
+                f"node {node.name or node.node_id} did not say how many examples it has: its app "
+                "needs app.query()(flower.tell_examples(...))"
+            )
+        sizes[agent] = max(size, 0)
+    if not sizes.all():
+        raise ValueError(f"agent {int(np.argmin(sizes))} has no examples, or two have one number")
+    return np.minimum(sizes, LARGEST_CLAIM * np.median(sizes)).tolist()
 
 
 class NodeDirectory:

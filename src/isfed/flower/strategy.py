@@ -342,7 +342,9 @@ class Strategy(FedAvg):
                 f"another run is using {checkpoint}; stop it, or give another path"
             ) from None
         if checkpoint.exists():
-            job.restore(atomic_files.load_arrays(checkpoint), job.agents.order)
+            tighter = job.restore(atomic_files.load_arrays(checkpoint), job.agents.order)
+            for change in tighter:
+                log(WARNING, "this job goes on with a tighter Safety: %s", change)
             done = job.round_index
             log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
         else:  # a cloud killed in round 1 finds its job again

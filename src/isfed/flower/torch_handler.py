@@ -125,12 +125,12 @@ class _SingleAgent:
         rows = self.agents.gradients(np.zeros(1, np.int64), self.inward(params))
         return self.outward(rows[0])
 
-    def sampled_loss_at(self, params: np.ndarray, round_index: int) -> float:
+    def sampled_loss_at(self, params: np.ndarray, round_index: int, *, count: int = 1) -> float:
         stream = self.agents.stream(Purpose.EXAMPLES, round_index, self.agents.first)
-        row = slice(at := int(stream.uniforms(1)[0] * len(self.targets)), at + 1)
+        drawn = (stream.uniforms(count) * len(self.targets)).astype(np.int64)
         data = self.agents.problem.data
-        rows = data.features[row], data.targets[row]
-        return float(self.agents.network.values(self.inward(params), *rows)[0])
+        rows = data.features[drawn], data.targets[drawn]
+        return float(np.mean(self.agents.network.values(self.inward(params), *rows)))
 
 
 @checked
@@ -148,8 +148,7 @@ def torch_turn(
     """A handler for `app.train()` that trains a network by isfed's own loop.
 
     The reply's metrics are train_loss and num-examples. The numbers are those of `simulate` with
-    the same network, data and seed, also under a correction: the agent then remembers its
-    gradients in a file.
+    the same network, data and seed, also under a correction.
 
     Args:
         load: a function from the context to this agent's features and targets.

@@ -10,27 +10,26 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from isfed.federation.agent import AgentConfig, Upload
-from isfed.federation.messages import PLAIN_LOCAL, LocalOptions
-from isfed.federation.remote_variates import VariateMessage
+from isfed.federation.messages import NOISE_SHARE, PLAIN_LOCAL, LocalOptions
 from isfed.federation.safety import ScoreRange
-from isfed.federation.variate_updates import CorrectionRule
 from isfed.flower.array_records import Layout, WireError, printable
 from isfed.sampling.designs import ALL_DESIGNS
 from isfed.sampling.policies import Initial, Policy, Refresh, Score, ScorePolicy
 
-MODEL, REQUEST, TRAIN_CONFIG, CENTRE = "arrays", "isfed", "config", "centre"
+MODEL, REQUEST, TRAIN_CONFIG = "arrays", "isfed", "config"
 STEER, VELOCITY = "steer", "velocity"  # vectors: added to every gradient, and of the momentum
 CHANGE, METRICS = "change", "metrics"
 LOSS, GRADIENT, SAMPLED_LOSS, WORK = "loss", "gradient", "sampled-loss", "work"
-ASKS = (LOSS, GRADIENT, SAMPLED_LOSS, WORK)
+BATCH_LOSS = "batch-loss"
+ASKS = (LOSS, GRADIENT, SAMPLED_LOSS, BATCH_LOSS, WORK)
 RISK = "isfed-risk"  # the metric in which an agent tells its loss
-OWN_METRICS = ("score", "agreement", RISK)  # those that are ours, not the app's
+OWN_METRICS = ("score", NOISE_SHARE, RISK)  # those that are ours, not the app's
 MOST_STEPS = 1_000_000  # of one turn; an agent does not work for ever
 NOT_FLOWERS = (
     "Flower's differential privacy (LocalDpMod, fixedclipping_mod, adaptiveclipping_mod) takes it "
@@ -55,12 +54,12 @@ class AgentRequest:
     key: int  # of the random numbers
     rules: AgentConfig
     scores: ScoreRange  # that are accepted
-    terms: VariateMessage | None = None  # of control variates
     buffers: tuple[str, ...] = ()  # names of the arrays that are not trained
     local: LocalOptions = PLAIN_LOCAL  # how it steps; its arrays have one row
     scale: float | None = None  # what every step is multiplied by
-    also: tuple[str, ...] = ()  # LOSS, GRADIENT: of its risk at the model, in the same reply
+    also: tuple[str, ...] = ()  # LOSS, GRADIENT, NOISE_SHARE: in the same reply
     ask: str = ""  # one of ASKS, instead of a turn
+    own_steps: bool = False  # whether the agent must know the size of its steps itself
 
     @property
     def steps(self) -> int | None:
@@ -70,7 +69,7 @@ class AgentRequest:
 
 def pack_request(request: AgentRequest) -> dict[str, ConfigRecord | ArrayRecord]:
     """Flat, typed fields, and vectors; an agent that knows only plain steps refuses others."""
-    rules, local, terms = request.rules, request.local, request.terms
+    rules, local = request.rules, request.local
     local_fields: dict[str, Any] = {} if request.steps is None else {"local-steps": request.steps}
     for field, (name, _) in _LOCAL.items():
         if (value := getattr(local, name)) != getattr(PLAIN_LOCAL, name):
@@ -98,11 +97,8 @@ def pack_request(request: AgentRequest) -> dict[str, ConfigRecord | ArrayRecord]
     if not plain:
         fields |= {**local_fields, "ask": request.ask, "also": list(request.also)}
         fields |= {} if request.scale is None else {"scale": request.scale}
-    if terms is not None:
-        fields |= {"accepted": terms.accepted, "accepted-gain": terms.gain}
-        fields |= {"step-varies": True} if terms.varies else {}
-        fields |= {f"correction-{name}": value for name, value in terms.rule._asdict().items()}
-        vectors[CENTRE] = terms.centre
+    if request.own_steps:
+        fields["own-steps"] = True
     for who, policy in (("examples", rules.examples), ("agents", rules.agents)):
         for name, value in asdict(cast(ScorePolicy, policy)).items():
             fields[f"{who}-{name}"] = int(value) if isinstance(value, int) else value
@@ -146,17 +142,6 @@ def _local(content: RecordDict, fields: Any) -> LocalOptions:
     return LocalOptions(**given)
 
 
-def _terms(content: RecordDict, fields: Any) -> VariateMessage | None:
-    """What a request says about control variates; None if it has none."""
-    if "accepted" not in fields:
-        return None
-    types = get_type_hints(CorrectionRule)
-    rule = CorrectionRule(**{n: kind(fields[f"correction-{n}"]) for n, kind in types.items()})
-    centre, accepted = _unpack_vector(content, CENTRE), int(fields["accepted"])
-    varies = bool(fields.get("step-varies", False))
-    return VariateMessage(rule, centre, accepted, float(fields["accepted-gain"]), varies)
-
-
 def unpack_request(content: RecordDict) -> AgentRequest:
     """The request in a message, checked by the agent: it need not trust the cloud either."""
     try:
@@ -177,12 +162,12 @@ def unpack_request(content: RecordDict) -> AgentRequest:
             key=int(fields["key"], 16),
             rules=rules,
             scores=ScoreRange(fields["score-low"], fields["score-high"]),
-            terms=_terms(content, fields),
             buffers=tuple(map(str, fields.get("buffers", ()))),
             local=_local(content, fields),
             scale=float(fields["scale"]) if "scale" in fields else None,
             also=tuple(map(str, fields.get("also", ()))),
             ask=str(fields.get("ask", "")),
+            own_steps=bool(fields.get("own-steps", False)),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(
@@ -196,7 +181,6 @@ def unpack_request(content: RecordDict) -> AgentRequest:
 def _check_request(request: AgentRequest) -> None:
     """Raise a WireError for values that no cloud of isfed sends; NaN is in no range."""
     rules, local, prob, scale = request.rules, request.local, request.agent_prob, request.scale
-    gain = 0.0 if request.terms is None else request.terms.gain
     for name, value, makes_sense in (
         ("round", request.round_index, 0 <= request.round_index < 2**63),
         ("agent", request.agent, 0 <= request.agent < rules.num_agents),
@@ -208,9 +192,8 @@ def _check_request(request: AgentRequest) -> None:
         ("momentum", local.momentum, 0.0 <= local.momentum < 1.0),
         ("local steps", request.steps, 0 <= (request.steps or 0) <= MOST_STEPS),
         ("batch", local.batch, local.batch is None or local.batch >= 1),
-        ("gain", gain, 0.0 <= gain <= 1.0),
         ("ask", request.ask, request.ask in ("", *ASKS)),
-        ("also", request.also, {*request.also} <= {LOSS, GRADIENT}),
+        ("also", request.also, {*request.also} <= {LOSS, GRADIENT, NOISE_SHARE}),
     ):
         if not makes_sense:
             raise WireError(f"a request with {name}={printable(value, 40)} makes no sense")
@@ -227,8 +210,8 @@ def pack_upload(
     """
     change = layout.arrange(upload.change)
     reported = {**(metrics or {}), "score": upload.score}
-    if upload.agreement != 0.0:
-        reported["agreement"] = upload.agreement
+    if upload.noise_share is not None:
+        reported[NOISE_SHARE] = upload.noise_share
     if upload.loss is not None:
         reported[RISK] = upload.loss
     content: dict[str, Any] = {
@@ -268,8 +251,8 @@ def unpack_upload(content: RecordDict, layout: Layout) -> Upload:
     if any(other.size != vector.size for other in vectors.values()):
         raise WireError("a vector of the reply has another size than the model")
     # A score that is no number is refused as a score; the change may still be good.
-    score, agreement = _number(metrics, "score", math.nan), _number(metrics, "agreement", 0.0)
-    return Upload(vector, score, 0, agreement, loss=_number(metrics, RISK, None), **vectors)
+    score, share = _number(metrics, "score", math.nan), _number(metrics, NOISE_SHARE, None)
+    return Upload(vector, score, 0, share, loss=_number(metrics, RISK, None), **vectors)
 
 
 def pack_answer(answer: float | np.ndarray, ask: str) -> RecordDict:

@@ -12,35 +12,38 @@ noise at all where all p_k are 1/K and L divides K.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_checks import check_active
+from isfed.base.argument_checks import check_share
 from isfed.base.random_streams import Purpose, Stream
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
-from isfed.methods.federated import Drawn, Sampler
-from isfed.methods.method_protocol import CheckedPolicy, Count, check_record
+from isfed.methods.by_score import ByScore, ScoreState, check_costs
+from isfed.methods.federated import Drawn
+from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy
 from isfed.sampling.designs import Deville
-from isfed.sampling.policies import Policy, Table, Uniform
+from isfed.sampling.policies import Refresh, Table, Uniform
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of uniform probability, which a new pass chooses from
+AGAIN, LAST = 1, 2  # an agent that did not answer is asked again in the next round, and only then
 
 
 class PassState(NamedTuple):
     """The scores of the agents, and the pass that is under way."""
 
-    nodes: np.ndarray  # the table of the agents' scores
-    cohorts: np.ndarray  # (T, L) who has which place
+    scores: ScoreState
+    cohorts: np.ndarray  # (T, L) who has which place, each row in increasing order
     left: np.ndarray  # (1,) cohorts that are still to come
     prob: np.ndarray  # (K,) p_k of this pass
-    missed: np.ndarray  # (K,) places of agents that did not answer, which are given again
+    missed: np.ndarray  # (K,) who did not answer: 0, AGAIN or LAST
 
 
 @dataclass(frozen=True)
-class Passes(Sampler):
+class Passes(ByScore):
     """Agents heard in passes: all of them once, or as often as their scores ask.
 
     Args:
@@ -48,78 +51,110 @@ class Passes(Sampler):
         policy: how scores become probabilities; `Uniform()` hears everybody equally often. Unequal
             probabilities are shrunk to equal ones where rounding to whole places would cost more
             than they gain.
+        costs: what a turn of each agent costs; agents are then heard by score / sqrt(cost).
+        most_inclusion: the largest share of the rounds of a pass in which an agent is heard.
     """
 
-    num_active: Count
     policy: CheckedPolicy = field(default_factory=Uniform)
-    gives: ClassVar[set[str]] = {"inclusion probabilities"}
-    capped: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_record(self)
+    design: CheckedDesign = field(default_factory=Deville, init=False, repr=False)
+    costs: Annotated[Sequence[float], check_costs] = field(default=(), kw_only=True)
+    most_inclusion: Annotated[float, check_share] = field(default=1.0, kw_only=True)
+    capped: ClassVar[bool] = False  # type: ignore[assignment]
 
     @property
-    def reports(self) -> Policy:
-        return self.policy
+    def gives(self) -> set[str]:
+        return super().gives - {"cohorts of fixed size"}  # those absent are asked again
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> PassState:
-        count = facts.num_agents
-        check_active(self.num_active, count)
-        rounds = -(-count // self.num_active)
-        return PassState(
-            Table(count, self.policy, Deville()).nodes,
-            np.zeros((rounds, self.num_active), np.int64),
-            np.zeros(1, np.int64),
-            facts.share(np.arange(count)),
-            np.zeros(count),
-        )
+        scores = super().init(facts, agents, params)
+        return first_pass(scores, facts.share(), self.num_active)
 
-    def probabilities(self, state: PassState, num_agents: int) -> np.ndarray:
+    def table(self, state: Any, num_agents: int) -> Any:
+        return super().table(getattr(state, "scores", state), num_agents)
+
+    def probabilities(self, state: Any, num_agents: int) -> np.ndarray:
         return state.prob
+
+    def above_cap(self, state: Any, num_agents: int) -> int:
+        return 0 if state.left[0] else super().above_cap(state.scores, num_agents)
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The next cohort of the pass; an agent with two places works once and counts twice."""
         if not state.left[0]:
-            self._plan(state, facts, agents.stream(Purpose.AGENTS, round_index))
-        cohort = state.cohorts[len(state.cohorts) - state.left[0]]
-        state.left[0] -= 1
-        times = np.bincount(cohort, minlength=facts.num_agents) + state.missed
-        state.missed[:] = 0.0
+            if self.policy.refresh == Refresh.ALL:
+                table = self.table(state, facts.num_agents)
+                table.replace(facts.weighed(agents.scores_at(params)))
+            self.plan(state, facts, agents.stream(Purpose.AGENTS, round_index))
+        again = state.missed == AGAIN
+        times = np.bincount(next_cohort(state), minlength=facts.num_agents) + again
+        state.missed[:] = np.where(again, LAST, 0)
         drawn = np.flatnonzero(times)
-        return Cohort(drawn, self.num_active, times[drawn], state.prob[drawn]), state
+        counts = times[drawn].astype(np.float64)
+        return Cohort(drawn, self.num_active, counts, state.prob[drawn], self.policy.floor), state
 
-    def _plan(self, state: PassState, facts: Facts, stream: Stream) -> None:
+    def plan(self, state: PassState, facts: Facts, stream: Stream) -> None:
         """Give out the places of a new pass; writes into the state."""
         count, places = facts.num_agents, state.cohorts.size
         points = stream.uniforms(count + 1 + places)
         state.prob[:] = self._pass_probabilities(state, facts, places)
         order = np.argsort(points[:count], kind="stable")
-        copies = rounded(state.prob[order] * places, float(points[count]))
-        strata = np.repeat(order, copies).reshape(self.num_active, -1)
+        copies = np.empty(count, np.int64)
+        copies[order] = rounded(state.prob[order] * places, float(points[count]))
+        order = self._order(state, order)
+        strata = np.repeat(order, copies[order]).reshape(self.num_active, -1)
         shuffle = np.argsort(points[count + 1 :].reshape(strata.shape), axis=1, kind="stable")
-        state.cohorts[:] = np.take_along_axis(strata, shuffle, axis=1).T
+        state.cohorts[:] = np.sort(np.take_along_axis(strata, shuffle, axis=1).T, axis=1)
         state.left[0] = len(state.cohorts)
+
+    def _order(self, state: Any, order: np.ndarray) -> np.ndarray:
+        """(K,) along which order the places are cut into strata, given a random one."""
+        return order
+
+    def _wanted(self, table: Table, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
+        """(K,) the scores with their weights, and the probabilities that they ask for."""
+        scores = np.where(table.scores < 0.0, table.mean_seen(), table.scores)
+        return scores, table.inclusion(self.num_active) / self.num_active
 
     def _pass_probabilities(self, state: PassState, facts: Facts, places: int) -> np.ndarray:
         """The policy's probabilities, mixed with as much of c_k as makes the least variance."""
-        equal = facts.share(np.arange(facts.num_agents))
+        equal = facts.share()
         if self.policy.equal:
             return equal
-        table = Table.over(state.nodes, facts.num_agents, self.policy, Deville())
-        scores = np.where(table.scores < 0.0, table.mean_seen(), table.scores)
-        tried = [(1.0 - s) * table.probabilities() + s * equal for s in SHARES]
-        costs = [pass_variance(scores, prob * places) for prob in tried]
-        return tried[int(np.argmin(costs))]
+        table = self.table(state, facts.num_agents)
+        if self.most_inclusion < 1.0:
+            table = self.table(state.scores._replace(nodes=table.nodes.copy()), facts.num_agents)
+            table, _ = self._limited(table)
+        scores, wanted = self._wanted(table, facts)
+        tried = [(1.0 - share) * wanted + share * equal for share in SHARES]
+        price = np.asarray(self.costs or np.ones(facts.num_agents))
+        lost = [pass_variance(scores, p * places) * float((p * price).sum()) for p in tried]
+        return tried[int(np.argmin(lost))]
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
-        who = cohort.agents[updates.place]
-        if self.policy.learns:
-            table = Table.over(state.nodes, facts.num_agents, self.policy, Deville())
-            table.refresh(who, facts.weighed(evidence.score, who))
+        super().learn(state.scores, cohort, updates, evidence, facts, round_index)
         absent = np.ones(cohort.agents.size, bool)
         absent[updates.place] = False
-        state.missed[cohort.agents[absent]] = 1.0  # one at most, or an agent away would pile up
+        if updates.excluded is not None:
+            absent[updates.excluded] = False
+        who = cohort.agents[absent]
+        first = who[state.missed[who] == 0]
+        state.missed[:] = 0
+        state.missed[first] = AGAIN  # once: who is away for good would be asked in every round
         return state
+
+
+def first_pass(scores: ScoreState, prob: np.ndarray, num_active: int) -> PassState:
+    """The state before the first pass."""
+    rounds = -(-prob.size // num_active)
+    cohorts, missed = np.zeros((rounds, num_active), np.int64), np.zeros(prob.size, np.int64)
+    return PassState(scores, cohorts, np.zeros(1, np.int64), prob, missed)
+
+
+def next_cohort(state: PassState) -> np.ndarray:
+    """(L,) the places of the next round of a pass; writes into the state."""
+    cohort = state.cohorts[len(state.cohorts) - state.left[0]]
+    state.left[0] -= 1
+    return cohort
 
 
 def rounded(expected: np.ndarray, offset: float) -> np.ndarray:

@@ -216,7 +216,7 @@ class ByScore(Sampler):
         who = cohort.agents[updates.place]
         table = self.table(state, facts.num_agents)
         scored = updates.scored
-        table.refresh(who[scored], facts.weighed(evidence.score[scored], who[scored]))
+        table.refresh(who[scored], self._scores(evidence, who, facts)[scored])
         if updates.excluded is not None:  # a score of 0: others are drawn in their place
             table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
         if self.forget_absent and updates.asked is not None:
@@ -224,6 +224,10 @@ class ByScore(Sampler):
         if state.order.size:
             self._remember(state, table, who, evidence, round_index)
         return state
+
+    def _scores(self, evidence: Evidence, who: np.ndarray, facts: Facts) -> np.ndarray:
+        """(m,) what the table is to remember of the agents that answered."""
+        return facts.weighed(evidence.score, who)
 
     def _remember(
         self, state: ScoreState, table: Table, who: np.ndarray, evidence: Evidence, round_index: int

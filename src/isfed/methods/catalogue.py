@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One method.
-
-    Attributes:
-        name: what a configuration calls it, and the name to import.
-        paper: who, when, where.
-        selects: whom it selects in a round.
-        steps: what the selected agents do.
-        combines: how the cloud makes one model of it.
-        minimises: the objective whose minimiser, or the fixed point, it really goes to.
-        told: what it needs to know besides a step size and the number of agents of a round.
-        unbiased: whether the mean update is that of full participation; if not, why.
-        confirmed: against which public implementation, by reading; empty if against none.
-        network: whether it runs on Flower, and if not why.
-    """
-
-    name: str
-    paper: str
-    selects: str
-    steps: str
-    combines: str
-    minimises: str
-    told: str = "nothing"
-    unbiased: str = "yes"
-    confirmed: str = ""
-    network: str = "-"
-
-
-EVERYBODY = "all agents"
-UNIFORM = "L of K, uniform, without replacement"
-SGD = "E_k mini-batch steps"
-LOCAL = "H mini-batch steps"
-MEAN = "weighted mean of the models"
-RISK = "P = sum_k c_k P_k"
-PULLED = "not w^o: a fixed point that leans to agents with more steps and flatter risks"
-ALL_AGENTS = "yes: all agents take part"
-SHORTER = "; with v auxiliary models the step is K / (K + v) of it"
-RATIO = "uniform c_k: yes; by size: a ratio of two sums, slightly biased"
-STICH = "Stich 2019, arXiv 1805.09767"
-PERIODIC = (
-    "epfml/LocalSGD-Code distributed_code/pcode/optim/local_sgd.py (mean of the "
-    "changes every H steps)"
+from isfed.methods.catalogue_entry import (
+    ALL,
+    ALL_AGENTS,
+    CANDIDATES,
+    COOPERATIVE,
+    EVERYBODY,
+    ISFEDAVG,
+    LOCAL,
+    MEAN,
+    PERIODIC,
+    PULLED,
+    RATIO,
+    RISK,
+    SGD,
+    SHORTER,
+    STICH,
+    UNIFORM,
+    Entry,
+    Knob,
 )
-ISFEDAVG = "Rizk, Vlaski, Sayed 2022, arXiv 2012.07383 (this library's paper)"
-COOPERATIVE = "Wang and Joshi 2018, arXiv 1808.07576"
+from isfed.methods.catalogue_rivals import RIVALS
 
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
@@ -61,6 +33,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises=RISK + "; w^o for E_k = 1, and near it for more steps",
         told="E_k, B_k and N_k of every agent; a score from every agent that answers",
         confirmed="the paper's Algorithm 1 by the letter, tests/test_literal.py",
+        state="M + K",
     ),
     Entry(
         name="FedAvg", paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2017, "
@@ -80,15 +53,18 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="H full-batch steps", combines=MEAN,
         minimises="w^o for H = 1; for more a fixed point that leans to flatter risks",
         unbiased=ALL_AGENTS, confirmed=PERIODIC + ", with full batches",
+        hears=ALL,
     ),
     Entry(
         name="LocalSGD", paper=STICH, selects=EVERYBODY, steps=LOCAL, combines=MEAN,
         minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
         confirmed=PERIODIC,
+        hears=ALL,
     ),
     Entry(
         name="KAVG", paper="Zhou, Cong 2018, arXiv 1708.01012", selects=EVERYBODY, steps=LOCAL,
         combines=MEAN, minimises="as LocalGD, with noise", unbiased=ALL_AGENTS, confirmed=PERIODIC,
+        hears=ALL,
     ),
     Entry(
         name="StichSGD", paper=STICH, selects=EVERYBODY,
@@ -100,6 +76,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "1 / (strong (a + t)), and the share of a step in the mean weighted (a + t)^2; there the "
         "model after the step is counted, here, as in the paper, the one before); the average over "
         "agents as LocalSGD",
+        hears=ALL,
     ),
     Entry(
         name="RestartedSGD", paper="Yu, Yang, Zhu 2019, arXiv 1807.06629", selects=EVERYBODY,
@@ -108,6 +85,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="as LocalGD; with unequal I_k towards sum_k I_k P_k",
         told="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
         confirmed="Ziyad-Benomar/Parallel-Restarted-SGD Core.cs (unequal steps, plain mean)",
+        hears=ALL,
     ),
     Entry(
         name="MomentumSGD", paper="Yu, Jin, Yang 2019, arXiv 1905.03817", selects=EVERYBODY,
@@ -116,6 +94,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="momentum", unbiased=ALL_AGENTS,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (both forms of the step; that "
         "the momenta are averaged too is from the paper alone)",
+        hears=ALL, knobs=(Knob("momentum", 0.1, 0.99, "linear"),),
     ),
     Entry(
         name="AdaptiveTau", paper="Wang, Tuor, Salonidis, Leung, Makaya, He, Chan 2019, "
@@ -126,22 +105,26 @@ CATALOGUE: tuple[Entry, ...] = (
         unbiased=ALL_AGENTS,
         confirmed="IBM/adaptive-federated-learning control_algorithm/adaptive_tau.py (h, G, T, the "
         "search up to 10 tau, the floors 1e-10 and 1e-5)",
+        hears=ALL,
     ),
     Entry(
         name="CooperativeSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="tau mini-batch steps",
         combines="models times a doubly stochastic W", minimises="as LocalGD, with noise",
         told="W, auxiliary models", unbiased=ALL_AGENTS + SHORTER,
         confirmed="through its special cases below",
+        hears=ALL,
     ),
     Entry(
         name="FullySynchronousSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
         combines="mean of the models", minimises="w^o", unbiased=ALL_AGENTS,
         confirmed="JYWa/MATCHA communicator.py (a mean in every step)",
+        hears=ALL,
     ),
     Entry(
         name="PeriodicAveraging", paper=COOPERATIVE, selects=EVERYBODY, steps="tau steps",
         combines="mean of the models", minimises="as LocalGD, with noise", unbiased=ALL_AGENTS,
         confirmed=PERIODIC,
+        hears=ALL,
     ),
     Entry(
         name="DecentralisedSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
@@ -149,6 +132,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="near w^o: agents stay apart by their gradients", told="the graph W",
         unbiased=ALL_AGENTS,
         confirmed="JYWa/MATCHA communicator.py (alpha for each neighbour, the rest for itself)",
+        hears=ALL,
     ),
     Entry(
         name="ElasticAveraging", paper=COOPERATIVE + "; Zhang, Choromanska, LeCun 2015",
@@ -157,6 +141,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="near w^o: agents stay apart by their gradients", told="the pull alpha",
         unbiased=ALL_AGENTS + SHORTER,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (the matrix W, by algebra)",
+        hears=ALL,
     ),
     Entry(
         name="FedAvgScheme", paper="Li, Huang, Yang, Wang, Zhang 2020, arXiv 1907.02189",
@@ -174,6 +159,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="prox", unbiased=RATIO,
         confirmed="litian96/FedProx flearn/trainers/fedprox.py, flearn/optimizer/pgd.py (step, "
         "selection, stragglers)",
+        knobs=(Knob("prox", 1e-3, 1.0),),
     ),
     Entry(
         name="FedAsync", paper="Xie, Koyejo, Gupta 2019, arXiv 1903.03934",
@@ -184,6 +170,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="mixing, how its weight falls with age", unbiased="no: a step of size a, and by speed",
         confirmed="TL-System/plato plato/servers/strategies/aggregation/fedasync.py; APPFL/APPFL "
         "fedasync_aggregator.py (the three staleness functions)",
+        knobs=(Knob("mixing", 0.1, 1.0, "linear"), Knob("prox", 1e-3, 1.0)),
     ),
     Entry(
         name="HierFAVG", paper="Liu, Zhang, Song, Letaief 2020, arXiv 1905.06641",
@@ -193,6 +180,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", told="who belongs to which edge",
         unbiased=ALL_AGENTS,
         confirmed="LuminLiu/HierFL average.py, hierfavg.py (size-weighted means at both levels)",
+        hears=ALL,
     ),
     Entry(
         name="Mocha", paper="Smith, Chiang, Sanjabi, Talwalkar 2017, arXiv 1705.10467",
@@ -203,6 +191,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="lambda; a loss with a conjugate step", unbiased="no: another objective",
         confirmed="gingsmith/fmtl opt/run_mocha.m (hinge step, Sigma, rho); its W is not computed "
         "anew when Sigma changes, ours is",
+        hears=ALL, state="K M + K^2",
     ),
     Entry(
         name="FedCS", paper="Nishio, Yonetani 2019, arXiv 1804.08333",
@@ -211,6 +200,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="a deadline; speed and bandwidth of those asked",
         unbiased="only without a deadline, and then as FedAvg",
         confirmed="jsincn/SelecEval seleceval/selection/fedcs.py (the greedy schedule)",
+        hears=CANDIDATES,
     ),
     Entry(
         name="HybridFL", paper="Yoshida, Nishio, Morikura, Yamamoto, Yonetani 2020, "
@@ -222,6 +212,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="not w^o: slow agents are never selected, uploaded examples count twice",
         told="a deadline; speeds, permission and classes of those asked; raw examples",
         unbiased="no",
+        hears=CANDIDATES,
     ),
     Entry(
         name="FOLB", paper="Nguyen, Sehwag, Hosseinalipour, Brinton, Chiang, Poor 2021, "
@@ -231,6 +222,7 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="not w^o: agents that disagree count less, or with the other sign",
         told="prox; a full gradient from every agent that answers (near-optimal: from all)",
         unbiased="no",
+        knobs=(Knob("prox", 1e-3, 1.0),),
     ),
     Entry(
         name="AgnosticFL", paper="Mohri, Sivek, Suresh 2019, arXiv 1902.00146",
@@ -241,6 +233,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="a step for lambda; risks of the agents", unbiased="no: another objective",
         confirmed="litian96/fair_flearn flearn/trainers/afl.py (both steps from one w, projection, "
         "mean of the models)",
+        hears=ALL, knobs=(Knob("mixture_step", 1e-3, 1.0),),
     ),
     Entry(
         name="QFedAvg", paper="Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497",
@@ -250,6 +243,7 @@ CATALOGUE: tuple[Entry, ...] = (
         told="q; a risk from every agent that answers",
         unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedavg.py (Delta_k, h_k, the step)",
+        knobs=(Knob("power", 1e-3, 5.0),),
     ),
     Entry(
         name="QFedSGD", paper="Li, Sanjabi, Beirami, Smith 2020, arXiv 1905.10497",
@@ -259,42 +253,14 @@ CATALOGUE: tuple[Entry, ...] = (
         told="q; a risk from every agent that answers",
         unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedsgd.py (the same with a gradient)",
+        knobs=(Knob("power", 1e-3, 5.0),),
     ),
-    Entry(
-        name="SCAFFOLD", paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "
-        "arXiv 1910.06378",
-        selects=UNIFORM, steps="E_k steps corrected by control variates",
-        combines="mean over those that answer; control variates move by c_k",
-        minimises="w^o: the corrections cancel the pull of more steps", told="two vectors each way",
-        unbiased=RATIO,
-        confirmed="see tests/methods/test_variance_rivals.py",
-    ),
-    Entry(
-        name="FedVARP", paper="Jhunjhunwala, Sharma, Nagarkar, Joshi 2022, arXiv 2207.14130",
-        selects=UNIFORM, steps=SGD,
-        combines="last changes of all agents, also if nobody answers, corrected by those of the "
-        "agents that answer",
-        minimises=PULLED,
-        confirmed="see tests/methods/test_variance_rivals.py",
-    ),
-    Entry(
-        name="ClusteredSampling", paper="Fraboni, Vidal, Kameni, Lorenzi 2021, arXiv 2105.05883",
-        selects="one agent from each of L groups, by size or by similar changes", steps=SGD,
-        combines="plain mean over L draws", minimises=PULLED,
-        confirmed="see tests/methods/test_variance_rivals.py",
-    ),
-    Entry(
-        name="PowerOfChoice", paper="Cho, Wang, Joshi 2022, arXiv 2010.01243",
-        selects="of d candidates, drawn by size, the L with the largest risks", steps=SGD,
-        combines="plain mean over those that answer",
-        minimises="not w^o: tilted to agents with large risks",
-        told="d; a risk from every candidate", unbiased="no",
-        confirmed="see tests/methods/test_power_of_choice.py",
-    ),
+    *RIVALS,
     Entry(
         name="importance", paper=ISFEDAVG, selects="as ISFedAvg, by a number that agents report",
         steps=SGD + ", as in plain training", combines="the weight c_k / p_k is on the change",
         minimises="as FedAvg; ISFedAvg with the choices that suit networks",
         told="a score from every agent that answers", confirmed="as ISFedAvg",
+        state="M + K",
     ),
 )  # fmt: skip

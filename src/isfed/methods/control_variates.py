@@ -3,32 +3,34 @@
 The estimator is Horvitz-Thompson on the innovations v_k = g_k - c_k, see
 `isfed.federation.variate_updates`. With uniform draws and a gain of 1 it is FedVARP; if
 c - c_k is also added to the gradients of local steps, it is SCAFFOLD.
+
+The cloud keeps every c_k, here and over a network. So agents may be installed anew, the cloud may
+go back to an old checkpoint, and the share of an agent that is left out can leave c.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
-from isfed.federation.messages import Cohort, Facts, Updates, Work
-from isfed.federation.remote_variates import (
-    NEVER,
-    VariateMessage,
-    absorb_reports,
-    reported_innovation,
-)
+from isfed.base.portable_arithmetic import row_squares
+from isfed.federation.messages import NOISE_SHARE, Cohort, Facts, Updates, Work
 from isfed.federation.variate_updates import (
     DRIFT,
-    GAIN,
+    LIMIT,
+    MISSED,
+    SQUARE,
+    TURNS,
     Correction,
     CorrectionRule,
     Reference,
     absorb,
     corrections_of,
     extra_messages,
+    forget_variates,
     make_reference,
     make_rule,
     noise_share,
@@ -42,6 +44,8 @@ from isfed.sampling.policies import Policy, Score, ScorePolicy, Uniform
 STEERED = (
     "control variates remember plain local steps; leave weighting out, or use weighting='change'"
 )
+MOST_MISSED = 3  # turns in a row without an answer, after which an agent's share leaves c
+FEWEST = 3  # innovations that make a median worth using
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,16 @@ class ControlVariates(InverseProbability):
         agents: the policy of the sampler, which defines the scores.
         example_design: how examples are drawn, from which the noise of a turn follows.
         on: where 1 / (K p_k) goes, as in `HorvitzThompson`.
+        most_medians: an innovation longer than this many times the median agent's last one moves
+            c_k only as far as one of that length. The step itself uses all of it: it is unbiased
+            whatever the c_k are.
     """
 
     correction: Correction
     agents: Policy
     example_design: Design
     on: Literal["step", "change"] = "change"
+    most_medians: float = np.inf
 
     @cached_property
     def needs(self) -> dict[str, str]:
@@ -67,7 +75,7 @@ class ControlVariates(InverseProbability):
             "equal weights": "c is the uniform mean of what the agents remember; use "
             "client_weights='uniform', and over a network leave agent_weights out",
             "steps divided by E_k": "c_k is a mean over E_k steps; use divide_by_steps=True",
-            "cohorts of fixed size": "use a design of fixed size, e.g. Deville()",
+            "cohorts of fixed size": "use a design of fixed size, e.g. Deville(), and no passes",
         }
         if self.rule.kind == DRIFT:
             needs["batches of fixed size"] = (
@@ -103,13 +111,20 @@ class ControlVariates(InverseProbability):
         local = work.local
         if self.rule.kind == DRIFT:
             local = local.but(correction=corrections_of(self.rule, state, cohort.agents))
-        return work._replace(local=local, extra=extra_messages(self.rule, 1))
+        if facts.batch_size is not None:
+            return work._replace(local=local, extra=extra_messages(self.rule, 1))
+        # Over a network only the agents know what their draws of examples leave of a variance.
+        scored = self.rule.scored and not self.rule.second_moment
+        down = {"models_down": 1} if self.rule.kind == DRIFT else {}
+        extra = {**down, "scalars_up": 1} if scored else down
+        also = work.also | {NOISE_SHARE} if scored else work.also
+        return work._replace(local=local, extra=extra, also=also)
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         """The step from c and the innovations; c and the c_k are updated in place.
 
         The c_k of an agent that does not answer stays as it is, so that c remains the mean of all
-        c_k.
+        c_k. Those of agents that are left out, or do not answer any more, leave c.
         """
         cohort, work, place = opened.cohort, opened.work, updates.place
         who, step_size = cohort.agents[place], float(work.step_size)
@@ -117,9 +132,13 @@ class ControlVariates(InverseProbability):
         reach = step_size * (np.ones(who.size) if self.on == "change" else inverse)
         innovation, scores = trained_changes(updates, facts), updates.score
         take_innovations(self.rule, state, who, reach, innovation)
-        share = noise_share(
-            facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
-        )
+        if facts.batch_size is None:
+            scores, share = _told(updates)
+        else:
+            share = noise_share(
+                facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
+            )
+        self._limit(state, who, innovation)
         times = cohort.times[place]
         # If the factors make up for absences, c counts in full; else only the share that answered.
         heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
@@ -128,7 +147,40 @@ class ControlVariates(InverseProbability):
             self.rule, state, step_size, cohort.num, heard, step, who,
             times * updates.factor * inverse, innovation, (scores, share),
         )  # fmt: skip
+        if updates.asked is not None:
+            self._forget(state, cohort, updates)
         return step, state, Evidence(scores, -innovation, np.ones(who.size))
+
+    def _limit(self, state: Reference, who: np.ndarray, innovation: np.ndarray) -> None:
+        """Set how long an innovation counts in what c_k learns, from the last of every agent."""
+        if self.most_medians == np.inf:
+            return
+        squares = np.where(state.book[:, TURNS] > 0.0, state.book[:, SQUARE], 0.0)
+        squares[who] = row_squares(innovation)
+        known = squares[squares > 0.0]
+        limit = self.most_medians**2 * np.median(known) if known.size >= FEWEST else 0.0
+        state.pool[LIMIT] = limit
+
+    def _forget(self, state: Reference, cohort: Cohort, updates: Updates) -> None:
+        """Take the c_k of those that are left out or silent for long out of c."""
+        missed = state.book[:, MISSED]
+        missed[cohort.agents[updates.place]] = 0.0
+        silent = cohort.agents[updates.silent()]
+        missed[silent] += 1.0
+        gone = silent[missed[silent] >= MOST_MISSED]
+        if updates.excluded is not None:
+            gone = np.union1d(gone, cohort.agents[updates.excluded])
+        forget_variates(self.rule, state, gone)
+
+
+def _told(updates: Updates) -> tuple[np.ndarray, np.ndarray]:
+    """Spreads and noise shares as agents report them; 0 for what was refused or makes no sense."""
+    spread, share = np.zeros(len(updates.score)), np.zeros(len(updates.score))
+    spread[updates.scored] = updates.score[updates.scored]
+    if updates.noise_share is not None:
+        told = np.nan_to_num(updates.noise_share, nan=0.0, posinf=0.0, neginf=0.0)
+        share = np.where((told >= 0.0) & (told <= 1.0), told, 0.0)  # 1 / (E_k B_k) at most
+    return spread, share
 
 
 def _check_size(cohort: Cohort) -> None:
@@ -139,60 +191,3 @@ def _check_size(cohort: Cohort) -> None:
             f"the design drew {drawn} agents where num_active={cohort.num}; control variates need "
             "a design of fixed size, e.g. Deville()"
         )
-
-
-class MeanState(NamedTuple):
-    """The cloud's state where every c_k stays with its agent."""
-
-    centre: np.ndarray  # (M',) c
-    book: np.ndarray  # (K, BOOK) statistics of every agent
-    pool: np.ndarray  # (POOL,) and of all agents together
-    accepted: np.ndarray  # (K,) the round of the last turn that was accepted; -1 for none
-
-
-@dataclass(frozen=True)
-class ControlVariatesApart(ControlVariates):
-    """Control variates over a network: every c_k stays on its agent's own machine.
-
-    Args:
-        varies: whether the step size changes from round to round.
-    """
-
-    varies: bool = False
-
-    @cached_property
-    def needs(self) -> dict[str, str]:
-        return super().needs | {"weights on the change": STEERED}
-
-    def init(self, facts: Facts, params: np.ndarray) -> Any:
-        whole = make_reference(self.rule, facts.num_agents, 0)
-        never = np.full(facts.num_agents, NEVER)
-        return MeanState(np.zeros(params.size), whole.book, whole.pool, never)
-
-    def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        """The work, with a message: c, and round and gain of the agent's last accepted turn."""
-        _check_size(cohort)
-        who = cohort.agents
-        last = state.accepted[who], state.book[who, GAIN]
-        control = VariateMessage(self.rule, state.centre, *last, self.varies)
-        return work._replace(control=control, extra=extra_messages(self.rule, 1))
-
-    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        cohort, place, step_size = opened.cohort, updates.place, float(opened.work.step_size)
-        who, times = cohort.agents[place], cohort.times[place] * updates.factor
-        innovation = reported_innovation(
-            self.rule, trained_changes(updates, facts), step_size, state.centre
-        )
-        scores = np.nan_to_num(updates.score, posinf=0.0)
-        agreements = np.zeros(who.size)
-        if updates.agreement is not None:
-            agreements = np.nan_to_num(updates.agreement)
-        heard = 1.0 if updates.complete else float(times.sum()) / cohort.num
-        step, nobody = np.zeros(facts.num_trained), np.zeros((0, facts.num_trained))
-        absorb_reports(
-            self.rule, Reference(state.centre, nobody, nobody, state.book, state.pool), step_size,
-            cohort.num, heard, step, who, times * (1.0 / (facts.num_agents * cohort.prob[place])),
-            np.ascontiguousarray(innovation), (scores, agreements),
-        )  # fmt: skip
-        state.accepted[who] = opened.round_index
-        return step, state, Evidence(scores, -innovation, np.ones(who.size))

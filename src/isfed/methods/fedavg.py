@@ -4,15 +4,18 @@ FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from isfed.base.argument_checks import checked
 from isfed.federation.variate_updates import Correction
-from isfed.methods.estimators import Mean
+from isfed.methods.agent_passes import Passes
+from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Federated
-from isfed.methods.isfedavg import ISFedAvg
+from isfed.methods.isfedavg import ISFedAvg, suffix_of
 from isfed.methods.method_protocol import ClientWeights, Composed
+from isfed.methods.servers import averaging
 from isfed.methods.shared_fields import Sampled
 from isfed.sampling.designs import Design, Deville, HartleyRao, WithReplacement
 from isfed.sampling.policies import Memory, Policy, Score, Uniform
@@ -27,15 +30,20 @@ class WeightedFedAvg(Composed, Sampled):
     client_weights: ClientWeights = "size"
     divide_by_steps: bool = False
     replacement: bool = True  # of the examples
+    average: bool | Literal["half", "pass"] = False
+    passes: bool = False
     label: str = "FedAvg"
 
     @property
     def name(self) -> str:
-        return f"{self.label}, by size"
+        return f"{self.label}, by size{suffix_of(self)}"
 
     def parts(self) -> Federated:
         design = WithReplacement() if self.replacement else HartleyRao()
-        return self.made_of(Mean(), local=self.local(example_design=design))
+        # In passes agents are heard as often as they count, so that their mean is a plain one.
+        sampler, mean = (Passes(self.num_active), PlainMean()) if self.passes else (None, Mean())
+        made = self.made_of(mean, sampler=sampler, local=self.local(example_design=design))
+        return replace(made, server=averaging(self.average))
 
 
 def _uniform(*, replacement: bool, client_weights: str, drift: float = 0.0, **fields: Any) -> Any:
@@ -43,6 +51,7 @@ def _uniform(*, replacement: bool, client_weights: str, drift: float = 0.0, **fi
     if client_weights != "uniform":
         fields["label"] = fields["label"].removesuffix(" with 1/E_k")
         return WeightedFedAvg(replacement=replacement, **fields)
+    fields["label"] += suffix_of(SimpleNamespace(**fields))
     return ISFedAvg(
         agents=Uniform(),
         examples=Uniform(),
@@ -61,6 +70,8 @@ def FedAvg(  # noqa: N802 (reads as a type)
     divide_by_steps: bool = False,
     client_weights: ClientWeights = "uniform",
     full_batch: bool = False,
+    average: bool | Literal["half", "pass"] = False,
+    passes: bool = False,
 ) -> Any:
     """FedAvg as in the paper's experiments: uniform agents, uniform batches with replacement.
 
@@ -73,6 +84,7 @@ def FedAvg(  # noqa: N802 (reads as a type)
         client_weights: "uniform", or "size": the mean then weighs agents by their sizes, as in most
             public code.
         full_batch: whether every local step uses all examples of the agent.
+        average, passes: as in `ISFedAvg`; by size, agents have places in proportion to their sizes.
     """
     return _uniform(
         step_size=step_size,
@@ -81,6 +93,8 @@ def FedAvg(  # noqa: N802 (reads as a type)
         label="FedAvg with 1/E_k" if divide_by_steps else "FedAvg",
         client_weights=client_weights,
         full_batch=full_batch,
+        average=average,
+        passes=passes,
         replacement=True,
     )
 
@@ -93,6 +107,8 @@ def DynamicFedAvg(  # noqa: N802
     drift: float = 0.0,
     client_weights: ClientWeights = "uniform",
     full_batch: bool = False,
+    average: bool | Literal["half", "pass"] = False,
+    passes: bool = False,
 ) -> Any:
     """Dynamic FedAvg (Rizk, Vlaski, Sayed 2020): uniform draws, and steps divided by E_k.
 
@@ -106,6 +122,7 @@ def DynamicFedAvg(  # noqa: N802
         client_weights: "uniform", or "size", which takes no drift: the mean then weighs agents by
             their sizes.
         full_batch: whether every local step uses all examples of the agent.
+        average, passes: as in `ISFedAvg`; by size, agents have places in proportion to their sizes.
     """
     if drift != 0.0 and client_weights != "uniform":
         raise ValueError(f"drift={drift} needs client_weights='uniform'")
@@ -116,6 +133,8 @@ def DynamicFedAvg(  # noqa: N802
         label="Dynamic FedAvg",
         client_weights=client_weights,
         full_batch=full_batch,
+        average=average,
+        passes=passes,
         replacement=False,
         drift=drift,
     )
@@ -124,8 +143,8 @@ def DynamicFedAvg(  # noqa: N802
 @checked
 def importance(
     *,
-    step_size: float,
     num_active: int,
+    step_size: Step = "auto",
     agents: Policy | None = None,
     examples: Policy | None = None,
     correction: Correction | Literal["difference", "drift"] | None = None,
@@ -134,15 +153,18 @@ def importance(
     divide_by_steps: bool | None = None,
     weighting: Literal["step", "change"] = "change",
     client_weights: ClientWeights = "uniform",
+    average: bool | Literal["half", "pass"] = False,
+    passes: bool = False,
     label: str = "",
 ) -> ISFedAvg:
     """ISFedAvg with the defaults for networks.
 
     Args:
+        num_active: L, the number of agents per round.
         step_size: the size of a local step, as in PyTorch. With a `correction` it is the size of a
             whole turn and a local step is step_size / E_k, because agents then remember the mean
-            gradient of a turn.
-        num_active: L, the number of agents per round.
+            gradient of a turn. Over Flower it may be left out if agents train by a loop of their
+            own, `flower.own_turn`; elsewhere a network needs a number.
         agents: how agents are drawn. Unless given, by the second moment that each of them reports,
             one number; an averaged gradient would be as many as the model has.
         examples: how examples are drawn; uniformly unless given. Drawing them by their scores gains
@@ -155,6 +177,7 @@ def importance(
         weighting: the weight 1/(K p_k) is on the "change" that an agent returns, so that its local
             steps are those of plain training; "step" has it on the steps, as in the paper.
         client_weights: "uniform", or by "size", as in `ISFedAvg`.
+        average, passes: as in `ISFedAvg`.
         label: the name in tables and figures.
 
     Examples:
@@ -180,5 +203,7 @@ def importance(
         correction=correction,
         weighting=weighting,
         client_weights=client_weights,
+        average=average,
+        passes=passes,
         label=label or kind or "importance",
     )

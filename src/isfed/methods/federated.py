@@ -187,6 +187,11 @@ class Federated:
     def _promises_chances(self) -> bool:
         return "inclusion probabilities" in getattr(self.sampler, "gives", ())
 
+    @cached_property
+    def _also(self) -> frozenset[str]:
+        """What the sampler wants to ride in the replies, see `Work.also`."""
+        return getattr(self.sampler, "also", frozenset())
+
     @property
     def num_active(self) -> int:
         return self.sampler.num_active
@@ -243,6 +248,8 @@ class Federated:
             )
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
+        if self._also:
+            work = work._replace(also=work.also | self._also)
         return Opened(cohort, sent, work, sampler, round_index)
 
     def close(
@@ -295,7 +302,8 @@ class Federated:
         cohort, updates, evidence = info
         if cohort.prob is None or evidence.reach is None:
             return None
-        if self.sampler.reports.equal and self.local.examples.equal:
+        equal = getattr(self.sampler, "policy", self.sampler.reports).equal
+        if equal and self.local.examples.equal:
             return equal_row((), cohort.num)
         who = cohort.agents[updates.place]
         return watch_round(

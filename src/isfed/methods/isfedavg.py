@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from isfed.base.argument_checks import is_number, shown
 from isfed.federation.variate_updates import Correction
+from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore, check_costs
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import HorvitzThompson, InverseResponse
@@ -26,7 +27,7 @@ from isfed.methods.method_protocol import (
     NotNegative,
     check_record,
 )
-from isfed.methods.servers import Add, Average
+from isfed.methods.servers import averaging
 from isfed.sampling.designs import Deville, HartleyRao
 from isfed.sampling.policies import Memory, Uniform
 
@@ -46,12 +47,18 @@ def _check_correction(value: Any, *, name: str) -> None:
         raise TypeError(f"{name}={shown(value)} must be 'difference' or 'drift'")
 
 
+def suffix_of(method: Any) -> str:
+    """What a name ends with: whether agents are heard in passes, and the models averaged."""
+    return (", passes" if method.passes else "") + (", averaged" if method.average else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ISFedAvg(Composed):
     """Federated averaging under importance sampling of agents and of examples.
 
     Args:
-        step_size: mu, the step size; "auto" chooses a stable one when the run begins.
+        step_size: mu, the step size; "auto" tries about eight when `simulate` begins and takes the
+            best for its rounds; where no run is made, a stable one.
         num_active: L, the number of agents per round.
         agents: the policy that gives agents their probabilities.
         examples: the policy that gives an agent's examples their probabilities.
@@ -73,7 +80,9 @@ class ISFedAvg(Composed):
         full_batch: whether every local step uses all examples instead of B_k drawn ones, which is
             B_k = N_k without replacement; `examples` and `example_design` then say nothing.
         average: whether the model that is shown is the mean of those of the last half of the
-            rounds, see `Average`; what the theory predicts is the error of the current model.
+            rounds; "pass" is an exponential mean over about K / L rounds, see `Average`.
+        passes: whether no agent is heard again before the others were, see `Passes`;
+            `agent_design` then says nothing.
         label: the name in tables and figures; made from the choices unless given.
 
     Examples:
@@ -97,7 +106,8 @@ class ISFedAvg(Composed):
     costs: Annotated[Sequence[float], check_costs] = ()
     client_weights: ClientWeights = "uniform"
     full_batch: bool = False
-    average: bool = False
+    average: bool | Literal["half", "pass"] = False
+    passes: bool = False
     label: str = ""
 
     def __post_init__(self) -> None:
@@ -114,8 +124,11 @@ class ISFedAvg(Composed):
         estimator: Any = HorvitzThompson(on)
         if self.memory is not None:
             estimator = ControlVariates(self.memory, self.agents, self.example_design, on)
+        sampler = ByScore(self.num_active, self.agents, self.agent_design, self.costs)
+        if self.passes:
+            sampler = Passes(self.num_active, self.agents, costs=self.costs)
         return Federated(
-            ByScore(self.num_active, self.agents, self.agent_design, self.costs),
+            sampler,
             LocalSteps(
                 self.step_size,
                 divide_by_steps=self.divide_by_steps,
@@ -124,7 +137,7 @@ class ISFedAvg(Composed):
                 example_design=self.example_design,
             ),
             InverseResponse(estimator) if self.absences == "adjusted" else estimator,
-            Average() if self.average else Add(),
+            averaging(self.average),
             client_weights=self.client_weights,
         )
 
@@ -146,4 +159,4 @@ class ISFedAvg(Composed):
         drawn = agents if agents == examples else f"{agents} agents, {examples} examples"
         drawn = f"{agents} agents, full batches" if self.full_batch else drawn
         kind = "" if self.memory is None else f", {self.memory.kind}"
-        return f"ISFedAvg{kind}, {drawn}{', averaged' if self.average else ''}"
+        return f"ISFedAvg{kind}, {drawn}{suffix_of(self)}"

@@ -14,8 +14,10 @@ from isfed.base.portable_arithmetic import norm
 from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.messages import Updates
 from isfed.federation.response_rates import Responses
+from isfed.federation.safety import LIMITS, Safety, tightened
 from isfed.methods.federated import Info, Opened
 from isfed.methods.method_protocol import filled_state, flat_state
+from isfed.sampling import score_table
 
 FORMAT = 2
 METHOD, RECORDS = "method.", "records."  # before the names of their arrays in a checkpoint
@@ -38,6 +40,8 @@ class Job:
         self.round_index, self._limited = 0, 0
         self.name = uuid.uuid4().hex  # agents begin anew when it changes
         self.state: Any = method.start(agents, params)
+        if self.is_composed:
+            agents.first_step = float(method.step_size)
 
     @property
     def params(self) -> np.ndarray:
@@ -116,8 +120,32 @@ class Job:
 
     def fingerprint(self) -> str:
         """Of what a checkpoint must agree with; a function's address is no choice."""
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(self.about))
+        about = (x.without_limits() if isinstance(x, Safety) else x for x in self.about)
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(tuple(about)))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _limits(self) -> np.ndarray:
+        """(n,) the limits of `Safety` as they are in force; infinite where there is none."""
+        limits = {name: getattr(self.agents.safety, name) for name in LIMITS}
+        sampler = getattr(self.method, "sampler", None)
+        limits["most_inclusion"] = getattr(sampler, "most_inclusion", np.inf)
+        for name in ("most_refusals", "silent_rounds"):
+            limits[name] = limits[name] or np.inf  # 0: never
+        return np.array(list(limits.values()), np.float64)
+
+    def _check_scores(self) -> None:
+        """Raise a ValueError for scores that no agent can have, and sum them up anew."""
+        nodes = getattr(getattr(self.state, "sampler", None), "nodes", None)
+        if nodes is None:
+            return
+        scores = nodes[: self.agents.num_agents]
+        wrong = np.flatnonzero((scores < 0.0) & (scores != score_table.UNSEEN))
+        if wrong.size:
+            raise ValueError(
+                f"the checkpoint holds the score {scores[wrong[0]]:g} of agent {wrong[0]}, "
+                "expected at least 0, or -1 for none yet: it is damaged; use a copy, or begin anew"
+            )
+        score_table.rebuild(nodes, 0, self.agents.num_agents)
 
     def checkpoint(self) -> dict[str, np.ndarray]:
         """What the next round needs; the draws need no more than the seed and the round."""
@@ -126,29 +154,39 @@ class Job:
             "fingerprint": self.fingerprint(),
             "job": self.name,
             "round_index": self.round_index,
+            "limits": self._limits(),
         }
         method = {METHOD + name: value for name, value in flat_state(self.state).items()}
         records = {RECORDS + name: value for name, value in self.agents.state().items()}
         return {name: np.array(value) for name, value in about.items()} | method | records
 
-    def restore(self, arrays: dict[str, np.ndarray], order: np.ndarray | None = None) -> None:
-        """Go on from a checkpoint of the same job.
+    def restore(self, arrays: dict[str, np.ndarray], order: np.ndarray | None = None) -> list[str]:
+        """Go on from a checkpoint of the same job; returns which limits are tighter than they were.
 
         `order` has the places of our entries of the model in one of format 1.
         """
         if str(arrays.get("fingerprint")) != self.fingerprint():
             raise ValueError(
-                "the checkpoint belongs to another algorithm, seed, number of agents or model; "
-                "give the same ones to continue it, or another path to begin anew"
+                "the checkpoint belongs to another algorithm, seed, number of agents, model or "
+                "Safety; give the same ones to continue it, or another path to begin anew"
             )
         fresh = self.checkpoint()
         if "format" not in arrays:
             arrays = from_format_1(arrays, fresh, order)
+        new = {name: fresh[name] for name in ("limits", f"{RECORDS}spread")}  # since this version
+        arrays = new | arrays
         atomic_files.check_form(arrays, fresh, what="the checkpoint")
-        self.name, self.round_index = str(arrays["job"]), int(arrays["round_index"])
+        if (round_index := int(arrays["round_index"])) < 0:
+            raise ValueError(
+                f"the checkpoint holds round {round_index}; expected one of at least 0"
+            )
+        tighter = tightened(arrays["limits"], fresh["limits"])
+        self.name, self.round_index = str(arrays["job"]), round_index
         kept = {name: arrays[METHOD + name].copy() for name in flat_state(self.state)}
         self.state = filled_state(self.state, kept)
+        self._check_scores()
         self.agents.restore({name: arrays[RECORDS + name] for name in self.agents.state()})
+        return tighter
 
 
 def from_format_1(

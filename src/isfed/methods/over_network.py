@@ -1,11 +1,12 @@
 """A method made fit for agents on other machines: what the cloud cannot know or trust there.
 
-The round is the same as everywhere. Control variates move to the agents, the sampler gets its cap,
-the estimator gets clipping, noise and the adjustment for absences, as `Safety` asks for them.
+The round is the same as everywhere. The sampler gets its cap, the estimator gets clipping, noise
+and the adjustment for absences, as `Safety` asks for them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,7 @@ import numpy as np
 from isfed.base.argument_checks import check_active, shown
 from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety, check_most_inclusion
-from isfed.methods.control_variates import ControlVariates, ControlVariatesApart
+from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Federated, composition_of
 from isfed.methods.method_wrappers import layers
@@ -85,12 +86,17 @@ def over_network(
     safety = safety or Safety()
     check_for_network(algorithm, num_agents, agent_weights=agent_weights)
     on = weighting_of(algorithm, weighting)
+    own_steps = isinstance(algorithm.step_size, str) if "step_size" in _names(algorithm) else False
+    if own_steps:  # "auto": the cloud has no data, so agents know the size of their steps
+        algorithm = replace(algorithm, step_size=1.0)
     if agent_weights is not None:
         algorithm = _by_weight(algorithm)
     method = composition_of(algorithm)
     if method is None:
         _check_own_round(algorithm, weighting, safety)
         return algorithm
+    if own_steps:
+        method = replace(method, local=replace(method.local, step_size=math.nan))
     return replace(
         method,
         sampler=_capped(method.sampler, num_agents, safety),
@@ -206,16 +212,14 @@ def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
 
 def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
     """The estimator with its weights where they belong, inside what `safety` asks for."""
-    varies = callable(getattr(method.local, "step_size", None))
 
     def remote(estimator: Any) -> Any:
         if hasattr(estimator, "inner"):
             return replace(estimator, inner=remote(estimator.inner))
-        if isinstance(estimator, ControlVariates):
-            own = {name: getattr(estimator, name) for name in _names(estimator)}
-            estimator = ControlVariatesApart(**{**own, "on": on, "varies": varies})
-        elif "on" in _names(estimator):
+        if "on" in _names(estimator):
             estimator = replace(estimator, on=on)
+        if isinstance(estimator, ControlVariates):
+            estimator = replace(estimator, most_medians=safety.most_medians)
         return estimator if safety.privacy is None else Private(estimator, safety.privacy)
 
     estimator = remote(method.estimator)

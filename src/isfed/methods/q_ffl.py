@@ -42,8 +42,8 @@ def fair_step(
             f"a risk of {losses.min():g} has no power q={power:g}: q-FFL needs losses that are "
             "never negative"
         )
-    shares = np.broadcast_to(np.asarray(weights, np.float64), losses.shape)
-    return _fair_step(losses, directions, float(power), float(step_size), np.array(shares))
+    shares = weights if isinstance(weights, np.ndarray) else np.full(losses.size, weights)
+    return _fair_step(losses, directions, float(power), float(step_size), shares)
 
 
 @compiled

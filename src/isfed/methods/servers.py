@@ -24,9 +24,9 @@ import numpy as np
 
 from isfed.base.argument_checks import check_positive
 from isfed.methods.method_protocol import BelowOne, NotNegative, check_record
+from isfed.methods.model_average import BLOCKS, add_model, write_mean
 
 SERVER = ("init", "send", "move", "show")  # what a server can do
-BLOCKS = 8  # how many sums of models the average of the last half is made of
 
 
 class Server(Protocol):
@@ -289,33 +289,19 @@ class Average(ServerAround):
 
     def move(self, state, params, step) -> tuple[np.ndarray, AverageState]:
         moved, server = self.server.move(state.server, params, step)
-        sums, done = state.sums, int(state.rounds[0])
-        if self.window == "pass":
-            horizon = min(float(state.longest[0]), 1.0 + done / 4.0)
-            sums[0] += (moved - sums[0]) / horizon
-        else:
-            length = block_length(done + 1)
-            if done and length > block_length(done):  # all blocks are full: two become one
-                sums[: BLOCKS // 2] = sums[0::2] + sums[1::2]
-                sums[BLOCKS // 2 :] = 0.0
-            sums[done // length] += moved
-        return moved, AverageState(server, sums, state.rounds + 1, state.longest)
+        add_model(state.sums, int(state.rounds[0]), float(state.longest[0]), moved)
+        return moved, AverageState(server, state.sums, state.rounds + 1, state.longest)
 
     def show(self, state: AverageState, params: np.ndarray) -> np.ndarray:
-        done = int(state.rounds[0])
-        if done == 0:
-            return params.copy()
-        mean = state.sums[0]
-        if self.window == "half":
-            length = block_length(done)
-            first = done // (2 * length)  # the block in which the last half begins
-            mean = state.sums[first:].sum(axis=0) / (done - first * length)
-        return np.concatenate([mean, params[mean.size :]])
+        shown = params.copy()
+        if state.rounds[0]:
+            write_mean(state.sums, int(state.rounds[0]), shown)
+        return shown
 
 
-def block_length(rounds: int) -> int:
-    """The rounds of a block: the least power of two with which `BLOCKS` blocks hold so many."""
-    return 1 << (-(-rounds // BLOCKS) - 1).bit_length()
+def averaging(window: Any) -> Any:
+    """The server for the `average` of a record: False, True or "half", or "pass"."""
+    return Average(window="pass" if window == "pass" else "half") if window else Add()
 
 
 def name_of(server: Any) -> str:

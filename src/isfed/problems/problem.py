@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from isfed.base.argument_checks import as_numbers, check_vector, shown
+from isfed.base.gram_matrix import limited_blas
 from isfed.problems import optimum
 from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import num_params_of
@@ -190,5 +191,6 @@ class Problem:
                 "computed; add it to the loss"
             )
         params = check_vector(params, name="params", size=self.num_params)
-        values = self.loss.values(params, self.data.features, self.data.targets)
-        return float(self.data.row_weights() @ values)
+        with limited_blas():
+            values = self.loss.values(params, self.data.features, self.data.targets)
+            return float(self.data.row_weights() @ values)

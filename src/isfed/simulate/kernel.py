@@ -31,6 +31,7 @@ from isfed.federation.variate_updates import (
     write_correction,
     write_innovation,
 )
+from isfed.methods.model_average import add_model, write_mean
 from isfed.sampling import score_table as table
 from isfed.sampling import telemetry
 from isfed.sampling.policies import KEEP_MASS, refresh_touched, take_scores
@@ -79,6 +80,14 @@ class KernelState(NamedTuple):
     counts: np.ndarray  # (R, 2), gradients computed and models sent up so far
 
 
+class RoundParts(NamedTuple):
+    """What passes and averages need; arrays without rows where a method has neither."""
+
+    cohorts: np.ndarray  # (R, rounds, L) who has which place in the rounds to come
+    prob: np.ndarray  # (R, K) p_k of the pass
+    sums: np.ndarray  # (R, blocks, M) sums of models, see `isfed.methods.model_average`
+
+
 @jit_call
 def _refresh_all_agents(task, plan, params, shift, nodes, scratch):
     """Every agent's score at the current model, eq. (50)."""
@@ -122,6 +131,14 @@ def distance(optimum, response, params, shift):
 def distance_from(optimum, response, params, shift):
     """`distance`, for Python."""
     return distance(optimum, response, params, shift)
+
+
+@jit_call
+def _averaged_distance(task, sums, done, longest, params, shift, scratch):
+    """Take the model into the average; the distance of that from w^o. Overwrites scratch.local."""
+    add_model(sums, done, longest, params)
+    write_mean(sums, done + 1, scratch.local)
+    return distance(task.optimum, task.drift_response, scratch.local, shift)
 
 
 @jit_call
@@ -236,15 +253,29 @@ def _move(plan, control, params, scratch):
 
 @jit_call
 def _rounds(
-    task, plan, control, first_round, keys, params, shift, tables, memory, counts, scratch, out
+    task,
+    plan,
+    control,
+    first_round,
+    keys,
+    params,
+    shift,
+    tables,
+    memory,
+    counts,
+    scratch,
+    parts,
+    out,
 ):
     """Algorithm 1, one repetition; returns how many rounds ran before it diverged."""
     msd, watched = out
+    cohorts, pass_prob, sums = parts
     agent_nodes, example_nodes, example_at = tables
     agents_key, examples_key, drift_key = keys
     num_agents, size = task.offsets.size - 1, params.size
     num_active = plan.num_active
-    repeats = plan.agents.design == table.REPLACEMENT
+    planned = cohorts.shape[0] > 0
+    repeats = planned or plan.agents.design == table.REPLACEMENT
     for i in range(msd.size):
         round_index = first_round + i
         if plan.drift > 0.0:
@@ -255,8 +286,13 @@ def _rounds(
         if plan.agents.refresh == ALL:
             _refresh_all_agents(task, plan, params, shift, agent_nodes, scratch)
             counts[0] += task.targets.size
-        start(scratch.state, agents_key, round_index, NO_AGENT)
-        _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
+        if planned:
+            for j in range(num_active):
+                scratch.active[j] = cohorts[i, j]
+                scratch.agent_prob[j] = pass_prob[cohorts[i, j]]
+        else:
+            start(scratch.state, agents_key, round_index, NO_AGENT)
+            _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
         distinct = _drop_repeats(scratch, num_active) if repeats else num_active
         for j in range(size):
             scratch.total[j] = 0.0
@@ -290,7 +326,11 @@ def _rounds(
             _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
         if plan.watched:
             telemetry.end_round(scratch.row, num_active, distinct, squares, watched[i])
-        msd[i] = distance(task.optimum, task.drift_response, params, shift)
+        if sums.shape[0] > 0:
+            longest = num_agents / num_active
+            msd[i] = _averaged_distance(task, sums, round_index, longest, params, shift, scratch)
+        else:
+            msd[i] = distance(task.optimum, task.drift_response, params, shift)
         if not msd[i] < TOO_FAR:
             return i
     return msd.size
@@ -298,7 +338,7 @@ def _rounds(
 
 @compiled
 def run_rounds(
-    task, plan, control, state, references, keys, first_round, msd, watched, done, begin, end
+    task, plan, control, state, references, parts, keys, first_round, msd, watched, done, begin, end
 ):
     """Run msd.shape[1] rounds of the repetitions begin..end-1; done[rep] is how many ran.
 
@@ -323,5 +363,6 @@ def run_rounds(
         done[rep] = _rounds(
             task, plan, own, first_round, (keys[rep, 0], keys[rep, 1], keys[rep, 2]),
             state.params[rep], state.shift[rep], tables, state.memory[rep], state.counts[rep],
-            scratch, (msd[rep], watched[rep]),
+            scratch, (parts.cohorts[rep], parts.prob[rep], parts.sums[rep]),
+            (msd[rep], watched[rep]),
         )  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from isfed.base.atomic_files import restore_array
-from isfed.base.random_streams import Purpose, stream_keys
+from isfed.base.random_streams import Purpose, Stream, stream_keys
 from isfed.federation.compiled_turn import Task
 from isfed.federation.ledger import Ledger, first_entries
+from isfed.federation.messages import Facts
 from isfed.federation.problem_arrays import (
     check_batches,
     compiled_design,
@@ -25,6 +26,9 @@ from isfed.federation.problem_arrays import (
 )
 from isfed.federation.variate_updates import Reference, extra_messages, make_reference, make_rule
 from isfed.methods import ISFedAvg
+from isfed.methods.agent_passes import PassState, first_pass, next_cohort
+from isfed.methods.by_score import ScoreState
+from isfed.methods.model_average import write_mean
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
 from isfed.sampling.policies import (
@@ -36,7 +40,7 @@ from isfed.sampling.policies import (
     take_scores,
 )
 from isfed.sampling.telemetry import uniform_rows
-from isfed.simulate.kernel import ControlPlan, KernelState, Plan, run_rounds
+from isfed.simulate.kernel import ControlPlan, KernelState, Plan, RoundParts, run_rounds
 from isfed.simulate.run_driver import Block, Run
 
 PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting
@@ -60,13 +64,14 @@ def kernel_runs(problem: Problem, algorithm: Any) -> bool:
         and algorithm.absences == "drop"
         and algorithm.client_weights == "uniform"
         and not algorithm.costs
-        and not algorithm.average
+        and not (algorithm.passes and algorithm.agents.refresh == Refresh.ALL)
     )
 
 
 def lowered(algorithm: ISFedAvg) -> tuple[Plan, ControlPlan | None]:
     """The method as numbers; the second is None without control variates."""
-    agents = make_sampling_rule(algorithm.agents, algorithm.agent_design)
+    design = algorithm.federated.sampler.design
+    agents = make_sampling_rule(algorithm.agents, design)
     examples = make_sampling_rule(algorithm.examples, algorithm.example_design)
     plan = Plan(
         step_size=float(algorithm.step_size),
@@ -84,7 +89,7 @@ def lowered(algorithm: ISFedAvg) -> tuple[Plan, ControlPlan | None]:
         return plan, None
     reports = algorithm.federated.reports
     turn = plan._replace(
-        agents=make_sampling_rule(reports, algorithm.agent_design),
+        agents=make_sampling_rule(reports, design),
         scored=wants_norms(reports, algorithm.examples),
     )
     return plan, ControlPlan(turn, make_rule(algorithm.memory, algorithm.agents))
@@ -113,7 +118,10 @@ class KernelRun(Run):
         self.task: Task = make_task(problem, drift=algorithm.drift > 0.0, optimum=known)
         count = len(self.repetitions)
         self.arrays = self._first_state(count, initial)
-        self.params = self.arrays.params
+        server = self.algorithm.federated.server.init(initial, 1.0)
+        sums = server.sums if algorithm.average else np.zeros((0, initial.size))
+        self.sums = np.tile(sums, (count, 1, 1))
+        self.passes = [self._first_pass(nodes) for nodes in self.arrays.agent_nodes]
         self.references = None
         if self.control is not None:
             one = make_reference(self.control.rule, problem.num_agents, problem.num_params)
@@ -151,35 +159,101 @@ class KernelRun(Run):
             counts=np.zeros((repetitions, 2), np.int64),
         )
 
+    def _first_pass(self, nodes: np.ndarray) -> PassState:
+        """The pass of a repetition, over the scores that the kernel keeps."""
+        count = self.problem.num_agents
+        scores = ScoreState(nodes, np.empty((0, 0)), *3 * [np.empty(0)])
+        return first_pass(scores, np.full(count, 1.0 / count), self.plan.num_active)
+
+    @property
+    def params(self) -> np.ndarray:  # type: ignore[override]
+        """(R, M) the models that are shown: as they stand, or averaged."""
+        if not self.sums.size or not self.round_index:
+            return self.arrays.params
+        shown = self.arrays.params.copy()
+        for sums, model in zip(self.sums, shown, strict=True):
+            write_mean(sums, self.round_index, model)
+        return shown
+
+    def _parts(self, first: int, rounds: int) -> RoundParts:
+        """What passes and averages need for the next rounds; fewer where a new pass must wait.
+
+        A pass is planned here, when the scores of the rounds before are known: compiled, it would
+        cost everybody a second at the first start.
+        """
+        algorithm, count = self.algorithm, len(self.passes)
+        if not algorithm.passes:
+            none = np.empty((count, 0, self.plan.num_active), np.int64)
+            return RoundParts(none, np.empty((count, 0)), self.sums)
+        size, num_agents = self.problem.num_params, self.problem.num_agents
+        facts = Facts(num_agents, size, size, None, None, None, None)
+        if not algorithm.agents.equal:
+            rounds = min(rounds, int(self.passes[0].left[0]) or len(self.passes[0].cohorts))
+        cohorts = np.empty((count, rounds, self.plan.num_active), np.int64)
+        for rep, state in enumerate(self.passes):
+            for i in range(rounds):
+                if not state.left[0]:
+                    stream = Stream.at(self.keys[rep, 0], round_index=first + i)
+                    algorithm.federated.sampler.plan(state, facts, stream)
+                cohorts[rep, i] = next_cohort(state)
+        return RoundParts(cohorts, np.array([state.prob for state in self.passes]), self.sums)
+
     def compile(self) -> None:
-        self._run(self._room(0), np.zeros(len(self.params), np.int64), 0, 0)
+        block, done = self._room(0), np.zeros(len(self.passes), np.int64)
+        self._run(self._parts(0, 0), 0, block, done, 0, 0)
 
     def _room(self, rounds: int) -> Block:
         """For so many rounds, with the telemetry of equal chances."""
-        shape = len(self.params), rounds
+        shape = len(self.passes), rounds
         return Block(np.empty(shape), uniform_rows(shape, self.plan.num_active))
 
-    def _run(self, block: Block, done: np.ndarray, begin: int, end: int) -> None:
+    def _run(
+        self, parts: RoundParts, first: int, block: Block, done: np.ndarray, begin: int, end: int
+    ) -> None:
         run_rounds(
-            self.task, self.plan, self.control, self.arrays, self.references, self.keys,
-            self.round_index, *block, done, begin, end,
+            self.task, self.plan, self.control, self.arrays, self.references, parts, self.keys,
+            first, *block, done, begin, end,
         )  # fmt: skip
 
     def _advance(self, num_rounds: int) -> tuple[Block, int]:
-        repetitions = len(self.params)
+        blocks, finite = [], 0
+        while not blocks or finite < num_rounds:
+            first = self.round_index + finite
+            parts = self._parts(first, num_rounds - finite)
+            rounds = parts.cohorts.shape[1] or num_rounds
+            block, ran = self._run_all(parts, first, rounds)
+            blocks.append(block)
+            finite += ran
+            if ran < rounds:
+                break
+        joined = (np.concatenate(columns, axis=1) for columns in zip(*blocks, strict=True))
+        return blocks[0] if len(blocks) == 1 else Block(*joined), finite
+
+    def _run_all(self, parts: RoundParts, first: int, num_rounds: int) -> tuple[Block, int]:
+        """The next rounds of all repetitions, and how many were finite in all of them."""
+        repetitions = len(self.passes)
         block, done = self._room(num_rounds), np.zeros(repetitions, np.int64)
-        parts = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
-        edges = np.linspace(0, repetitions, parts + 1).astype(int).tolist()
-        if parts == 1:
-            self._run(block, done, 0, repetitions)
+        pieces = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
+        edges = np.linspace(0, repetitions, pieces + 1).astype(int).tolist()
+        run = partial(self._run, parts, first, block, done)
+        if pieces == 1:
+            run(0, repetitions)
         else:  # compiled code releases the interpreter's lock
             with ThreadPoolExecutor(self.threads) as executor:
-                list(executor.map(partial(self._run, block, done), edges[:-1], edges[1:]))
+                list(executor.map(run, edges[:-1], edges[1:]))
         return block, int(done.min())
 
     def state(self) -> dict[str, np.ndarray]:
-        remembered = {} if self.references is None else self.references._asdict()
-        return {**self.arrays._asdict(), **remembered}
+        arrays = self.arrays._asdict()
+        if self.references is not None:
+            arrays |= self.references._asdict()
+        if self.sums.size:
+            arrays["sums"] = self.sums
+        if self.algorithm.passes:
+            for rep, state in enumerate(self.passes):
+                own = {"cohorts": state.cohorts, "left": state.left, "prob": state.prob}
+                arrays |= {f"{rep}.pass.{name}": values for name, values in own.items()}
+        return arrays
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         for name, values in self.state().items():
@@ -187,6 +261,8 @@ class KernelRun(Run):
 
     def agent_prob(self, place: int) -> np.ndarray:
         num_agents = self.problem.num_agents
+        if self.algorithm.passes:
+            return self.passes[place].prob
         prob = np.full(num_agents, 1.0 / num_agents)
         if self.arrays.agent_nodes.size:
             nodes, floor = self.arrays.agent_nodes[place], self.algorithm.agents.floor
@@ -197,7 +273,7 @@ class KernelRun(Run):
         arrays = self.arrays
         return probabilities_of_examples(
             self.task, self.algorithm.examples, self.plan.examples, arrays.example_nodes[place],
-            arrays.example_at, arrays.params[place], arrays.shift[place],
+            arrays.example_at, self.params[place], arrays.shift[place],
         )  # fmt: skip
 
     def ledgers(self) -> np.ndarray:

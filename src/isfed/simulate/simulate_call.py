@@ -181,6 +181,8 @@ def simulate(
         >>> history.msd.shape
         (1, 20)
     """
+    from isfed.simulate.pilot_runs import with_best_step_size  # which makes runs itself
+
     check_run(problem, algorithm, rounds, repetitions)
     rounds, repetitions = int(rounds), int(repetitions)  # NumPy's may have few bits
     if progress is not None and not callable(progress):
@@ -191,6 +193,9 @@ def simulate(
             raise TypeError(f"measure={shown(measure)} must have every, names and be callable")
         check_whole(getattr(measure, "every", None), name="every", least=1)
     kept = check_keep(keep, rounds)
+    algorithm = with_best_step_size(
+        problem, algorithm, rounds=rounds, initial=initial, threads=threads
+    )
     run = make_run(
         problem, algorithm, repetitions=repetitions, seed=seed, initial=initial, engine=engine,
         threads=threads, clock=clock,

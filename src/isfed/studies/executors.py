@@ -8,7 +8,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from isfed.studies.work_cells import (
     problem_of,
     run_cell,
 )
-from isfed.theory.stable_step_size import GrowthWarning, warn_if_growing, with_step_size
+from isfed.theory.stable_step_size import AUTO, GrowthWarning, warn_if_growing
 
 EXTRAS = {"ray": ("ray", "Ray"), "dask": ("distributed", "Dask")}  # what needs to be installed
 BACKENDS = ("loky", "threading", *EXTRAS)
@@ -288,7 +288,9 @@ class Executor:
         problem, _ = problem_of(cells[0].source)
         result = merged([self.store.result(cell) for cell in cells], rows=len(problem.data.targets))
         if warn and not result.diverged:
-            algorithm = with_step_size(problem, cells[0].algorithm)
+            algorithm = cells[0].algorithm
+            if getattr(algorithm, "step_size", None) == AUTO:
+                algorithm = replace(algorithm, step_size=result.history.step_size)
             warn_if_growing(problem, algorithm, result.history.msd, name=name)
         return result
 

@@ -14,8 +14,10 @@ from typing import Any, get_args
 
 from isfed.base.import_by_name import check_allowed, import_named, missing_members
 from isfed.methods import DynamicFedAvg, FedAvg, ISFedAvg
+from isfed.methods.active_fl import ActiveFL
 from isfed.methods.adaptive_tau import AdaptiveTau
 from isfed.methods.agnostic_fl import AgnosticFL
+from isfed.methods.bandit_samplers import MABS, OSMD, VRB
 from isfed.methods.clustered_sampling import ClusteredSampling
 from isfed.methods.cooperative_sgd import (
     CooperativeSGD,
@@ -28,18 +30,28 @@ from isfed.methods.cooperative_sgd import (
     PeriodicAveraging,
     Ring,
 )
+from isfed.methods.delta_sampling import DELTA
+from isfed.methods.divfl import DivFL
 from isfed.methods.fedasync import FedAsync
+from isfed.methods.fedau import FedAU
 from isfed.methods.fedavg import importance
 from isfed.methods.fedavg_schemes import FedAvgScheme
+from isfed.methods.fedcor import FedCor
 from isfed.methods.fedcs import FedCS
 from isfed.methods.fedprox import FedProx
+from isfed.methods.fedstas import FedSTaS
 from isfed.methods.fedvarp import FedVARP
 from isfed.methods.folb import FOLB
+from isfed.methods.hics_fl import HiCSFL
 from isfed.methods.hierfavg import HierFAVG
 from isfed.methods.hybrid_fl import HybridFL
+from isfed.methods.kvib import KVib
 from isfed.methods.local_sgd import KAVG, LocalGD, LocalSGD, MomentumSGD, RestartedSGD, StichSGD
 from isfed.methods.method_protocol import Algorithm
+from isfed.methods.mifa import MIFA
 from isfed.methods.mocha import Mocha
+from isfed.methods.oort import Oort
+from isfed.methods.optimal_sampling import AOCS, OCS
 from isfed.methods.power_of_choice import PowerOfChoice
 from isfed.methods.q_ffl import QFedAvg, QFedSGD
 from isfed.methods.scaffold import SCAFFOLD
@@ -217,9 +229,29 @@ for _method in (
     FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
     FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
     FedVARP, SCAFFOLD, ClusteredSampling, PowerOfChoice, importance,
+    OCS, AOCS, KVib, OSMD, MABS, VRB, DELTA, MIFA, FedAU, ActiveFL,
+    Oort, DivFL, FedSTaS, FedCor, HiCSFL,
 ):  # fmt: skip
     register(_method.__name__, _method)
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
+
+
+def make_method(
+    name: str, *, step_size: float, num_active: int, rounds: int, **options: Any
+) -> Any:
+    """A method by its name, with its published defaults but for what is given.
+
+    Args:
+        name: as in `isfed methods`.
+        step_size: of every local step.
+        num_active: L, where the method has it.
+        rounds: of the run, where the method needs to know.
+        options: other fields, for instance the knobs of its entry in the catalogue.
+    """
+    factory = METHODS.find(name, where="method")
+    known = METHODS.options(factory)
+    run = {"step_size": step_size, "num_active": num_active, "horizon": rounds}
+    return factory(**{key: run[key] for key in run if key in known}, **options)
 
 
 def method_keys(kind: str) -> dict[str, Argument]:

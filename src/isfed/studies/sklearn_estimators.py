@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
@@ -17,11 +20,13 @@ from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
 from isfed.sampling.policies import Memory, Uniform
 from isfed.simulate import simulate
+from isfed.simulate.pilot_runs import with_best_step_size
+from isfed.simulate.simulate_call import check_run
 from isfed.studies.model_file import probabilities
-from isfed.theory.stable_step_size import stable_step_size
 
 USUAL_AGENTS = 10  # where nobody says whose row it is
 STAGES = (1.0, 0.25, 0.0625)  # of an automatic step size, a third of the rounds each
+NOT_SETTLED = 0.01  # of all that the risk fell: more in the last third is still moving
 
 
 def _checked(estimator: Any, X: Any, **options: Any) -> Any:
@@ -39,13 +44,16 @@ class _Federated(BaseEstimator):
     Args:
         num_active: L, agents per round; one tenth of them unless given.
         importance: whether agents and examples are drawn by importance, or uniformly.
-        step_size: a number, or "auto": a stable one that is reduced twice during the run.
+        step_size: a number, or "auto": the best for a third of the rounds, found by
+            trials, then a quarter and a sixteenth of it.
         rounds: the number of rounds.
         batch_size: B, examples per step, at most.
         local_steps: E, steps of an agent per round.
         ridge: weight of the squared length of the model, over standardised features.
         weights: "agents" if every agent counts the same, "rows" if every row does.
         random_state: the seed of all random draws.
+
+    After `fit`, `step_size_` is the step size of the first rounds, `n_rounds_` their number.
     """
 
     def __init__(
@@ -82,6 +90,11 @@ class _Federated(BaseEstimator):
     def _problem(self, X, targets, agents, loss: LinearLoss) -> tuple[Problem, Any]:
         if agents is None:
             labels = np.arange(len(X)) % min(USUAL_AGENTS, len(X))
+            warnings.warn(
+                f"no agents were given, so the rows are dealt to {labels.max() + 1} equal ones, "
+                "which hide how agents differ; use fit(X, y, agents=...)",
+                stacklevel=4,
+            )
         else:
             labels = column_or_1d(agents)
             check_consistent_length(X, labels)
@@ -100,22 +113,31 @@ class _Federated(BaseEstimator):
         usual = max(1, problem.num_agents // 10)
         active = usual if self.num_active is None else self.num_active
         policy = Memory() if self.importance else Uniform()
-        options: dict[str, Any] = {"num_active": active, "agents": policy, "examples": policy}
-        automatic = self.step_size == "auto"
         step: Any = self.step_size
-        if automatic:
-            step = stable_step_size(problem, ISFedAvg(step_size="auto", **options))
-        params = np.zeros(problem.num_params)
-        stages = STAGES if automatic and self.rounds >= len(STAGES) else (1.0,)
+        method: Any = ISFedAvg(step_size=step, num_active=active, agents=policy, examples=policy)
+        automatic = self.step_size == "auto" and self.rounds >= len(STAGES)
+        stages = STAGES if automatic else (1.0, 1.0, 1.0)[: self.rounds]
         edges = [self.rounds * part // len(stages) for part in range(len(stages) + 1)]
+        check_run(problem, method, self.rounds, 1)
+        method = with_best_step_size(problem, method, rounds=max(edges[1], 1))
+        models = [np.zeros(problem.num_params)]
         for number, share in enumerate(stages):
             history = simulate(
-                problem, ISFedAvg(step_size=share * step, **options),
-                rounds=edges[number + 1] - edges[number], repetitions=1, initial=params,
+                problem, replace(method, step_size=share * method.step_size),
+                rounds=edges[number + 1] - edges[number], repetitions=1, initial=models[-1],
                 seed=int(self.random_state) + number,
             )  # fmt: skip
-            params = history.params[0]
-        return params
+            models.append(history.params[0])
+        self.step_size_, self.n_rounds_ = float(method.step_size), int(self.rounds)
+        first, before, last = (problem.risk(models[at]) for at in (0, -2, -1))
+        if before - last > NOT_SETTLED * (first - last):
+            warnings.warn(
+                f"the risk still fell in the last third of the {self.rounds} rounds, from "
+                f"{before:.4g} to {last:.4g}; use more rounds",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return models[-1]
 
     def _margins(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

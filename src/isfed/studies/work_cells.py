@@ -35,6 +35,7 @@ from isfed.problems import Problem
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Oracle
 from isfed.simulate.kernel_run import kernel_runs
+from isfed.simulate.pilot_runs import with_best_step_size
 from isfed.simulate.run_driver import CHUNK_SECONDS, Recording, drive, kept_repetitions
 from isfed.simulate.run_history import Costs, DivergenceError, History, Measure
 from isfed.simulate.simulate_call import make_run
@@ -242,8 +243,9 @@ def run_cell(
     """
     problem, measured = problem_of(cell.source)
     measure: Any = measured
+    algorithm = with_best_step_size(problem, cell.algorithm, rounds=cell.rounds, threads=threads)
     run = make_run(
-        problem, cell.algorithm, repetitions=cell.repetitions, seed=cell.seed, engine=cell.engine,
+        problem, algorithm, repetitions=cell.repetitions, seed=cell.seed, engine=cell.engine,
         threads=threads, clock=cell.clock,
     )  # fmt: skip
     if cell.costs_every is not None:

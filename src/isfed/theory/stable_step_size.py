@@ -28,6 +28,7 @@ from isfed.methods import ISFedAvg
 from isfed.methods.servers import adds_steps
 from isfed.problems import NoOptimumError, Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
+from isfed.sampling.policies import Uniform
 from isfed.theory.probabilities import Choices, check_model, choices_at, risk_gradients
 from isfed.theory.round_curvature import MOST_PARAMS, CurvatureAt, LargestCurvature
 
@@ -181,16 +182,28 @@ def stable_step_size(
         start = check_vector(initial, name="initial", size=problem.num_params)
     if not isinstance(problem.loss, LinearLoss):
         return SHARE_OF_CURVATURE / risk_curvature(problem, start)
+    step = SHARE_OF_LIMIT * mean_square_limit(problem, algorithm, start)
+    if not algorithm.examples.equal and not isinstance(problem.loss, LeastSquares):
+        # Rarely drawn examples at their largest curvature anywhere make too small a limit; but no
+        # more than half of what runs confirm.
+        uniform = replace(algorithm, agents=Uniform(), examples=Uniform())
+        plain = SHARE_OF_LIMIT * mean_square_limit(problem, uniform, start)
+        with contextlib.suppress(NoOptimumError):
+            largest, _ = StableSteps(problem).limits(algorithm, choices_at(problem, algorithm))
+            step = max(step, min(plain, 0.5 * largest))
+    return min(step, memory_limit(problem)) if algorithm.correction is not None else step
+
+
+def mean_square_limit(problem: Problem, algorithm: ISFedAvg, start: np.ndarray) -> float:
+    """The smaller of the limits with the probabilities at the start and, where known, at w^o."""
     models = [start]
     if not (algorithm.agents.equal and algorithm.examples.equal):
         with contextlib.suppress(NoOptimumError):
             models.append(problem.optimum)
-    limits = [
+    return min(
         step_limits(problem, algorithm, choices_at(problem, algorithm, model)).mean_square
         for model in models
-    ]
-    least = SHARE_OF_LIMIT * min(limits)
-    return min(least, memory_limit(problem)) if algorithm.correction is not None else least
+    )
 
 
 def memory_limit(problem: Problem) -> float:

@@ -24,7 +24,7 @@ def main(grid, context):
     """All rounds."""
     torch.manual_seed(0)
     names = ["agent0", "agent1", "agent2"]  # as registered
-    algorithm = importance(step_size=0.05, num_active=2)
+    algorithm = importance(num_active=2)
     sizes = [1000, 350, 150]  # agents count by their images, as in Flower's FedAvg
     strategy = flower.Strategy(algorithm, num_agents=3, names=names, agent_weights=sizes)
     result = strategy.start(

@@ -1,0 +1,116 @@
+"""The step size "auto" of a run whose number of rounds is known: found by short trials.
+
+No formula knows it: the best step depends on the rounds, and logistic and softmax losses learn
+fastest beyond the step size up to which theory promises stability. Trials are cheap.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from isfed.methods import ISFedAvg
+from isfed.problems import Problem
+from isfed.problems.losses import LeastSquares, LinearLoss
+from isfed.simulate.run_driver import Recording, Run, drive
+from isfed.simulate.run_history import DivergenceError
+from isfed.simulate.simulate_call import choose_engine, make_run
+from isfed.theory.stable_step_size import AUTO, mean_square_limit, stable_step_size
+
+PER_DECADE = 6  # step sizes that are tried, from 1 to 10: 1, 1.5, 2.2, 3.2, 4.6, 6.8
+STRIDES = (4, 2, 1)  # the search begins coarse
+FURTHEST = 36  # places on either side of where it begins: six decades
+REPETITIONS = 4
+SEED = 2**62 + 1  # of the trials, so that they say nothing about the run's own draws
+SHARE_OF_ROUNDS = 0.9  # the risk counts from here on
+LOOKS = 24  # models of those rounds whose risk is looked at
+MOST_OF_LIMIT = 0.5  # of the mean-square limit: beyond, a square loss may overflow in a later run
+
+
+def with_best_step_size(
+    problem: Problem,
+    algorithm: Any,
+    *,
+    rounds: int,
+    initial: np.ndarray | None = None,
+    threads: int | None = None,
+) -> Any:
+    """The algorithm with a number for step_size="auto": the best for so many rounds, by trials.
+
+    About eight step sizes run for all rounds, four times each, with the same draws; the one
+    with the lowest risk over the last tenth of the rounds is taken. What does not
+    run on compiled code, or follows a moving target, is left as it is.
+
+    Args:
+        problem: what is learned.
+        algorithm: what will run.
+        rounds: for how many rounds.
+        initial: (M,) where it will start; zero unless given.
+        threads: cores of the trials, all unless given.
+    """
+    if getattr(algorithm, "step_size", None) != AUTO or not isinstance(algorithm, ISFedAvg):
+        return algorithm
+    linear = isinstance(problem.loss, LinearLoss)
+    if not linear or algorithm.drift > 0.0 or choose_engine(problem, algorithm) == "objects":
+        return algorithm
+    problem = problem.batched_for(algorithm)
+    start = np.zeros(problem.num_params) if initial is None else initial
+    most = math.inf
+    if isinstance(problem.loss, LeastSquares):
+        most = MOST_OF_LIMIT * mean_square_limit(problem, algorithm, start)
+    first = stable_step_size(problem, algorithm, initial=start)
+
+    def risk(place: int) -> float:
+        step = _step(place)
+        if step > most:
+            return math.inf
+        found = replace(algorithm, step_size=step)
+        run = make_run(
+            problem, found, repetitions=REPETITIONS, seed=SEED, initial=start, threads=threads
+        )
+        return _late_risk(run, rounds)
+
+    place = _lowest(risk, math.floor(PER_DECADE * math.log10(first)))
+    return replace(algorithm, step_size=_step(place))
+
+
+def _step(place: int) -> float:
+    return float(f"{10.0 ** (place / PER_DECADE):.2g}")
+
+
+def _lowest(risk: Callable[[int], float], place: int) -> int:
+    """Where a function of whole numbers is lowest, as far as neighbours tell."""
+    known: dict[int, float] = {}
+
+    def at(where: int) -> float:
+        if where not in known:
+            known[where] = risk(where) if abs(where - place) <= FURTHEST else math.inf
+        return known[where]
+
+    best = place
+    for stride in STRIDES:
+        while True:
+            nearby = min((best, best + stride, best - stride), key=at)
+            if nearby == best:
+                break
+            best = nearby
+    return best
+
+
+def _late_risk(run: Run, rounds: int) -> float:
+    """The mean risk over the last tenth of the rounds; infinite if the run diverges."""
+    late = np.unique(np.linspace(SHARE_OF_ROUNDS * rounds, rounds, LOOKS).astype(np.int64))
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            history = drive(run, Recording(run, rounds, keep=late))
+    except DivergenceError:
+        return math.inf
+    models = history.kept.reshape(-1, run.problem.num_params)
+    value = float(np.mean([run.problem.risk(model) for model in models]))
+    return value if math.isfinite(value) else math.inf
