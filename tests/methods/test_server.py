@@ -249,6 +249,7 @@ def test_rounds_with_a_server_are_unbiased_too():
 def all_methods():
     given: dict[str, Any] = {
         "step_size": 0.02, "num_active": 2, "strong": 1.0, "shift": 80.0, "steps": 2, "edges": 2,
+        "output_layer": (1, 1), "warm_up": 1, "every": 1,
     }  # fmt: skip
     for name in METHODS:
         keys = method_keys(name)

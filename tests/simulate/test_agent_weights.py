@@ -122,7 +122,7 @@ def plain_pair():
 def test_the_msd_is_the_distance_to_what_the_method_aims_at(name, how):
     plain, found = plain_pair()
     given = {"step_size": 0.02, "num_active": 2, "strong": 1.0, "shift": 80.0, "steps": 2,
-             "edges": 2, "client_weights": how}  # fmt: skip
+             "edges": 2, "output_layer": (1, 2), "client_weights": how}  # fmt: skip
     keys = method_keys(name)
     method = METHODS[name](**{key: value for key, value in given.items() if key in keys})
     around = [method]

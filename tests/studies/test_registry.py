@@ -121,7 +121,7 @@ def test_a_name_is_given_once():
 NEEDED: dict[str, dict[str, Any]] = {
     "KAVG": {"steps": 2}, "PeriodicAveraging": {"steps": 2},
     "StichSGD": {"strong": 5.0, "shift": 100.0},
-    "HierFAVG": {"edges": 3}, "FedCS": {"deadline": 30.0},
+    "HierFAVG": {"edges": 3}, "FedCS": {"deadline": 30.0}, "HiCSFL": {"output_layer": [1, 1]},
 }  # fmt: skip
 MORE = [
     {"kind": "CooperativeSGD", "name": "a ring", "mixing": "ring"},

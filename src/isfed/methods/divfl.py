@@ -105,8 +105,8 @@ class Diverse(Unscored):
 
     def _renew(self, state: GradientState, who: np.ndarray, rows: np.ndarray) -> None:
         """Know these gradients, and their distances from all; writes into the state."""
-        told = np.isfinite(rows).all(axis=1)  # over a network an answer may be lost
-        for agent, row in zip(who[told].tolist(), rows[told], strict=True):
+        known = np.isfinite(rows).all(axis=1)  # over a network an answer may be lost
+        for agent, row in zip(who[known].tolist(), rows[known], strict=True):
             state.gradients[agent] = row
             far = lengths_of(state.gradients - row)
             state.distances[agent] = state.distances[:, agent] = far

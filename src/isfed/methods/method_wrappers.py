@@ -122,7 +122,11 @@ class Scheduled(Around):
 
     def changed(self, inside: Federated) -> Federated:
         step = self._decayed if callable(inside.local.step_size) else self.schedule
-        return replace(inside, local=replace(inside.local, step_size=step))
+        local = replace(inside.local, step_size=step)
+        sampler = inside.sampler
+        if hasattr(sampler, "local"):  # it reads how agents step, too
+            sampler = replace(sampler, local=local)
+        return replace(inside, sampler=sampler, local=local)
 
     def _decayed(self, round_index: int) -> float:
         """The step size of a round of a method that has a schedule of its own as well."""

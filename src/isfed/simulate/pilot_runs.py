@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from isfed.methods import ISFedAvg
+from isfed.methods.servers import Average, adds_steps
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.simulate.run_driver import Recording, Run, drive
@@ -53,7 +54,14 @@ def with_best_step_size(
         initial: (M,) where it will start; zero unless given.
         threads: cores of the trials, all unless given.
     """
-    if getattr(algorithm, "step_size", None) != AUTO or not isinstance(algorithm, ISFedAvg):
+    if getattr(algorithm, "step_size", None) != AUTO:
+        return algorithm
+    inside, server = getattr(algorithm, "algorithm", None), getattr(algorithm, "server", None)
+    if isinstance(inside, ISFedAvg) and isinstance(server, Average) and adds_steps(server):
+        shown = replace(inside, average=server.window)
+        shown = with_best_step_size(problem, shown, rounds=rounds, initial=initial, threads=threads)
+        return replace(algorithm, algorithm=replace(inside, step_size=shown.step_size))
+    if not isinstance(algorithm, ISFedAvg):
         return algorithm
     linear = isinstance(problem.loss, LinearLoss)
     if not linear or algorithm.drift > 0.0 or choose_engine(problem, algorithm) == "objects":

@@ -60,9 +60,9 @@ def check_keys(given: Any, known: Iterable[str], *, where: str) -> None:
 def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Argument]:
     """The keys that a function or a dataclass takes.
 
-    >>> from isfed import FedAvg
-    >>> list(arguments(FedAvg))
-    ['step_size', 'num_active', 'divide_by_steps', 'client_weights', 'full_batch']
+    >>> from isfed import FedAvgScheme
+    >>> list(arguments(FedAvgScheme))
+    ['step_size', 'num_active', 'local_steps', 'client_weights', 'full_batch', 'scheme', 'decay']
     """
     hints = get_type_hints(factory)
     by_name = {}
