@@ -36,7 +36,7 @@ def ours(rows: int, batch: int, scores: np.ndarray) -> Case:
 
 def theirs(rows: int, batch: int, scores: np.ndarray) -> Case:
     """Batches without an update."""
-    sampler = WeightedRandomSampler(torch.from_numpy(scores), batch, replacement=False)
+    sampler = WeightedRandomSampler(scores.tolist(), batch, replacement=False)
 
     def advance(rounds: int) -> None:
         for _ in range(rounds):

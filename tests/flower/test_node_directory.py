@@ -118,7 +118,7 @@ def test_a_node_that_is_no_agent_is_asked_once_and_ignored(answer):
 
 def test_agents_are_found_from_the_nodes_with_their_names_and_sizes(monkeypatch):
     sizes = {0: 5, 1: 7, 2: 6, 3: 10**9}
-    tell = tell_examples(lambda context: sizes[context.node_config["partition-id"]])
+    tell = tell_examples(lambda context: sizes[int(context.node_config["partition-id"])])
     grid = SlowGrid({}, tell)
     names = [f"agent{k}" for k in range(4)]
     assert find_nodes(grid, least=4) == {"num_agents": 4, "names": names}

@@ -208,7 +208,7 @@ def test_the_clock_of_ocs_waits_for_all_norms_and_then_for_the_uploads():
     agents.use_clock(Clock(rate=(1.0, 50.0), latency=0.25))
     points = Points([0.0, 1.0, 1.0, 1.0])
     facts, everybody = agents.facts(), np.arange(4)
-    assert agents.messages  # made before the stream is replaced
+    _ = agents.messages  # made before the stream is replaced
     agents.stream = lambda *_, **__: points  # type: ignore[method-assign]
     method.round(method.start(agents, START), agents, 0)
     times = agents.times(everybody, facts.local_steps * facts.batch_size, 0)
