@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,8 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.module_worker import TurnResult, TurnTask, train_module
+from isfed.torch.cohort_pass import AHEAD, CohortPass
+from isfed.torch.module_worker import Turn, TurnResult, TurnTask, train_module
 from isfed.torch.process_pool import Pool, TurnBlock
 
 MODULE = np.uint64(0x9E3779B97F4A7C15)  # turns the key of the examples into that of the module
@@ -71,6 +73,9 @@ class TorchAgents(AddressedAgents):
         self.num_trained = self.network.worker.flat.trained  # the rest of a model are buffers
         self.turn_losses: dict[int, float] = {}  # the mean training loss of the last turn
         self.trouble = ""  # the first turn that ended in a model that is not finite
+        # How many turns are taken at once, 0 for one by one; None where the first cohort decides.
+        self.group: int | None
+        self.compare_speed(fixed=True)
         if rules.examples.initial == Initial.OPTIMUM:
             for k in range(self.num_agents):
                 self.table(k).replace(self._norms(problem.optimum, k)[0])  # eq. (44)
@@ -89,6 +94,8 @@ class TorchAgents(AddressedAgents):
         if self.shift.size:
             raise ValueError("drift is supported for linear losses only; use drift=0")
         several = self.workers > 1 and turns.agents.size > 1
+        if self.group is None and turns.agents.size > 1 and not local.full_batch:
+            self._choose(turns, round_index, local)
         take = self._take_turns_in_processes if several else self.take_turns
         uploads = take(turns, round_index, local, np.empty((turns.agents.size, self.num_params)))
         gradients = int(uploads.gradients.sum())
@@ -110,8 +117,13 @@ class TorchAgents(AddressedAgents):
         which = turns.agents.tolist()
         nodes = {} if self.rules.examples.equal else {k: self.table(k).nodes for k in which}
         memory = {k: self.memory[k] for k in which if k in self.memory}
-        block = TurnBlock(turns._replace(params=params), round_index, local, nodes, memory)
-        edges = np.linspace(0, turns.agents.size, self.workers + 1).astype(int).tolist()
+        group = self.group or 1  # turns that are taken at once stay together
+        block = TurnBlock(
+            turns._replace(params=params), round_index, local, nodes, memory, self.group
+        )
+        groups = -(-turns.agents.size // group)
+        edges = np.linspace(0, groups, self.workers + 1).astype(int) * group
+        edges = np.minimum(edges, turns.agents.size).tolist()
         # This process also joins the parts, so that its own is the smallest: the first.
         rows = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
         first = rows[0].stop
@@ -141,7 +153,7 @@ class TorchAgents(AddressedAgents):
     def take_turns(
         self, turns: TrainRequest, round_index: int, local: LocalOptions, changes: np.ndarray
     ) -> Uploads:
-        """The turns one after the other in this process; fills `changes`, (n, M)."""
+        """The turns in this process, `group` at once or one by one; fills `changes`, (n, M)."""
         count, size = turns.agents.size, self.num_params
         scores = np.empty(count)
         gradients, watch = np.empty(count, np.int64), np.empty((count, telemetry.TURN))
@@ -151,37 +163,114 @@ class TorchAgents(AddressedAgents):
         flat = self.network.worker.flat
         # As the module can hold them.
         models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
+        models = models.expand(count, size)
         rows, change = torch.from_numpy(changes), torch.empty_like(flat.flat)
-        capped = not isinstance(self.rules.example_design, WithReplacement)
-        floor = self.rules.examples.floor
+        every = [self._turn(turns, i, round_index, local, velocity) for i in range(count)]
         with torch.random.fork_rng():
-            for i, k in enumerate(turns.agents.tolist()):
-                task = TurnTask(
-                    agent=k,
-                    steps=int(self.local_steps[k] if local.steps is None else local.steps[i]),
-                    batch_size=int(self.batch_size[k] if local.batch is None else local.batch),
-                    step=float(turns.step[i]),
-                    correction=None if local.correction is None else local.correction[i],
-                    velocity=velocity[i],
-                    local=local,
-                    table=self.table(k),
-                    stream=self.stream(Purpose.EXAMPLES, round_index, self.first + k),
-                    watch=TurnWatch(int(self.sizes[k]), floor, capped=capped),
-                )
-                start = models[i] if models.dim() == 2 else models
-                result = self._turn(task, start, round_index)
-                watch[i] = task.watch.turn
-                # In the model's type, as it would cross.
-                torch.sub(flat.collect(), start, out=change)
-                rows[i].copy_(change)
-                self.turn_losses[k] = result.loss
-                scores[i] = self._score(task, changes[i, : flat.trained], result)
-                gradients[i] = result.gradients
-                # A finite sum of squares says that all are finite, in one fast pass.
-                finite = math.isfinite(torch.dot(change, change)) or change.isfinite().all()
-                if not finite and not self.trouble:
-                    self.trouble = self._trouble(k, start, round_index)
+            for places in self._groups(every):
+                some = [every[i] for i in places]
+                if len(places) > 1:
+                    ended, results = self._train_together(some, places, models, local, velocity)
+                else:
+                    ended, results = self._train(some[0], models[places[0]], round_index)
+                for i, model, result in zip(places, ended, results, strict=True):
+                    k = every[i].task.agent
+                    watch[i] = every[i].task.watch.turn
+                    # In the model's type, as it would cross.
+                    torch.sub(model, models[i], out=change)
+                    rows[i].copy_(change)
+                    self.turn_losses[k] = result.loss
+                    scores[i] = self._score(every[i].task, changes[i, : flat.trained], result)
+                    gradients[i] = result.gradients
+                    # A finite sum of squares says that all are finite, in one fast pass.
+                    finite = math.isfinite(torch.dot(change, change)) or change.isfinite().all()
+                    if not finite and not self.trouble:
+                        self.trouble = self._trouble(k, models[i], round_index)
         return Uploads(changes, scores, gradients, watch, velocity)
+
+    def _turn(
+        self, turns: TrainRequest, i: int, round_index: int, local: LocalOptions, velocity: Any
+    ) -> Turn:
+        """The turn in place `i`."""
+        k = int(turns.agents[i])
+        capped = not isinstance(self.rules.example_design, WithReplacement)
+        task = TurnTask(
+            agent=k,
+            steps=int(self.local_steps[k] if local.steps is None else local.steps[i]),
+            batch_size=int(self.batch_size[k] if local.batch is None else local.batch),
+            step=float(turns.step[i]),
+            correction=None if local.correction is None else local.correction[i],
+            velocity=velocity[i],
+            local=local,
+            table=self.table(k),
+            stream=self.stream(Purpose.EXAMPLES, round_index, self.first + k),
+            watch=TurnWatch(int(self.sizes[k]), self.rules.examples.floor, capped=capped),
+        )
+        return Turn(task, slice(*self.offsets[k : k + 2].tolist()))
+
+    def _groups(self, every: list[Turn]) -> list[list[int]]:
+        """The places of the turns that are taken at once."""
+        if not self.group or every[0].full_batch:
+            return [[i] for i in range(len(every))]
+        return self._alike(every, self.group)
+
+    def _alike(self, every: list[Turn], group: int) -> list[list[int]]:
+        """The places of the turns of the same length, within every `group` of them."""
+        alike: dict[Any, list[int]] = {}
+        for i, turn in enumerate(every):
+            key = (i // group, turn.task.steps, turn.task.batch_size)
+            alike.setdefault(key, []).append(i)
+        return list(alike.values())
+
+    def compare_speed(self, *, fixed: bool = False) -> None:
+        """Let the first cohort decide by its time whether turns are taken at once, unless fixed."""
+        on_device = self.network.worker.flat.device.type != "cpu"
+        self.group = 0 if fixed and not on_device else None
+        self.fixed, self.how = fixed, "agent by agent"  # the choice in words
+
+    def _choose(self, turns: TrainRequest, round_index: int, local: LocalOptions) -> None:
+        """Decide it from the first cohort, or from the part of it that a process gets."""
+        share = slice(0, -(-turns.agents.size // self.workers))
+        asked, models = turns._replace(agents=turns.agents[share]), torch.as_tensor(turns.params)
+        models = models.to(self.network.worker.flat.flat).expand(turns.agents.size, -1)
+        velocity = np.zeros((asked.agents.size, self.num_params if local.momentum != 0.0 else 0))
+        every = [
+            self._turn(asked, i, round_index, local, velocity) for i in range(asked.agents.size)
+        ]
+        places = self._alike(every, len(every))[0]
+        places = places[: self.cohort.most()]
+        with torch.random.fork_rng():
+            joint = self._joint(every[places[0]].task, places, local, velocity)
+            some = [every[i] for i in places]
+            speed, why = self.cohort.compare(
+                (self.x, self.y), some, models[places], joint, self.rules, self.network.optimizer,
+                scored=self.scored,
+            )  # fmt: skip
+        pays = speed >= AHEAD or (self.fixed and speed > 0.0)
+        self.group = len(places) if pays else 0
+        self.how = f"{self.group} agents at once: {why}" if pays else f"agent by agent: {why}"
+
+    @cached_property
+    def cohort(self) -> CohortPass:
+        """What trains several models at once."""
+        return CohortPass(self.network.worker)
+
+    def _joint(
+        self, one: TurnTask, places: list[int], local: LocalOptions, velocity: np.ndarray
+    ) -> TurnTask:
+        """What some turns have in common, with a row of corrections and velocities for each."""
+        correction = None if local.correction is None else local.correction[places]
+        return one._replace(correction=correction, velocity=velocity[places])
+
+    def _train_together(
+        self, turns: list[Turn], places: list[int], models: torch.Tensor, local: LocalOptions,
+        velocity: np.ndarray,
+    ) -> tuple[torch.Tensor, list[TurnResult]]:  # fmt: skip
+        """The models that turns end with, and what else they give."""
+        joint, ended = self._joint(turns[0].task, places, local, velocity), models[places]
+        found = self.cohort.train((self.x, self.y), turns, ended, joint, scored=self.scored)
+        velocity[places] = joint.velocity
+        return ended, found
 
     def _trouble(self, agent: int, start: torch.Tensor, round_index: int) -> str:
         """Why a turn ended in a model that is not finite: its steps, or what it began with."""
@@ -196,19 +285,23 @@ class TorchAgents(AddressedAgents):
         where = f"agent {number} ended its turn of round {round_index}"
         return f"{where} with a model that is not finite"
 
-    def _turn(self, task: TurnTask, start: torch.Tensor, round_index: int) -> TurnResult:
-        """Train the module from `start`."""
-        self._reseed(round_index, task.agent)
-        self.network.worker.flat.load(start)
-        rows = slice(*self.offsets[task.agent : task.agent + 2].tolist())
+    def _train(
+        self, turn: Turn, start: torch.Tensor, round_index: int
+    ) -> tuple[list[torch.Tensor], list[TurnResult]]:
+        """The same of one turn, in the module."""
+        agent, worker = turn.task.agent, self.network.worker
+        self._reseed(round_index, agent)
+        worker.flat.load(start)
+        rows = slice(turn.begin, turn.begin + turn.count)
         try:
-            return train_module(
-                self.network.worker, (self.x[rows], self.y[rows]), task,
+            result = train_module(
+                worker, (self.x[rows], self.y[rows]), turn,
                 scored=self.scored, optimizer=self.network.optimizer,
             )  # fmt: skip
         except (IndexError, RuntimeError, ValueError) as error:  # the module's, or the loss's
-            where = f"agent {self.first + task.agent} cannot do its turn of round {round_index}"
+            where = f"agent {self.first + agent} cannot do its turn of round {round_index}"
             raise ValueError(f"{where}: {error}") from error
+        return [worker.flat.collect()], [result]
 
     def _reseed(self, round_index: int, agent: int) -> None:
         """Dropout and whatever else a module draws, from the key of its examples."""
@@ -282,6 +375,7 @@ class TorchAgents(AddressedAgents):
             "memory_agents": np.array(sorted(self.memory), np.int64),
             "memory": np.array([self.memory[k] for k in sorted(self.memory)]).reshape(shape),
             "ledger": self.ledger.as_array(),
+            **({} if self.fixed else {"group": np.array(-1 if self.group is None else self.group)}),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -296,3 +390,8 @@ class TorchAgents(AddressedAgents):
         agents = state["memory_agents"].tolist()
         self.memory = {k: row.copy() for k, row in zip(agents, state["memory"], strict=True)}
         self.ledger = type(self.ledger).from_array(state["ledger"])
+        group = int(state.get("group", -1))
+        if group >= 0:  # the choice of the first cohort stays, or the numbers would round otherwise
+            self.group = group
+            at_once = f"{group} agents at once" if group else "agent by agent"
+            self.how = f"{at_once}, as before the checkpoint"

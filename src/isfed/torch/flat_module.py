@@ -71,8 +71,8 @@ class FlatModule:
         ]
 
     def views_of(self, vector: Tensor) -> list[Tensor]:
-        """The places of the trainable parameters in a vector like `flat`."""
-        return _views(vector[: self.trained], [*self.params])
+        """The places of the trainable parameters in a vector like `flat`, or in rows of such."""
+        return _views(vector[..., : self.trained], [*self.params])
 
     def load(self, params: np.ndarray | Tensor) -> None:
         """Set the model."""
@@ -141,9 +141,9 @@ class FlatModule:
 
 
 def _views(flat: Tensor, parts: list[Tensor]) -> list[Tensor]:
-    """The places of `parts`, one after the other in `flat`."""
-    pieces = flat.split([part.numel() for part in parts])
-    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    """The places of `parts`, one after the other in the last axis of `flat`."""
+    pieces, rows = flat.split([part.numel() for part in parts], -1), flat.shape[:-1]
+    return [piece.view(rows + part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 class _Kept:

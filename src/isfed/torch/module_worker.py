@@ -60,13 +60,19 @@ def _parts(rows: Tensor) -> Sequence[Tensor]:
     return rows.tensor_split(-(-len(rows) // CHUNK))
 
 
-def _mean(values: Tensor, share: Tensor | None) -> Tensor:
+def mean_loss(values: Tensor, share: Tensor | None) -> Tensor:
+    """The weighted mean; the shares are 1 / B unless given."""
     return values.mean() if share is None else torch.dot(values, share)
 
 
+def bound_of(slopes: Tensor) -> Tensor:
+    """The norm of every loss's gradient in the outputs."""
+    return torch.linalg.vector_norm(slopes.flatten(1), dim=1)
+
+
 def _bound(slopes: Tensor, share: Tensor | None) -> Tensor:
-    """The norm of every loss's gradient in the outputs, from that of the weighted mean."""
-    norms = torch.linalg.vector_norm(slopes.flatten(1), dim=1)
+    """The same from the gradient of the weighted mean."""
+    norms = bound_of(slopes)
     return norms * len(norms) if share is None else norms / share
 
 
@@ -124,11 +130,11 @@ class Worker:
             return BatchGradient(self.fast.gradients, norms, mean, self.fast.gradient)
         if exact is not None:
             with exact.examples(len(x)):
-                mean = _mean(self.values(x, y), share)
+                mean = mean_loss(self.values(x, y), share)
             share = mean.new_full((), even) if share is None else share
             return BatchGradient(*exact.gradients(mean, params, x, y, share), mean.detach())
         outputs = self.outputs(x)
-        mean = _mean(per_example(self.loss(outputs, y)), share)
+        mean = mean_loss(per_example(self.loss(outputs, y)), share)
         wanted = [outputs, *params] if scored else params
         gradients = torch.autograd.grad(mean, wanted, allow_unused=True)
         if not scored:
@@ -161,18 +167,20 @@ class Worker:
             outputs = outputs.detach().requires_grad_()
             total = per_example(self.loss(outputs, targets)).sum()
             (gradient,) = torch.autograd.grad(total, outputs)
-            norms.append(torch.linalg.vector_norm(gradient.flatten(1), dim=1))
+            norms.append(bound_of(gradient))
         return torch.cat(norms)
 
-    def flatten(self, batch: BatchGradient) -> Tensor:
+    def flatten(self, batch: BatchGradient, rows: tuple[int, ...] = ()) -> Tensor:
         """One vector of the trainable parameters' gradients; 0 where one took no part.
 
-        The caller may change it, and must be done with it before the next batch.
+        Or several, of the agents in the leading `rows`. The caller may change it, and must be done
+        with it before the next batch.
         """
         if batch.vector is not None:
             return batch.vector
         pairs = zip(batch.gradients, self.flat.params, strict=True)
-        return torch.cat([p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in pairs])
+        filled = [p.new_zeros(rows + p.shape) if g is None else g for g, p in pairs]
+        return torch.cat([gradient.reshape(*rows, -1) for gradient in filled], -1)
 
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """What `measure` makes of outputs and targets, in evaluation mode, row by row."""
@@ -212,68 +220,113 @@ class TurnResult(NamedTuple):
     moments: tuple[float, float]  # means of norm * share and of its square, 0 unless requested
 
 
+class Turn:
+    """The examples of one turn: which ones to use next, and what their norms tell."""
+
+    def __init__(self, task: TurnTask, rows: slice) -> None:
+        self.task, self.begin, self.count = task, rows.start, rows.stop - rows.start  # N_k
+        self.policy, self.full_batch = task.table.policy, task.local.full_batch
+        self.gradients, self.first, self.second = 0, 0.0, 0.0
+        self.units: np.ndarray | None = None
+        self.share: np.ndarray | None = None
+
+    def draw(self) -> np.ndarray | None:
+        """(B,) the weights of the next batch, `units`; None for equal ones."""
+        table, size, self.share = self.task.table, self.task.batch_size, None
+        self.units, prob = table.draw(size, self.task.stream)
+        if self.policy.equal and self.units.size == size:
+            return None
+        self.share = 1.0 / (table.count * prob)
+        return self.share * (self.units.size / size)  # random size: the mean is over B_k
+
+    def learn(self, norms: np.ndarray | None) -> None:
+        """Take note of a batch and of the norms of its examples, if they were asked for."""
+        count = self.count if self.units is None else self.units.size
+        self.gradients += count
+        if norms is not None:
+            weighted = norms if self.share is None else norms * self.share
+            self.first += float(weighted.sum())
+            self.second += float(weighted @ weighted)
+        if self.units is not None and not self.policy.equal:
+            table, found = self.task.table, np.zeros(count) if norms is None else norms
+            self.task.watch.batch(
+                self.share, found if self.policy.learns else table.scores[self.units]
+            )
+            table.refresh(self.units, found)
+
+    def result(self, loss: float) -> TurnResult:
+        """All of it, with the sum of the batches' losses."""
+        steps, size = self.task.steps, self.count if self.full_batch else self.task.batch_size
+        drawn = max(steps * size, 1)
+        moments = (self.first / drawn, self.second / drawn)
+        return TurnResult(self.gradients, loss / max(steps, 1), moments)
+
+
 def train_module(
     worker: Worker,
     data: tuple[Tensor, Tensor],
-    task: TurnTask,
+    turn: Turn,
     *,
     scored: bool,
     optimizer: OptimizerFactory | None,
 ) -> TurnResult:
-    """Train the worker's module from where it stands."""
-    (x, y), table, local, policy = data, task.table, task.local, task.table.policy
-    take_step = _LocalStep(worker, task, optimizer)
-    gradients, first, second, size = 0, 0.0, 0.0, task.batch_size
-    loss = worker.flat.flat.new_zeros(())
-    if policy.refresh == Refresh.ALL and not local.full_batch:
-        table.replace(as_float64(worker.scores(x, y)))  # eq. (49)
-        gradients = len(y)
+    """Train the worker's module from where it stands; the data are those of the agent."""
+    (x, y), flat, task = data, worker.flat, turn.task
+    if optimizer is not None and task.local.momentum != 0.0:
+        raise ValueError(
+            "both the method and the local optimizer have momentum; use only one of them"
+        )
+    made = None if optimizer is None else optimizer(flat.params, lr=task.step)
+    take_step = LocalStep(worker, task, optimizer=made)
+    loss = flat.flat.new_zeros(())
+    if turn.policy.refresh == Refresh.ALL and not turn.full_batch:
+        task.table.replace(as_float64(worker.scores(x, y)))  # eq. (49)
+        turn.gradients = len(y)
     for _ in range(task.steps):
-        units = share = weight = None
-        rows = (x, y)
-        if not local.full_batch:
-            units, prob = table.draw(size, task.stream)
-            if units.size == 0:
+        rows, weight = (x, y), None
+        if not turn.full_batch:
+            drawn = turn.draw()
+            if turn.units is None or turn.units.size == 0:
                 continue
-            if not policy.equal or units.size != size:
-                share = 1.0 / (table.count * prob)
-                # A design of random size: the mean is over B_k.
-                weight = torch.from_numpy(share * (units.size / size)).to(worker.flat.flat)
-            places = torch.from_numpy(units).to(x.device)
+            weight = None if drawn is None else torch.from_numpy(drawn).to(flat.flat)
+            places = torch.from_numpy(turn.units).to(x.device)
             rows = x.index_select(0, places), y.index_select(0, places)
         batch = worker.batch(*rows, weight, scored=scored)
-        gradients += len(rows[1])
         take_step(batch)
         loss += batch.loss
-        norms = np.zeros(len(rows[1])) if batch.norms is None else as_float64(batch.norms)
-        if batch.norms is not None:
-            weighted = norms if share is None else norms * share
-            first += float(weighted.sum())
-            second += float(weighted @ weighted)
-        if units is not None and not policy.equal:
-            task.watch.batch(share, norms if policy.learns else table.scores[units])
-            table.refresh(units, norms)
-    drawn = max(task.steps * (len(y) if local.full_batch else size), 1)
-    return TurnResult(gradients, float(loss) / max(task.steps, 1), (first / drawn, second / drawn))
+        turn.learn(None if batch.norms is None else as_float64(batch.norms))
+    return turn.result(float(loss))
 
 
-class _LocalStep:
-    """Moves the module by the gradient of a batch.
+class LocalStep:
+    """Moves a model by the gradient of a batch, or the models of a cohort by theirs.
 
     A plain step; or one with a pull to the start, a correction or momentum, on the flat vector; or
     a step of the user's own optimizer, fresh for every turn.
+
+    Args:
+        worker: whose module has the model.
+        task: the turn; of several, one with the options of all.
+        optimizer: the user's own.
+        models: (n, M') those of a cohort, instead of the module's.
+        steps: (n, 1) their step sizes if they differ.
     """
 
-    def __init__(self, worker: Worker, task: TurnTask, optimizer: OptimizerFactory | None) -> None:
-        local = task.local
-        if optimizer is not None and local.momentum != 0.0:
-            raise ValueError(
-                "both the method and the local optimizer have momentum; use only one of them"
-            )
-        self.worker, self.local, self.step = worker, local, task.step
-        self.params: list[Any] = worker.flat.params
-        self.model = worker.flat.flat[: worker.flat.trained]
-        self.optimizer = None if optimizer is None else optimizer(self.params, lr=task.step)
+    def __init__(
+        self,
+        worker: Worker,
+        task: TurnTask,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        models: Tensor | None = None,
+        steps: Tensor | None = None,
+    ) -> None:
+        local, flat = task.local, worker.flat
+        self.worker, self.local, self.step, self.steps = worker, local, task.step, steps
+        self.optimizer, self.params = optimizer, flat.params
+        self.model = flat.flat[: flat.trained]
+        if models is not None:
+            self.model, self.params = models, flat.views_of(models)
         self.plain = local.prox == 0.0 and local.momentum == 0.0 and task.correction is None
         if self.plain:
             return
@@ -282,11 +335,11 @@ class _LocalStep:
         self.given, self.velocity = task.velocity, self._tensor(task.velocity)
 
     def _tensor(self, vector: np.ndarray) -> Tensor:
-        return torch.as_tensor(vector[: self.model.numel()]).to(self.model, copy=True)
+        return torch.as_tensor(vector[..., : self.model.shape[-1]]).to(self.model, copy=True)
 
-    def _direction(self, batch: BatchGradient) -> Tensor:
+    def _direction(self, batch: BatchGradient, rows: tuple[int, ...]) -> Tensor:
         """Gradient, pull, correction and momentum."""
-        direction = self.worker.flatten(batch)
+        direction = self.worker.flatten(batch, rows)
         if self.local.prox != 0.0:
             direction.add_(self.model - self.start, alpha=self.local.prox)
         if self.correction is not None:
@@ -294,7 +347,7 @@ class _LocalStep:
         if self.local.momentum == 0.0:
             return direction
         self.velocity.mul_(self.local.momentum).add_(direction)
-        self.given[: self.model.numel()] = self.velocity.cpu().numpy()
+        self.given[..., : self.model.shape[-1]] = self.velocity.cpu().numpy()
         if self.local.nesterov:
             return direction.add(self.velocity, alpha=self.local.momentum)
         return self.velocity
@@ -303,15 +356,19 @@ class _LocalStep:
         if self.optimizer is not None:
             gradients = batch.gradients
             if not self.plain:
-                gradients = self.worker.flat.views_of(self._direction(batch))
+                gradients = self.worker.flat.views_of(self._direction(batch, ()))
             for param, gradient in zip(self.params, gradients, strict=True):
                 param.grad = gradient
             self.optimizer.step()
             for param in self.params:
                 param.grad = None
-        elif not self.plain or batch.vector is not None:
-            vector = batch.vector if self.plain else self._direction(batch)
-            self.model.add_(vector, alpha=-self.step)
+        elif not self.plain or batch.vector is not None or self.steps is not None:
+            flatten = self.worker.flatten if self.plain else self._direction
+            vector = flatten(batch, self.model.shape[:-1])
+            if self.steps is not None:
+                self.model.addcmul_(vector, self.steps, value=-1.0)
+            else:
+                self.model.add_(vector, alpha=-self.step)
         else:  # faster than to join the gradients first
             pairs = zip(self.params, batch.gradients, strict=True)
             used = [(p, g) for p, g in pairs if g is not None]

@@ -36,6 +36,7 @@ class TurnBlock(NamedTuple):
     local: LocalOptions
     nodes: dict[int, np.ndarray]  # the score tables of these agents, where they have any
     memory: dict[int, np.ndarray]
+    group: int | None  # how many are taken at once
 
     def rows(self, rows: slice) -> TurnBlock:
         """Some of the turns."""
@@ -45,7 +46,7 @@ class TurnBlock(NamedTuple):
         nodes, memory = (
             {k: kept[k] for k in kept.keys() & which} for kept in (self.nodes, self.memory)
         )
-        return TurnBlock(some, self.round_index, self.local.rows(rows), nodes, memory)
+        return TurnBlock(some, self.round_index, self.local.rows(rows), nodes, memory, self.group)
 
 
 class BlockResult(NamedTuple):
@@ -72,6 +73,7 @@ def _make_agents(folder: str, address: dict[str, int]) -> Any:
 def _take_block(agents: Any, block: TurnBlock, changes: np.ndarray) -> BlockResult:
     """The turns of a block, from what its agents remember."""
     agents.memory, agents.turn_losses, agents.trouble = dict(block.memory), {}, ""
+    agents.group = block.group
     for k, nodes in block.nodes.items():
         agents.table(k).nodes[:] = nodes
     uploads = agents.take_turns(block.turns, block.round_index, block.local, changes)

@@ -47,6 +47,7 @@ class Training:
         accuracy: (points,) likewise.
         stopped: whether the target was reached, or a callback asked to stop, before the last round.
         history: everything else.
+        how: whether turns were taken agent by agent or several at once, and why.
     """
 
     params: np.ndarray
@@ -57,6 +58,7 @@ class Training:
     accuracy: np.ndarray
     stopped: bool
     history: History
+    how: str = ""
 
     def __repr__(self) -> str:
         """One line, without the arrays."""
@@ -205,6 +207,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     clock: Any = None,
     threads: int | None = None,
+    deterministic: bool = False,
 ) -> Training:
     """Train a network, evaluate it now and then, and keep the best and the last model.
 
@@ -227,6 +230,9 @@ def train(
             training. Those with a method `close` are closed at the end.
         clock: how fast the agents are; the ledger then counts virtual seconds.
         threads: processes that share the agents of a round; one unless given.
+        deterministic: whether to take turns agent by agent on a CPU. Otherwise the first cohort
+            is timed, and small networks train several agents at once: faster, and the same up to
+            rounding. A training that is continued keeps the choice.
     """
     check_seed(seed)
     check_whole(every, name="every", least=1)
@@ -247,6 +253,7 @@ def train(
         problem, algorithm, seed=seed, initial=initial, engine="agents", clock=clock,
         threads=threads,
     )  # fmt: skip
+    run.agents[0].compare_speed(fixed=deterministic)
     measure: Any = _NoEvaluation(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
     place = None if folder is None else Path(folder)
@@ -282,6 +289,7 @@ def train(
         accuracy=measured.values[0, points, 1],
         stopped=course.stopped and run.round_index < rounds,
         history=history,
+        how=run.agents[0].how,
     )
 
 
@@ -301,4 +309,6 @@ def _continue(path: Path, mark: str, course: _Course, *, resume: bool) -> None:
             "rows or `every`; give the same ones to continue it, or another folder to begin anew"
         )
     course.best_params = arrays.pop("best")
+    if "run.0.agents.group" not in arrays:  # it was deterministic, or of an earlier version
+        course.run.agents[0].compare_speed(fixed=True)
     course.recording.resume(course.run, arrays)
