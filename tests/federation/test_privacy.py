@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from stepped import Stepped
 
-from isfed import Upload
+from isfed import Uniform, Upload
 from isfed.federation.safety import Privacy, Safety
 from isfed.methods import ISFedAvg
 
@@ -67,12 +67,21 @@ def test_clipped_changes_are_counted():
     assert cloud.step().clipped == 2
 
 
-def test_no_epsilon_is_stated():
-    for privacy in (Privacy(clip=1.0), Privacy(clip=1.0, noise=1.0)):
-        said = privacy.statement()
-        assert "in the mean no agent moves the model by more than 1 / K" in said
-        assert "epsilon=" not in said
-    assert "No epsilon is stated here: that needs independent draws" in said
+def test_rounds_that_close_early_would_tell_who_was_drawn():
+    with pytest.raises(ValueError, match=r"enough=0\.5 closes rounds early, and when they close"):
+        Safety(enough=0.5, privacy=Privacy(clip=1.0, noise=1.0))
+    Safety(enough=0.5, privacy=Privacy(clip=1.0))
+
+
+def test_with_noise_no_agent_changes_the_limit_of_length_of_another():
+    """With it, what one sends would show in the changes of all: only the clip limits them."""
+    for noise, shortened in ((0.0, 1), (1.0, 0)):
+        cloud = Stepped(
+            ISFedAvg(step_size=0.1, num_active=3, agents=Uniform()), np.zeros(2), 3,
+            lambda place, *_: Upload(np.full(2, (1.0, 1.0, 50.0)[place]), 1.0, 0),
+            safety=Safety(privacy=Privacy(clip=1e3, noise=noise)),
+        )  # fmt: skip
+        assert cloud.step().shortened == shortened
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_an_audit_stays_below_epsilon_and_finds_what_the_same_clip_for_all_would
     rounds, delta = 30, 1e-5
     stated = epsilon(0.1, 1.0, rounds=rounds, delta=delta)
     own = equal_noise(0.5, uniform=0.1, noise=1.0, rounds=rounds, delta=delta)
-    assert audit(0.1, 1.0, rounds=rounds, runs=30_000, delta=delta) <= stated
-    equal = audit(0.5, own, rounds=rounds, runs=30_000, delta=delta)
+    assert audit(0.1, 1.0, rounds=rounds, runs=100_000, delta=delta) <= stated
+    equal = audit(0.5, own, rounds=rounds, runs=100_000, delta=delta)
     assert 0.3 < equal <= epsilon(0.5, own, rounds=rounds, delta=delta)
     # Without it an agent that is drawn five times as often loses more than was stated.
-    assert audit(0.5, 1.0, rounds=rounds, runs=30_000, delta=delta) > stated
+    assert audit(0.5, 1.0, rounds=rounds, runs=100_000, delta=delta) > stated

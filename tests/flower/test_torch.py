@@ -307,7 +307,7 @@ def test_buffers_of_another_name_are_asked_for(tmp_path):
     assert named.start(grid, initial(network), num_rounds=1).train_metrics_clientapp[1]["answered"]
     with pytest.raises(ValueError, match="no float array 'center'"):
         Strategy(algorithm, buffers=["center"], **QUICK).start(grid, initial(network))
-    safety = Safety(privacy=Privacy(clip=1.0, noise=1.0))
+    safety = Safety(privacy=Privacy(clip=1.0))
     with pytest.raises(ValueError, match="group norm instead of batch norm"):
         Strategy(algorithm, safety=safety, **QUICK).start(grid, initial())
 

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from isfed.base.portable_arithmetic import log, norm
+from isfed.base.portable_arithmetic import log, row_norms
 
 FEWEST = 3  # lengths that make a median worth using
 # A length may exceed the median by so many standard deviations of the logarithm of all lengths, as
@@ -21,18 +21,19 @@ DEVIATIONS, NORMAL, RATE = 5.0, 1.4826, 0.05
 LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
 
 
-def trained_length(change: np.ndarray, buffers: np.ndarray) -> float:
-    """Of a change without its buffers; NaN if it is not finite, or a buffer could overflow.
+def trained_lengths(changes: np.ndarray, trained: int) -> np.ndarray:
+    """(m,) of changes without their buffers; NaN if one is not finite, or a buffer could overflow.
 
     A running variance follows the scale of an agent's features, and says nothing about its step.
 
-    >>> trained_length(np.array([3.0, 4.0, 1e6]), np.array([False, False, True]))
-    5.0
+    >>> trained_lengths(np.array([[3.0, 4.0, 1e6]]), 2)
+    array([5.])
     """
-    if not (np.isfinite(change).all() and (np.abs(change[buffers]) <= LARGEST_BUFFER).all()):
-        return np.nan
-    with np.errstate(over="ignore"):
-        return norm(change[~buffers])
+    lengths = row_norms(changes[:, :trained])  # not finite if one of the numbers is not
+    lengths[~np.isfinite(lengths)] = np.nan
+    if trained < changes.shape[1]:
+        lengths[~(np.abs(changes[:, trained:]) <= LARGEST_BUFFER).all(axis=1)] = np.nan
+    return lengths
 
 
 class AgentRecords:

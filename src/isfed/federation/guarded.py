@@ -6,14 +6,14 @@ not the border's: they belong to the sampler and to the estimator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partialmethod
 from typing import Any
 
 import numpy as np
 
 from isfed.base.argument_checks import is_number
-from isfed.federation.agent_records import AgentRecords, trained_length
+from isfed.federation.agent_records import AgentRecords, trained_lengths
 from isfed.federation.messages import (
     PLAIN_LOCAL,
     Cohort,
@@ -54,6 +54,12 @@ class RoundReport:
     left_out: float  # length of what `adjusted` would have added to a step of `drop`
     agents: list[int]  # those drawn ...
     seconds: list[float]  # ... and how long each took to answer; -1: it did not, or unknown
+    epsilons: list[float] = field(default_factory=list)  # lost by each agent so far, if stated
+
+    @property
+    def epsilon(self) -> float:
+        """The largest privacy loss of an agent so far; -1 where none is stated."""
+        return max(self.epsilons, default=-1.0)
 
     def line(self) -> str:
         """For a log."""
@@ -71,6 +77,7 @@ class RoundReport:
             (self.excluded, "agents left out so far"),
         ):
             text += f", {count} {what}" if count else ""
+        text += f", epsilon {self.epsilon:.4g} so far" if self.epsilons else ""
         slowest = max(self.seconds, default=-1.0)
         if slowest >= 0.0:
             agent = self.agents[self.seconds.index(slowest)]
@@ -88,6 +95,9 @@ class Guarded:
 
     def __init__(self, agents: Any, safety: Safety | None = None) -> None:
         self.agents, self.safety = agents, safety or Safety()
+        if self.safety.hides:
+            # How long a change may be must not depend on what others send: the clip limits it.
+            self.safety = replace(self.safety, largest_ratio=np.inf, most_medians=np.inf)
         self.records = AgentRecords(agents.num_agents)
         self.responses = Responses(agents.num_agents)
         self.tally = dict.fromkeys(COUNTS, 0)  # what happened at the border in a round
@@ -135,7 +145,12 @@ class Guarded:
         good, shorter, updates = self._good(cohort, work, updates, given)
         kept = given[good]
         cut = {name: getattr(updates, name) for name in ROWS}
-        cut = {name: rows[good] for name, rows in cut.items() if rows is not None}
+        whole = bool(good.all())  # then nothing is copied; and without momentum there are no rows
+        cut = {
+            n: rows if whole or not len(rows) else rows[good]
+            for n, rows in cut.items()
+            if rows is not None
+        }
         scored = np.array([self.safety.scores.accepts(s) for s in cut["score"]], dtype=bool)
         factor = np.broadcast_to(np.asarray(updates.factor, np.float64), given.shape)[good]
         # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
@@ -174,14 +189,14 @@ class Guarded:
         """(m,) whose change can be used, how many were shortened, and the updates with these."""
         agents, size = cohort.agents[given], updates.change.shape[1]
         trained = getattr(self.agents, "num_trained", size)
-        change, buffers, steer = updates.change, np.arange(size) >= trained, np.zeros(0)
+        change, steer = updates.change, np.zeros(0)
         if work.local.correction is not None and work.divide:
             # Judged without what the cloud added to the steps: c grows with what a rogue sends, and
             # with c the lengths of all, which would raise the limit.
             steer = work.step_size * work.local.correction[given, :trained]
             change = change.copy()
             change[:, :trained] += steer
-        lengths = np.array([trained_length(row, buffers) for row in change])
+        lengths = trained_lengths(change, trained)
         for reported in (updates.loss, updates.gradient):
             if reported is not None and given.size:
                 lengths[~np.isfinite(reported).reshape(given.size, -1).all(axis=1)] = np.nan

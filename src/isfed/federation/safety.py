@@ -76,18 +76,6 @@ class Privacy:
         rng = np.random.default_rng() if rng is None else rng
         return rng.normal(scale=self.noise * self.clip / num_active, size=size)
 
-    def statement(self) -> str:
-        """What the cloud's clipping and noise guarantee, for a log; no epsilon, on purpose."""
-        bound = f"in the mean no agent moves the model by more than {self.clip:g} / K in a round"
-        if self.noise == 0.0:
-            return f"privacy: {bound}; without noise this hides nothing"
-        return (
-            f"privacy: {bound}, and every coordinate of a step has noise of {self.noise:g} times "
-            f"{self.clip:g} / L. No epsilon is stated here: that needs independent draws "
-            "(Poisson()), and probabilities that are equal or made of scores that agents released "
-            "with noise. The cloud itself, which sees every change, is not covered in any case."
-        )
-
 
 @dataclass(frozen=True)
 class ScoreRange:
@@ -182,6 +170,16 @@ class Safety:
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
                 raise ValueError(f"{name}={value} must be above 0 and at most 1")
+        if self.hides and self.enough < 1.0:
+            raise ValueError(
+                f"enough={self.enough} closes rounds early, and when they close tells who was "
+                "drawn, which Privacy(noise=...) is to hide: use enough=1"
+            )
+
+    @property
+    def hides(self) -> bool:
+        """Whether noise in the cloud hides what single agents do."""
+        return self.privacy is not None and self.privacy.noise > 0.0
 
     def without_limits(self) -> Safety:
         """The same with the limits that may become tighter as they were by default."""

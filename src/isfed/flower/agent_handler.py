@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
+from logging import INFO
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common import log
 
 from isfed.base.argument_checks import check_whole, checked, is_number, shown
 from isfed.base.portable_arithmetic import norm
@@ -24,6 +26,7 @@ from isfed.flower.array_records import Layout, printable
 from isfed.flower.wire_format import AgentRequest
 
 Handler = Callable[[Message, Context], Message]
+TINY = 1e-300  # the least noise of a score that is asked for by itself
 REPORTS_PER_DAY = 1000  # where an agent adds noise and names no limit
 
 
@@ -102,13 +105,37 @@ class Disclosure:
             )
         # How many examples there are is not told by an agent that limits what it tells.
         also = {*request.also} - {NOISE_SHARE}
-        more = request.ask or also or request.local.momentum > 0.0
+        question = request.ask and request.ask != wire_format.SCORE
+        more = question or also or request.local.momentum > 0.0
         if more and self.limit is not None:
             raise ValueError(
                 "this agent limits what it tells (privacy, score_noise or reports_per_day), and a "
                 "loss, a gradient or a momentum would tell more: use a method that asks for none"
             )
         return request
+
+    def release(
+        self, agent: Any, request: AgentRequest, params: np.ndarray, context: Context
+    ) -> float:
+        """The score at a model with the noise that is asked for, if this agent wants no more.
+
+        The same score in the same range has the same noise, in whatever job or round.
+        """
+        if request.score_noise < max(self.score_noise, TINY):
+            raise ValueError(
+                f"the cloud asks for a score with noise {request.score_noise:g}, and this agent "
+                f"adds {self.score_noise:g}, or some: the cloud needs ReleasedScores(noise=...) "
+                "of at least that"
+            )
+        check_noise(request.scores, request.score_noise)
+        files, score = PrivacyFiles(private_folder(state_folder(context))), agent.score_at(params)
+        limit = self.limit or REPORTS_PER_DAY
+        if not files.may_report(limit):
+            raise ValueError(f"this agent has answered {limit} times today")
+        about = request.scores.low, request.scores.high, request.score_noise, score
+        rng = files.rng("release", own_number(context), *about)
+        log_budget(files, request.scores, request.score_noise, limit)
+        return revealed_score(score, request.scores, noise=request.score_noise, rng=rng)
 
     def hide(
         self, upload: Upload, request: AgentRequest, state: AgentStateFile, score: float | None
@@ -124,6 +151,8 @@ class Disclosure:
             rng = files.rng("score", own.low, own.high, *turn)
             noisy = revealed_score(upload.score, own, noise=self.score_noise, rng=rng)
             score = request.scores.clip(noisy)
+            if self.score_noise > 0.0:
+                log_budget(files, own, self.score_noise, self.limit)
         elif score is None:  # nothing new: the last score again, or the middle of the range
             low, high, last = request.scores.low, request.scores.high, state.last_score
             score = math.sqrt(low * high) if last is None else request.scores.clip(last)
@@ -137,6 +166,14 @@ class Disclosure:
             upload = replace(upload, change=self.privacy.shorten(upload.change) + noise)
         state.keep(score)
         return replace(upload, score=score)
+
+
+def log_budget(files: PrivacyFiles, scores: ScoreRange, noise: float, limit: int | None) -> None:
+    """Show the agent's operator what its scores have cost so far."""
+    each, (today, total) = scores.epsilon(noise), files.reports()
+    log(INFO, "score with noise %g: epsilon %.3g; %s of %s reports today, %s in all, whose "
+        "epsilons add up to at most %.3g",
+        noise, each, today, limit, total, each * total)  # fmt: skip
 
 
 def turn_handler(
@@ -159,7 +196,10 @@ def turn_handler(
         layout = Layout.of(model)
         params = layout.flatten(model)
         if request.ask:
-            answer = _answer(agent, request, params)
+            if request.ask == wire_format.SCORE:
+                answer = disclosure.release(agent, request, params, context)
+            else:
+                answer = _answer(agent, request, params)
             return Message(wire_format.pack_answer(answer, request.ask), reply_to=message)
         folder = private_folder(state_folder(context))
         state = AgentStateFile(folder, agent, request, own_number(context))

@@ -28,6 +28,7 @@ STATE_FOLDER = "isfed-state"  # key of --node-config
 MOST_JOBS = 16  # files of jobs that are kept per agent; the oldest go first
 SECRET_BYTES = 32
 DAYS_KEPT = 31  # of counted reports
+ALL = "all"  # under which reports of all days are counted
 LOCK_SECONDS = 30.0
 _OUR_FILES = ("agent-", ".agent-", "secret", ".secret", "reports", ".reports")
 
@@ -184,6 +185,12 @@ class PrivacyFiles:
         seed = hashlib.blake2b(repr(about).encode(), key=self.secret, digest_size=32).digest()
         return np.random.default_rng(int.from_bytes(seed, "little"))
 
+    def reports(self) -> tuple[int, int]:
+        """How many reports were made today, and in all."""
+        path = self.folder / "reports.json"
+        counts = atomic_files.read_json(path) if path.exists() else {}
+        return counts.get(datetime.now(UTC).date().isoformat(), 0), counts.get(ALL, 0)
+
     def may_report(self, limit: int) -> bool:
         """Count one more report of today, if the budget has one left."""
         path = self.folder / "reports.json"
@@ -195,7 +202,9 @@ class PrivacyFiles:
             if counts.get(today, 0) >= limit:
                 return False
             # Other days are kept: a clock that goes back must not give a day's budget again.
+            total = counts.pop(ALL, sum(counts.values()))
             recent = {day: counts[day] for day in sorted(counts)[-DAYS_KEPT:]}
-            content = json.dumps({**recent, today: counts.get(today, 0) + 1}).encode()
+            now = {today: counts.get(today, 0) + 1, ALL: total + 1}
+            content = json.dumps({**recent, **now}).encode()
             atomic_files.write_whole(path, content, mode=atomic_files.OWNER_ONLY)
         return True

@@ -29,7 +29,15 @@ from isfed.flower import wire_format
 from isfed.flower.array_records import Layout
 from isfed.flower.message_exchange import REFUSED, RoundMessages
 from isfed.flower.node_directory import NodeDirectory
-from isfed.flower.wire_format import BATCH_LOSS, GRADIENT, LOSS, SAMPLED_LOSS, WORK, AgentRequest
+from isfed.flower.wire_format import (
+    BATCH_LOSS,
+    GRADIENT,
+    LOSS,
+    SAMPLED_LOSS,
+    SCORE,
+    WORK,
+    AgentRequest,
+)
 from isfed.sampling import telemetry
 
 
@@ -254,7 +262,7 @@ class FlowerAgents:
 
     def _question(
         self, ask: str, which: np.ndarray, params: np.ndarray, round_index: int | None = None,
-        *, sent: bool = False, kept: bool = False,
+        *, sent: bool = False, kept: bool = False, **more: Any,
     ) -> np.ndarray:  # fmt: skip
         """What these agents answer, in the order in which they were named; NaN for the absent."""
         round_index = self.round_index if round_index is None else round_index
@@ -264,7 +272,7 @@ class FlowerAgents:
         turns = self._messages(
             which, params, round_index,
             lambda content: wire_format.unpack_answer(content, ask, width),
-            lambda place: {"ask": ask, "key": key},
+            lambda place: {"ask": ask, "key": key, **more},
         )  # fmt: skip
         turns.exchange(self._grid(), enough=1.0, patient=True)
         answers = {p: a for p, a in turns.read.items() if a is not None and a is not REFUSED}
@@ -286,6 +294,14 @@ class FlowerAgents:
         """(n,) the loss of one example of each, or of a batch."""
         ask = BATCH_LOSS if whole_batch else SAMPLED_LOSS
         return self._question(ask, which, params, round_index, sent=sent)
+
+    def released_scores(
+        self, params: np.ndarray, scores: ScoreRange, noise: float, round_index: int
+    ) -> np.ndarray:
+        """(K,) the scores of all agents with noise of their own; NaN for those who are away."""
+        which = np.arange(self.num_agents)
+        given = {"scores": scores, "score_noise": noise}
+        return self._question(SCORE, which, params, round_index, sent=True, **given)
 
     def _grid(self) -> Grid:
         if self.grid is None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
@@ -20,6 +21,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from isfed.base import atomic_files
 from isfed.base.argument_checks import check_seed, checked
+from isfed.base.random_streams import Purpose
 from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.safety import Safety
 from isfed.flower import evaluation, message_exchange, wire_format
@@ -32,8 +34,11 @@ from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Opened
 from isfed.methods.network_job import Job
 from isfed.methods.over_network import Weighting, check_weights, over_network, weighting_of
+from isfed.methods.private import private_part
 
-OURS = {field.name for field in fields(RoundReport)}  # metrics of the cloud, not of the agents
+OURS = {field.name for field in fields(RoundReport)} | {
+    "epsilon"
+}  # metrics of the cloud, not of the agents
 SILENT = (
     "nobody's answer could be used in {} rounds in a row, so the run ends; the checkpoint keeps "
     "what was learned before. Likely causes: the agents run an app without isfed's handler, such "
@@ -133,6 +138,9 @@ class Strategy(FedAvg):
         sampler = getattr(self.method, "sampler", self.method)
         active = getattr(sampler, "num_active", "some")
         log(INFO, "\t├──> %s, %s of %s agents", name, active, self.num_agents)
+        private = private_part(getattr(self.method, "estimator", None))
+        if private is not None:
+            log(INFO, "\t├──> %s", private.statement(sampler))
         log(INFO, "\t└──> %s seconds per round, checkpoint %s", self.time_limit, self.checkpoint)
 
     def configure_train(
@@ -203,6 +211,7 @@ class Strategy(FedAvg):
         if self.on_round is not None:
             self.on_round(report, agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}
+        ours["epsilon"] = report.epsilon
         reported = evaluation.training_metrics(self._metrics, self.weighted_by_key)
         what = f"metrics of round {server_round}"
         theirs = self._aggregated(self.train_metrics_aggr_fn, reported, what)
@@ -356,13 +365,15 @@ class Strategy(FedAvg):
         first, names = layout.flatten(arrays), layout.buffers(self.buffers)
         if names and safety.privacy is not None:
             raise ValueError(
-                "privacy adds noise to the whole model, and a running variance could become "
+                "privacy changes the whole model, and a running variance could become "
                 "negative: use a module without buffers, e.g. with group norm instead of batch norm"
             )
         agents = FlowerAgents(
             layout, self.method.rules(self.num_agents), self.nodes, seed=self.seed, buffers=names,
             weights=self.agent_weights, scores=safety.scores, time_limit=self.time_limit,
         )  # fmt: skip
+        if safety.hides:  # agents know the seed, and must not know who else is drawn
+            agents.keys[Purpose.AGENTS] = np.uint64(secrets.randbits(64))
         about = self.algorithm, self.num_agents, self.seed, safety, self.weighting, first.shape
         if self.agent_weights is not None:
             about = (*about, self.agent_weights.tolist())

@@ -121,6 +121,9 @@ class _SingleAgent:
     def loss_at(self, params: np.ndarray) -> float:
         return float(self.agents.losses(np.zeros(1, np.int64), self.inward(params))[0])
 
+    def score_at(self, params: np.ndarray) -> float:
+        return float(self.agents.scores_at(self.inward(params), charge=False)[0])
+
     def gradient_at(self, params: np.ndarray) -> np.ndarray:
         rows = self.agents.gradients(np.zeros(1, np.int64), self.inward(params))
         return self.outward(rows[0])

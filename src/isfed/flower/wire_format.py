@@ -26,8 +26,8 @@ MODEL, REQUEST, TRAIN_CONFIG = "arrays", "isfed", "config"
 STEER, VELOCITY = "steer", "velocity"  # vectors: added to every gradient, and of the momentum
 CHANGE, METRICS = "change", "metrics"
 LOSS, GRADIENT, SAMPLED_LOSS, WORK = "loss", "gradient", "sampled-loss", "work"
-BATCH_LOSS = "batch-loss"
-ASKS = (LOSS, GRADIENT, SAMPLED_LOSS, BATCH_LOSS, WORK)
+BATCH_LOSS, SCORE = "batch-loss", "score"
+ASKS = (LOSS, GRADIENT, SAMPLED_LOSS, BATCH_LOSS, WORK, SCORE)
 RISK = "isfed-risk"  # the metric in which an agent tells its loss
 OWN_METRICS = ("score", NOISE_SHARE, RISK)  # those that are ours, not the app's
 MOST_STEPS = 1_000_000  # of one turn; an agent does not work for ever
@@ -59,6 +59,7 @@ class AgentRequest:
     scale: float | None = None  # what every step is multiplied by
     also: tuple[str, ...] = ()  # LOSS, GRADIENT, NOISE_SHARE: in the same reply
     ask: str = ""  # one of ASKS, instead of a turn
+    score_noise: float = 0.0  # of the score that is asked for
     own_steps: bool = False  # whether the agent must know the size of its steps itself
 
     @property
@@ -97,6 +98,7 @@ def pack_request(request: AgentRequest) -> dict[str, ConfigRecord | ArrayRecord]
     if not plain:
         fields |= {**local_fields, "ask": request.ask, "also": list(request.also)}
         fields |= {} if request.scale is None else {"scale": request.scale}
+        fields |= {"score-noise": request.score_noise} if request.ask == SCORE else {}
     if request.own_steps:
         fields["own-steps"] = True
     for who, policy in (("examples", rules.examples), ("agents", rules.agents)):
@@ -167,6 +169,7 @@ def unpack_request(content: RecordDict) -> AgentRequest:
             scale=float(fields["scale"]) if "scale" in fields else None,
             also=tuple(map(str, fields.get("also", ()))),
             ask=str(fields.get("ask", "")),
+            score_noise=float(fields.get("score-noise", 0.0)),
             own_steps=bool(fields.get("own-steps", False)),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -193,6 +196,7 @@ def _check_request(request: AgentRequest) -> None:
         ("local steps", request.steps, 0 <= (request.steps or 0) <= MOST_STEPS),
         ("batch", local.batch, local.batch is None or local.batch >= 1),
         ("ask", request.ask, request.ask in ("", *ASKS)),
+        ("score noise", request.score_noise, 0.0 <= request.score_noise < math.inf),
         ("also", request.also, {*request.also} <= {LOSS, GRADIENT, NOISE_SHARE}),
     ):
         if not makes_sense:

@@ -117,6 +117,7 @@ class ByScore(Sampler):
     def gives(self) -> set[str]:
         words = {"inclusion probabilities"}
         words |= {"cohorts of fixed size"} if has_fixed_size(self.design) else set()
+        words |= {"public probabilities"} if self.public else set()
         return words if self.policy.equal else words | {"scores"}
 
     @property
@@ -220,7 +221,7 @@ class ByScore(Sampler):
         if updates.excluded is not None:  # a score of 0: others are drawn in their place
             table.refresh(cohort.agents[updates.excluded], np.zeros(updates.excluded.size))
         if self.forget_absent and updates.asked is not None:
-            _forget(table, cohort.agents[updates.silent()])
+            forget(table, cohort.agents[updates.silent()])
         if state.order.size:
             self._remember(state, table, who, evidence, round_index)
         return state
@@ -254,7 +255,7 @@ class ByScore(Sampler):
             state.order[:] = order_alike(points)
 
 
-def _forget(table: Table, silent: np.ndarray) -> None:
+def forget(table: Table, silent: np.ndarray) -> None:
     """Lower the scores of silent agents by half the way to the mean of the others'."""
     scores = table.scores
     others = scores >= 0.0

@@ -49,6 +49,7 @@ def trained_changes(updates: Updates, facts: Facts) -> np.ndarray:
 class InverseProbability(Estimator):
     """Estimators that weigh by 1 / (K p_k): who applies this weight, and its value."""
 
+    linear: ClassVar[bool] = False  # whether the step is a sum of weighted changes, nothing more
     on: Literal["step", "change"]
     needs: ClassVar[Any] = {
         "inclusion probabilities": "draw agents with ByScore(...), which knows them"
@@ -76,6 +77,7 @@ class HorvitzThompson(InverseProbability):
     """
 
     on: Literal["step", "change"] = "change"
+    linear: ClassVar[bool] = True
 
     def ask(self, state: Any, cohort: Cohort, facts: Facts, work: Work) -> Work:
         """If the weight is in the step, every agent divides its step by its K p_k, eq. (8)."""
@@ -179,6 +181,11 @@ class Over(Forwarding):
     def __post_init__(self) -> None:
         if not callable(getattr(self.inner, "combine", None)) or isinstance(self.inner, type):
             raise TypeError(f"inner={shown(self.inner)} must be an estimator, e.g. Mean()")
+        if getattr(self.inner, "outermost", False):
+            raise ValueError(
+                f"{type(self).__name__} uses what each agent sent, which noise is to hide: with "
+                "Privacy(noise=...) nothing goes around Private(...); leave one of them out"
+            )
         check_record(self)
 
 

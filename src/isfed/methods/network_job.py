@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from isfed.base import atomic_files
-from isfed.base.portable_arithmetic import norm
+from isfed.base.portable_arithmetic import norm, weighted_sum
 from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.messages import Updates
 from isfed.federation.response_rates import Responses
 from isfed.federation.safety import LIMITS, Safety, tightened
 from isfed.methods.federated import Info, Opened
 from isfed.methods.method_protocol import filled_state, flat_state
+from isfed.methods.private import stated_epsilons
 from isfed.sampling import score_table
 
 FORMAT = 2
@@ -89,12 +90,11 @@ class Job:
         """The length of what an adjustment would have added; 0 where weights are not known."""
         weights = getattr(self.method.estimator, "weights", None)
         cohort, updates = info.cohort, info.updates
-        if weights is None or not updates.place.size:
+        if weights is None or not (adjustment[updates.place] != 1.0).any():
             return 0.0
         each = weights(cohort, facts)[updates.place]
         each = each * updates.factor * (adjustment[updates.place] - 1.0)
-        change = updates.change[:, : facts.num_trained]
-        return norm((each[:, None] * change).sum(axis=0)) / cohort.num
+        return norm(weighted_sum(each, updates.change[:, : facts.num_trained])) / cohort.num
 
     def _report(
         self, drawn: np.ndarray, good: Updates | None, step: float, left_out: float = 0.0,
@@ -113,10 +113,17 @@ class Job:
             left_out=left_out,
             agents=drawn.tolist(),
             seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
+            epsilons=self._epsilons(),
         )
         self.round_index += 1
         self._limited = 0
         return report
+
+    def _epsilons(self) -> list[float]:
+        """What every agent has lost with the round that ends; empty where no epsilon is stated."""
+        if not self.is_composed:
+            return []
+        return stated_epsilons(self.method, self.state, self.round_index + 1).tolist()
 
     def fingerprint(self) -> str:
         """Of what a checkpoint must agree with; a function's address is no choice."""

@@ -4,29 +4,30 @@ A statement of epsilon needs three things. Agents are drawn independently (`Pois
 draw tells nothing about the others. Their inclusion probabilities depend on nothing but what was
 released before: they are equal, or made of scores that every agent released with noise
 (`ReleasedScores`). And an agent that is drawn more often is clipped more, so that all lose the
-same. Where one of these is missing, changes are clipped and noised all the same, and no epsilon is
-stated.
+same; noise under any other probabilities is refused. Where cohorts have a fixed size, changes are
+clipped and noised all the same, no epsilon is stated, and `Private.statement` says why.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates
-from isfed.federation.privacy_loss import NUM_LEVELS, epsilons, equal_noise, level_of, levels
+from isfed.federation.privacy_loss import NUM_LEVELS, epsilons, fair_noise, level_of, levels
 from isfed.federation.safety import Privacy, ScoreRange, check_noise, revealed_score
-from isfed.methods.by_score import ByScore, ScoreState
+from isfed.methods.by_score import ByScore, ScoreState, forget
 from isfed.methods.estimators import Over, trained_changes
-from isfed.methods.federated import Combined, Drawn, Opened
+from isfed.methods.federated import Combined, Drawn, Federated, Opened
 from isfed.methods.method_protocol import Count, Positive
 from isfed.sampling.designs import Poisson
 from isfed.sampling.policies import Memory, Policy, Uniform
+from isfed.sampling.score_table import rebuild
 
 
 class PrivateState(NamedTuple):
@@ -41,7 +42,8 @@ class Private(Over):
     """An estimator whose changes are clipped before they are weighted, with noise on the step.
 
     An adjustment for absences goes around it, not into it: `InverseResponse(Private(...))`, so that
-    what is clipped has all its weight.
+    what is clipped has all its weight. With noise nothing goes around it: how the changes of others
+    are adjusted would tell who was drawn.
 
     Args:
         inner: an estimator whose weights are known before the work, such as `HorvitzThompson`.
@@ -50,12 +52,33 @@ class Private(Over):
 
     privacy: Privacy
 
+    @property
+    def outermost(self) -> bool:
+        return self.privacy.noise > 0.0
+
+    @property
+    def needs(self) -> dict[str, str]:
+        needs = dict(getattr(self.inner, "needs", {}))
+        if self.outermost:
+            needs["public probabilities"] = (
+                "learned scores tell of the data of agents, also of those that are not drawn, and "
+                "no epsilon covers that. Use agents=Uniform(), or ReleasedScores(...), whose "
+                "scores have noise; or Privacy(clip=...) without noise, which only limits pushes"
+            )
+        return needs
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not hasattr(self.inner, "weights"):
             raise ValueError(
                 f"privacy clips weighted changes, and {type(self.inner).__name__} has no weights "
                 "that are known before the work; use HorvitzThompson(), without a correction"
+            )
+        if self.outermost and not getattr(self.inner, "linear", False):
+            name = type(self.inner).__name__
+            raise ValueError(
+                f"the noise is measured for a sum of clipped changes, and {name} is none: use "
+                "Private(HorvitzThompson(), ...), or Privacy(clip=...) without noise"
             )
 
     def init(self, facts: Facts, params: np.ndarray) -> PrivateState:
@@ -68,7 +91,7 @@ class Private(Over):
 
     def multiplier(self, level: int, uniform: float) -> float:
         """The noise over what an agent of that level can contribute."""
-        return equal_noise(
+        return fair_noise(
             float(levels(uniform)[level]),
             uniform=uniform,
             noise=self.privacy.noise,
@@ -80,7 +103,8 @@ class Private(Over):
         """(n,) the largest length of each weighted change.
 
         Without a statement of epsilon the change itself is at most `clip` long, so that nobody
-        gains by being drawn often. With one, the limits make all agents lose the same privacy.
+        gains by being drawn often. With one, the limits make all agents lose the same privacy, and
+        those lose less that would push the model too far.
         """
         if cohort.chances is None or self.privacy.noise == 0.0:
             return self.privacy.clip * self.inner.counts(cohort, facts)
@@ -137,6 +161,42 @@ class Private(Over):
         delta = self.privacy.delta
         return epsilons(state.spent, multipliers, uniform=uniform, delta=delta, scores=scores)
 
+    def statement(self, sampler: Any) -> str:
+        """What is guaranteed under a sampler, and why there is no epsilon if there is none."""
+        clip, noise = self.privacy.clip, self.privacy.noise
+        bound = (
+            f"privacy: in the mean no agent moves the model by more than {clip:g} / K in a round"
+        )
+        if noise == 0.0:
+            return f"{bound}; without noise this hides nothing"
+        bound += f", and every coordinate of a step has noise of {noise:g} times {clip:g} / L"
+        if isinstance(getattr(sampler, "design", None), Poisson):
+            return (
+                f"{bound}. Every round's report has the epsilon of every agent at "
+                f"delta={self.privacy.delta:g}, towards those who see the models and not the cloud"
+            )
+        return (
+            f"{bound}. No epsilon is stated: in a cohort of fixed size another agent is drawn in "
+            "place of one that is not, which the accounting does not cover; agent_design=Poisson() "
+            "draws agents independently. The cloud, which sees every change, is never covered"
+        )
+
+
+def private_part(estimator: Any) -> Private | None:
+    """The part of an estimator that clips and adds noise; None if there is none."""
+    while estimator is not None and not isinstance(estimator, Private):
+        estimator = getattr(estimator, "inner", None)
+    return estimator
+
+
+def stated_epsilons(method: Federated, state: Any, rounds: int) -> np.ndarray:
+    """(K,) what every agent has lost after so many rounds; empty where no epsilon is stated."""
+    estimator = method.estimator
+    if not isinstance(estimator, Private) or not state.estimator.spent.any():
+        return np.empty(0)
+    released = getattr(method.sampler, "released", lambda rounds: None)
+    return estimator.epsilons(state.estimator, method.num_active, scores=released(rounds))
+
 
 @dataclass(frozen=True)
 class ReleasedScores(ByScore):
@@ -159,7 +219,6 @@ class ReleasedScores(ByScore):
     every: Count = 100
     noise: Positive = 1.0
     scores: ScoreRange = field(default_factory=lambda: ScoreRange(0.01, 100.0))
-    reads_problem: ClassVar[str] = "all agents release their scores at once, drawn or not"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,9 +233,9 @@ class ReleasedScores(ByScore):
         """The scale of the noise over what one agent can change."""
         return self.noise / math.log(self.scores.high / self.scores.low)
 
-    def releases(self, rounds: int) -> int:
-        """How many scores every agent has released after so many rounds."""
-        return -(-rounds // self.every)
+    def released(self, rounds: int) -> tuple[float, int]:
+        """The noise multiplier of a score, and how many an agent released in so many rounds."""
+        return self.multiplier, -(-rounds // self.every)
 
     @property
     def public(self) -> bool:
@@ -186,13 +245,27 @@ class ReleasedScores(ByScore):
         self, state: ScoreState, facts: Facts, agents: Agents, params: np.ndarray, round_index: int
     ) -> Drawn:
         if round_index % self.every == 0:
-            rng = np.random.default_rng()  # the system's: noise that others know hides nothing
-            released = [
+            scores = self._release(agents, params, round_index)
+            table, told = self.table(state, facts.num_agents), np.isfinite(scores)
+            # All are asked, so that an absence here tells nothing of who was drawn.
+            forget(table, np.flatnonzero(~told))
+            limited = np.clip(scores, self.scores.low, self.scores.high)
+            table.scores[told] = facts.weighed(limited)[told]
+            rebuild(table.nodes, 0, table.count)
+        return super().draw(state, facts, agents, params, round_index)
+
+    def _release(self, agents: Any, params: np.ndarray, round_index: int) -> np.ndarray:
+        """(K,) the scores of all agents with noise; NaN for those that give no answer."""
+        remote = getattr(agents, "released_scores", None)
+        if remote is not None:  # agents elsewhere add the noise themselves
+            return remote(params, self.scores, self.noise, round_index)
+        rng = np.random.default_rng()  # the system's: noise that others know hides nothing
+        return np.array(
+            [
                 revealed_score(float(score), self.scores, noise=self.noise, rng=rng)
                 for score in agents.scores_at(params)
             ]
-            self.table(state, facts.num_agents).replace(facts.weighed(np.array(released)))
-        return super().draw(state, facts, agents, params, round_index)
+        )
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> ScoreState:
         return state

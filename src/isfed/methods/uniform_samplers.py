@@ -82,7 +82,9 @@ class UniformCohort(Unscored):
     """
 
     num_active: int
-    gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
+    gives: ClassVar[set[str]] = {
+        "inclusion probabilities", "public probabilities", "cohorts of fixed size"
+    }  # fmt: skip
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         drawn = draw_uniformly(agents, self.num_active, round_index)
@@ -101,7 +103,8 @@ class AllAgents(Unscored):
     """All agents in every round: full participation."""
 
     gives: ClassVar[set[str]] = {
-        "inclusion probabilities", "cohorts of fixed size", "everybody in every round"
+        "inclusion probabilities", "public probabilities", "cohorts of fixed size",
+        "everybody in every round",
     }  # fmt: skip
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
@@ -129,7 +132,9 @@ class ByWeight(Unscored):
 
     num_active: int
     capped: ClassVar[bool] = False
-    gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
+    gives: ClassVar[set[str]] = {
+        "inclusion probabilities", "public probabilities", "cohorts of fixed size"
+    }  # fmt: skip
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         prob = facts.share()
