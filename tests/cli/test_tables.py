@@ -276,6 +276,17 @@ def test_a_saved_model_predicts(run, tmp_path):
     code, text = run("predict", "m.json", "nothing.csv")
     assert code == 1
     assert "no file" in text
+    predicted = [line.split(",") for line in lines]
+    (tmp_path / "new.csv").write_text("who;x\n007;0\n n ;6\n")
+    code, text = run("predict", "m.json", "new.csv", "--append", "--out", "both.csv")
+    assert code == 0, text
+    lines = (tmp_path / "both.csv").read_text().splitlines()
+    assert lines == ["who,x,predicted y", f"007,0,{predicted[1][0]}", f" n ,6,{predicted[2][0]}"]
+    code, text = run("predict", "m.json", "both.csv", "--append")
+    assert code == 2
+    assert "has a column 'predicted y' already" in text
+    assert run("predict", "m.json", "mine.csv", "--append", "--out", "whole.csv")[0] == 0
+    assert (tmp_path / "whole.csv").read_text().startswith("site,x,y,predicted y\ns0,0,0,")
 
 
 def test_rows_can_weigh_instead_of_agents(run, tmp_path):
@@ -342,7 +353,10 @@ def test_a_target_without_values_to_learn_is_said_by_both(run, tmp_path):
 
 
 def test_a_new_table_needs_only_what_the_model_looks_at(run, tmp_path):
-    rows = ["site,x,ward,day,y", *(f"s{i % 4},{i},A,{1 + i % 9}.2.2024,{2 * i}" for i in range(40))]
+    rows = [
+        "site,x,ward,day,y",
+        *(f"s{i % 4},{i + 5},A,{1 + i % 9}.2.2024,{2 * i}" for i in range(40)),
+    ]
     (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
     code, text = run(
         "compare", "mine.csv", "--agent", "site", "--target", "y", *SHORT, "--save", "m.json"
@@ -373,3 +387,38 @@ def test_limits_are_told_as_the_command_line_spells_them(run, tmp_path, command)
         code, said = run(*words, option, str(given))
         assert code == 2
         assert f"{option} {enough}" in " ".join(said.split())
+
+
+def test_everything_that_is_wrong_is_told_at_once(run, tmp_path):
+    rows = ["site,x,k,y", "a,1,red,", "a,2,7,3", "b,inf,red,4", "b,3,red,5", ",1,7,2"]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    options = ["--agent", "site", "--target", "y"]
+    code, text = run("diagnose", "mine.csv", *options)
+    assert code == 2
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert "error: 4 problems:" in text
+    options_that_mend = ("--drop-missing-target", "--drop-missing-target", "--na inf", "--na")
+    assert len(lines) == 4
+    for option in options_that_mend:
+        assert any(option in line for line in lines)
+    mended = ["--drop-missing-target", "--na", "inf", "--missing", "0", "--categorical", "k"]
+    code, text = run("diagnose", "mine.csv", *options, *mended, "--least-rows", "1")
+    assert code == 0, text
+    assert "- Left out: 1 row without an agent." in text
+    assert "- Left out: 1 row without a target." in text
+
+
+def test_a_file_without_a_header(run, tmp_path):
+    rows = [f"s{i % 4},{(i * i) % 7},{i % 5}" for i in range(40)]
+    (tmp_path / "bare.csv").write_text("\n".join(rows) + "\n")
+    code, text = run("diagnose", "bare.csv", "--agent", "site", "--target", "y")
+    assert code == 2
+    assert "use --no-header" in " ".join(text.split())
+    options = ["--agent", "1", "--target", "3", "--no-header"]
+    code, text = run("compare", "bare.csv", *options, "--save", "m.json", *SHORT)
+    assert code == 0, text
+    assert "40 rows of 4 agents" in text
+    (tmp_path / "new.csv").write_text("s1,3\ns2,4\n")
+    code, text = run("predict", "m.json", "new.csv", "--append")
+    assert code == 0, text
+    assert text.startswith("1,2,predicted 3\ns1,3,")

@@ -1,6 +1,7 @@
 """Tables of every kind to federated data, and an error with its place for everything bad."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -124,8 +125,12 @@ GAPS = CSV.replace("b,3,red,2.5", "b,,NA,2.5")
 
 def test_missing_values_are_an_error_by_default(tmp_path):
     path = write_csv(tmp_path, GAPS)
-    with pytest.raises(ValueError, match=r"t\.csv, line 5, column 'x': the value is missing \(1"):
+    with pytest.raises(
+        ValueError, match=r"t\.csv: values are missing in x \(1, the first in line 5"
+    ):
         read_table(path, COLUMNS)
+    with pytest.raises(ValueError, match=r"t\.csv, line 5, column 'x': the value is missing \(1"):
+        read_table(path, replace(COLUMNS, drop=["colour"]))
 
 
 def test_missing_values_become_the_mean_of_all_agents(tmp_path):
@@ -173,7 +178,7 @@ def test_more_knows_only_the_categories_and_classes_of_training(tmp_path):
         ("b,3,red,2.5", "b,inf,red,2.5", "line 5, column 'x': the value is inf"),
         ("b,3,red,2.5", "b,-Infinity,red,2.5", "column 'x': the value is -inf"),
         ("b,3,red,2.5", "b,nan,red,2.5", "line 5, column 'x': the value is missing"),
-        ("b,3,red,2.5", "b,3,red", "line 5: 3 fields, but the header has 4"),
+        ("b,3,red,2.5", "b,3,red", "line 5: 3 fields, but the first line has 4"),
         ("b,3,red,2.5", "b,3,red,", "line 5, column 'y': the target is missing"),
         ("b,3,red,2.5", "b,3,red,inf", "line 5, column 'y': the value is inf"),
         ("b,3,red,2.5", "b,3,red,high", "line 5, column 'y': 'high' is not a number"),
@@ -235,8 +240,10 @@ def test_columns_that_cannot_be_features_are_named():
     table = pa.table({**ROWS, "when": [[1, 2]] * 5})
     with pytest.raises(ValueError, match=r"column 'when' is of type list.*--drop 'when'"):
         read_table(table, COLUMNS)
+    empty = pa.table({**ROWS, "none": [None] * 5})
+    assert "Left out: none (no values)" in read_table(empty, COLUMNS).account.lines()
     with pytest.raises(ValueError, match="column 'none' has no values"):
-        read_table(pa.table({**ROWS, "none": [None] * 5}), COLUMNS)
+        read_table(empty, replace(COLUMNS, features=["x", "none"]))
     many = pa.table({"site": [0] * 2000, "y": range(2000), "id": [f"n{i}" for i in range(2000)]})
     with pytest.raises(ValueError, match="column 'id' has 2000 different values"):
         read_table(many, COLUMNS)
@@ -263,6 +270,11 @@ def test_a_source_of_another_kind_is_an_error(tmp_path):
         ({"missing": "median"}, "missing='median'"),
         ({"missing": float("nan")}, "missing=nan"),
         ({"least_rows": 0}, "least_rows=0"),
+        ({"drop": "x"}, "must be a list of columns"),
+        ({"drop": ["site"]}, "drop='site' is the column of the agent"),
+        ({"measured": ["y"]}, "only features are categorical or measured"),
+        ({"measured": ["x"], "categorical": ["x"]}, "'x' is in categorical and in measured"),
+        ({"features": ["x"], "drop": ["x"]}, "'x' is in features and in drop"),
     ],
 )
 def test_columns_are_checked(change, reason):
@@ -310,13 +322,13 @@ def test_the_account_says_what_every_column_was_taken_for():
     lines = read_table(table, columns).account.lines()
     assert lines[0].startswith("60 rows of 3 agents (smallest 20, median 20, largest 20 rows); ")
     for line in (
-        "Measured (6): x, z, sum, id, far, gap",
+        "Measured (5): x, z, sum, far, gap",
         "True or false, as 1 and 0 (1): on",
         "Categories: kind (3: u, v, w)",
         "Whole numbers taken as measured; if they are codes, use --categorical: code (4 different)",
         "Dates and times taken as numbers: late (days since 1970)",
         "Missing values filled with the mean: gap 1",
-        "id: looks like a row number; leave it out with --drop 'id'",
+        "Left out: id (the number of the row; to keep it, use --measured 'id')",
         "far: -999 occurs 1 times, far from all other values; if it stands for a missing one, say "
         "--na -999",
         "Target y, 2 classes: no 25%, yes 75%",
@@ -334,3 +346,63 @@ def test_reading_says_so_for_every_column(tmp_path):
         read_table(path, Columns(agent="site", target="y"))
     assert set(said) == {f"reading {path}"}
     assert len(said) == 5  # once, and twice for each of two features
+
+
+def test_columns_can_be_left_out_and_another_table_need_not_have_them():
+    table = pa.table({**ROWS, "id": [7, 7, 7, 8, 9]})
+    read = read_table(table, replace(COLUMNS, drop=["id", "colour"]))
+    assert read.features == ("x", "(intercept)")
+    assert read.more(table.drop_columns(["id", "colour"])).features == read.features
+    with pytest.raises(ValueError, match="no column 'none' and no column 'nor'"):
+        read_table(table, replace(COLUMNS, drop=["none", "nor"]))
+
+
+def test_a_column_is_left_out_only_where_nobody_names_it():
+    table = pa.table({**ROWS, "id": range(5)})
+    assert read_table(table, COLUMNS).recipe.columns.features == ("x", "colour")
+    for columns in (replace(COLUMNS, features=["x", "id"]), replace(COLUMNS, measured=["id"])):
+        assert "id" in read_table(table, columns).features
+    assert "id=3" in read_table(table, replace(COLUMNS, categorical=["id"])).features
+    gap = pa.table({**ROWS, "id": [0, 1, 2, 3, 5]})  # no number of the row
+    assert "id" in read_table(gap, COLUMNS).features
+
+
+def test_rows_without_target_or_agent_are_left_out_on_request():
+    table = pa.table({
+        "site": ["a", "a", None, "b", "b", "b", "c"], "x": [1.0, 2, 3, 4, 5, 6, 7],
+        "y": [1.0, 2, 3, float("nan"), 5, 6, None],
+    })  # fmt: skip
+    read = read_table(table, replace(COLUMNS, drop_missing_target=True, standardise=False))
+    assert read.agents.tolist() == ["a", "b"]  # nothing is left of c
+    assert read.rows.tolist() == [0, 1, 4, 5]
+    assert read.data.targets.tolist() == [1, 2, 5, 6]
+    lines = read.account.lines()
+    assert {"Left out: 1 row without an agent.", "Left out: 2 rows without a target."} <= {*lines}
+    with pytest.raises(
+        ValueError, match=r"2 problems:\n- .*agent is missing.*\n- .*target is missin"
+    ):
+        read_table(table, COLUMNS)
+
+
+def test_codes_are_known_again_where_none_has_a_leading_zero(tmp_path):
+    text = "site,x,k,y\na,1,007,2\na,2,112,3\nb,3,112,1\nb,5,007,5\n"
+    read = read_table(write_csv(tmp_path, text), COLUMNS)
+    assert read.features == ("x", "k=007", "k=112", "(intercept)")
+    other = write_csv(tmp_path, "site,x,k,y\na,1,112,2\n", "u.csv")
+    assert read.more(other).data.features[0, 1:3].tolist() == [0.0, 1.0]
+    other = write_csv(tmp_path, "site,x,k,y\na,1,7,2\n", "u.csv")
+    with pytest.raises(ValueError, match="'7' never occurs in training"):
+        read.more(other)
+
+
+def test_rows_are_given_as_they_are_written(tmp_path):
+    text = 'site;x;k\na ;1,50;007\n\n"b;c";NA;"u\nv"\n'
+    source = open_source(write_csv(tmp_path, text), Reading(decimal="comma"))
+    assert list(source.rows()) == [
+        ["site", "x", "k"], ["a ", "1,50", "007"], ["b;c", "NA", "u\nv"]
+    ]  # fmt: skip
+    bare = open_source(write_csv(tmp_path, "a,1\nb,2\n"), Reading(header=False))
+    assert list(bare.rows()) == [["1", "2"], ["a", "1"], ["b", "2"]]
+    assert bare.spot(1) == "line 2"
+    table = pa.table({"x": [1, None], "k": ["u", "v"]})
+    assert [[*row] for row in open_source(table).rows()] == [["x", "k"], [1, "u"], [None, "v"]]

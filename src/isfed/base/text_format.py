@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+MOST_PROBLEMS = 20  # in a list
+
 
 def plain_number(value: float, digits: int) -> str:
     """A number to so many digits, without an exponent if it is not tiny.
@@ -20,6 +24,18 @@ def typed(name: str) -> str:
     ('age', "''")
     """
     return name or "''"
+
+
+def problem_list(problems: Sequence[str]) -> str:
+    """Everything that is wrong, at once: one problem as it is, several as a list.
+
+    >>> problem_list(["no agent"]), problem_list(["no agent", "no target"])
+    ('no agent', '2 problems:\\n- no agent\\n- no target')
+    """
+    if len(problems) < 2:
+        return "".join(problems)
+    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    return "\n- ".join([f"{len(problems)} problems:", *problems[:MOST_PROBLEMS], *more])
 
 
 def counted(number: int, thing: str) -> str:

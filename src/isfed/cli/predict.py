@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,10 @@ def predict_table(
     out: Annotated[
         Path | None, typer.Option(help="File for the predictions, as CSV (default: print them).")
     ] = None,
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Write the rows of the new table too, each as it is there."),
+    ] = False,
     separator: Annotated[
         str | None, typer.Option(help="What separates the fields (default: as in the training).")
     ] = None,
@@ -32,6 +37,13 @@ def predict_table(
         Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
         typer.Option(help="Format of the file (default: by its suffix)."),
     ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether the first line names the columns (default: as in the training).",
+        ),
+    ] = None,
     most_gigabytes: MostGigabytes = None,
     most_columns: MostColumns = None,
 ) -> None:
@@ -39,7 +51,8 @@ def predict_table(
 
     The table needs the columns that the model was trained with, under the same names; others are
     ignored. One line is written per row, in the order of the table: the predicted target and, if it
-    is a class, the probabilities of all classes.
+    is a class, the probabilities of all classes. With --append they come after the columns that the
+    table has.
     """
     import csv
     import io
@@ -51,19 +64,33 @@ def predict_table(
     with one_line_errors(stopped="nothing was written", spell=spelled):
         saved = load_model(model)
         given: dict[str, Any] = {"separator": separator, "encoding": encoding, "decimal": decimal}
-        given |= {"most_gigabytes": most_gigabytes, "most_columns": most_columns}
+        given |= {"most_gigabytes": most_gigabytes, "most_columns": most_columns, "header": header}
         changes = {name: value for name, value in given.items() if value is not None}
         # The format is that of the new file, whatever that of the training was.
         reading = replace(saved.reading, format=format, **changes)
         source = open_source(file, reading)
+        # The rows first: encoding turns words into dates where it finds some.
+        given_rows = list(source.rows()) if append else [()] * (source.table.num_rows + 1)
         columns = saved.columns(source)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        writer.writerow([*given_rows[0], *_new_names(file, given_rows[0], columns)])
+        predicted = zip(*columns.values(), strict=True)
+        pairs = zip(given_rows[1:], predicted, strict=True)
+        writer.writerows([*row, *values] for row, values in pairs)
         if out is None:
             typer.echo(text.getvalue(), nl=False)
         else:
             write_whole(out, text.getvalue().encode())
             rows = source.table.num_rows
             errors.print(f"{rows} predictions are in {out}", highlight=False, markup=False)
+
+
+def _new_names(file: Path, present: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
+    """What the columns of the predictions are called, beside those that are present."""
+    target, *others = columns
+    names = [f"predicted {target}" if present else target, *others]
+    taken = [name for name in names if name in present]
+    if taken:
+        raise ValueError(f"{file} has a column {taken[0]!r} already; rename it, or leave --append")
+    return names

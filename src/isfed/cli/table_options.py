@@ -42,6 +42,12 @@ def spelled(message: str) -> str:
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
 
 
+Header = Annotated[
+    bool,
+    typer.Option(
+        "--header/--no-header", help="Whether the first line names the columns; else 1, 2, ..."
+    ),
+]
 MostGigabytes = Annotated[
     float | None,
     typer.Option(help="What a packed file may unpack to (default: 1, or 20 times the file)."),
@@ -67,6 +73,12 @@ class TableOptions:
         list[str] | None,
         typer.Option(help="A column of codes that stand for categories; may be repeated."),
     ] = None
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of numbers that looks like codes or row numbers; may be repeated."
+        ),
+    ] = None
     missing: Annotated[
         str,
         typer.Option(
@@ -82,6 +94,12 @@ class TableOptions:
         int | None,
         typer.Option(help="Leave out agents with fewer rows (default: a single row is an error)."),
     ] = None
+    drop_missing_target: Annotated[
+        bool,
+        typer.Option(
+            "--drop-missing-target", help="Leave out rows without a target or an agent, and count."
+        ),
+    ] = False
     weights: Annotated[
         Literal["agents", "rows"],
         typer.Option(help="Whether every agent counts the same, or every row."),
@@ -103,6 +121,7 @@ class TableOptions:
         Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
         typer.Option(help="Format of the file (default: by its suffix)."),
     ] = None
+    header: Header = True
     most_gigabytes: MostGigabytes = None
     most_columns: MostColumns = None
 
@@ -121,17 +140,16 @@ class TableOptions:
             raise ConfigError(f"missing={self.missing!r} must be error, mean or a number") from None
         columns = Columns(
             agent=agent, target=target, task=self.task, missing=filling,
-            categorical=tuple(self.categorical or ()), least_rows=self.least_rows,
+            drop=tuple(self.drop or ()), categorical=tuple(self.categorical or ()),
+            measured=tuple(self.measured or ()), least_rows=self.least_rows,
+            drop_missing_target=self.drop_missing_target,
         )  # fmt: skip
         reading = Reading(
             format=self.format, separator=self.separator, encoding=self.encoding,
-            decimal=self.decimal, na=tuple(self.na or ()),
+            decimal=self.decimal, na=tuple(self.na or ()), header=self.header,
             most_gigabytes=self.most_gigabytes, most_columns=self.most_columns,
         )  # fmt: skip
-        drop = tuple(self.drop or ())
-        return FileSource(
-            file=file, columns=columns, reading=reading, drop=drop, weights=self.weights, **more
-        )
+        return FileSource(file=file, columns=columns, reading=reading, weights=self.weights, **more)
 
     @property
     def given(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from isfed.datasets.table_sources import Source
 from isfed.problems.losses import LARGEST
 
 MOST_CATEGORIES = 1000
+UNNAMED = re.compile(r"(Unnamed: \d+)?")  # pandas writes a number for the missing name
+ROW_NUMBER = "the number of the row"
+CODE = re.compile(r"0\d+")
 MOST_MEASURED = 1e151  # beyond, the squares that a scale is found from overflow
 
 
@@ -49,6 +53,21 @@ def check_filled(source: Source, name: str) -> None:
         )
 
 
+def why_left_out(source: Source, name: str) -> str:
+    """Why a column is no feature unless the user names it; empty if it is one."""
+    if UNNAMED.fullmatch(name):
+        return "no name"
+    if says_nothing(source, name):
+        return "no values"
+    column = source.column(name)
+    if not pa.types.is_integer(column.type) or column.null_count or len(column) < 3:
+        return ""
+    first, rise = column[0].as_py(), column[-1].as_py() - column[0].as_py()
+    if first in (0, 1) and rise == len(column) - 1 and np.all(np.diff(column.to_numpy()) == 1):
+        return f"{ROW_NUMBER}; to keep it, use --measured {name!r}"
+    return ""
+
+
 def says_nothing(source: Source, name: str) -> bool:
     """Whether a column has no value but such as stand for a missing number."""
     column = source.column(name)
@@ -57,11 +76,12 @@ def says_nothing(source: Source, name: str) -> bool:
 
 
 def holds_numbers(
-    source: Source, name: str, *, target: bool = False, trained: bool = False
+    source: Source, name: str, *, target: bool = False, trained: bool = False, codes: bool = False
 ) -> bool:
     """Whether a column is one of numbers; a mixture of numbers and words is an error.
 
-    What to do about it differs for a `target`, and where a model was `trained` on numbers.
+    What to do about it differs for a `target`, and where a model was `trained` on numbers. With
+    `codes`, whole numbers of which one has a leading zero, such as 0042, are none.
     """
     column = source.column(name)
     kind = column.type
@@ -80,6 +100,8 @@ def holds_numbers(
     elif trained:
         otherwise = "since the model was trained on numbers there"
     words = _words(column)
+    if codes and any(map(CODE.fullmatch, words)) and all(map(str.isdecimal, words)):
+        return False
     numeric = [parse_number(word, comma=comma) is not None for word in words]
     rest = [word for word, is_one in zip(words, numeric, strict=True) if not is_one]
     if rest and all(parse_number(word, comma=not comma) is not None for word in words):
@@ -175,6 +197,8 @@ def codes(source: Source, name: str, known: Sequence | None = None) -> tuple[np.
         )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)  # type: ignore[attr-defined]
+    if known and isinstance(known[0], str) and pa.types.is_integer(column.type):
+        column = column.cast(pa.string())  # codes of which none happens to have a leading zero
     distinct, places = _distinct(column)
     values = sorted(distinct) if known is None else list(known)
     at = {value: place for place, value in enumerate(values)}
@@ -209,14 +233,13 @@ def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.nd
 
 
 def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The number of every row's agent, and the agents' names in sorted order."""
+    """The number of every row's agent, -1 where missing, and the agents' names in sorted order."""
     places, values = codes(source, name)
-    _check_known(source, name, places < 0, "the agent is missing", "fill it in, or ")
     return places, np.array(values)
 
 
 def measured_target(source: Source, name: str) -> np.ndarray:
-    """The target of a regression."""
+    """The target of a regression, NaN where it is missing."""
     if not holds_numbers(source, name, target=True):
         word = _words(source.column(name))[0]
         raise ValueError(
@@ -224,13 +247,15 @@ def measured_target(source: Source, name: str) -> np.ndarray:
             "they are classes, use task='classification')"
         )
     values = numbers(source, name)
-    _check_known(source, name, np.isnan(values), "the target is missing")
     _check_size(source, name, values, LARGEST)
     return values
 
 
 def class_target(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
-    """The target of a classification: two classes as -1 and +1, more as 0, 1, ..."""
+    """The target of a classification: two classes as -1 and +1, more as 0, 1, ...
+
+    NaN where it is missing.
+    """
     column = source.column(name)
     if known is None and pa.types.is_floating(column.type):
         values = numbers(source, name)
@@ -242,21 +267,10 @@ def class_target(source: Source, name: str, known: Sequence | None) -> tuple[np.
                 "expected whole numbers or text (or task='regression')"
             )
     places, classes = codes(source, name, known)
-    _check_known(source, name, places < 0, "the target is missing")
     if not 2 <= len(classes) <= MOST_CATEGORIES:
         raise ValueError(
             f"{source.name}: column {name!r} has {len(classes)} different values; a target of "
             f"classes needs 2 to {MOST_CATEGORIES}"
         )
-    return (2.0 * places - 1.0 if len(classes) == 2 else places.astype(np.float64)), classes
-
-
-def _check_known(
-    source: Source, name: str, missing: np.ndarray, problem: str, otherwise: str = ""
-) -> None:
-    rows = np.flatnonzero(missing)
-    if rows.size:
-        raise ValueError(
-            f"{source.place(rows[0], name)}: {problem} ({rows.size} such); {otherwise}leave such "
-            "rows out"
-        )
+    each = np.where(places < 0, np.nan, places)
+    return (2.0 * each - 1.0 if len(classes) == 2 else each), classes

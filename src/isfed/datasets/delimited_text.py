@@ -6,22 +6,26 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as arrow_compute
 import pyarrow.csv as arrow_csv
 
+from isfed.base.text_format import problem_list
 from isfed.datasets.dataset_files import PACKED, unpacked
 from isfed.datasets.read_options import BLANKS, Reading
 
+pc: Any = arrow_compute  # its functions are made at run time, unknown to a type checker
 SIGNS = (",", ";", "\t", "|")
 USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 MOST_HEADER = 1 << 26  # characters of a header that are looked at
 ROWS = 6  # lines that a separator has to divide alike
+CODE = r"^\s*0\d"  # a number that is written with a leading zero
 _BOMS = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe\0\0": "utf-32",  # before the next, which it begins with
@@ -48,10 +52,12 @@ class TextFile:
         self._content: bytes | None = raw
         if not utf8 or sign == BLANKS:
             self._content = self._as_utf8(path.read_bytes() if raw is None else raw, sign)
+        first: list[str] = []
         with self._open() as text, contextlib.suppress(csv.Error):  # Arrow takes longer names
-            header = text.readline(MOST_HEADER)
-            fields = next(csv.reader([header], delimiter=self.delimiter), [])
-            reading.check_columns(str(path), len(fields))
+            line = text.readline(MOST_HEADER)
+            first = next(csv.reader([line], delimiter=self.delimiter), [])
+        reading.check_columns(str(path), len(first))
+        self.numbered = None if reading.header else [str(j + 1) for j in range(len(first))]
 
     def _as_utf8(self, raw: bytes, sign: str) -> bytes:
         try:
@@ -87,16 +93,27 @@ class TextFile:
             # What Arrow takes for bytes is text that is not UTF-8.
             if any(pa.types.is_binary(kind) for kind in table.schema.types):
                 raise ValueError(_not_utf8(self.path, self._content or self.path.read_bytes()))
+            table = self._with_codes(table)
             return table.rename_columns([name.strip() for name in table.column_names])
 
-    def _parse(self, types: dict[str, pa.DataType]) -> pa.Table:
+    def _with_codes(self, table: pa.Table) -> pa.Table:
+        """Columns of whole numbers as text if one has a leading zero: 0042 is a code."""
+        whole = {f.name: pa.string() for f in table.schema if pa.types.is_integer(f.type)}
+        written = self._parse(whole, only=list(whole)) if whole else table.select([])
+        for name, column in zip(written.column_names, written.columns, strict=True):
+            if pc.any(pc.match_substring_regex(column, CODE)).as_py():
+                table = table.set_column(table.column_names.index(name), name, column)
+        return table
+
+    def _parse(self, types: dict[str, pa.DataType], only: Sequence[str] = ()) -> pa.Table:
         return arrow_csv.read_csv(
             str(self.path) if self._content is None else io.BytesIO(self._content),
+            read_options=arrow_csv.ReadOptions(column_names=self.numbered),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=self._quoted
             ),
             convert_options=arrow_csv.ConvertOptions(
-                strings_can_be_null=True, column_types=types,
+                strings_can_be_null=True, column_types=types, include_columns=only,
                 decimal_point="," if self.reading.comma else ".",
             ),
         )  # fmt: skip
@@ -110,9 +127,10 @@ class TextFile:
         elif "Empty CSV" in message:
             fault = f"{self.path} has no lines in encoding={self.encoding!r}; name its own"
         elif "conversion error" in message and column is not None:
-            return next(self.rows())[1][int(column.group(1))]
+            names = self.numbered or next(self.rows())[1]
+            return names[int(column.group(1))]
         else:
-            fault = next(self.uneven_lines(), f"{self.path}: {error}")
+            fault = problem_list(list(self.uneven_lines())) or f"{self.path}: {error}"
         raise ValueError(fault) from error
 
     @cached_property
@@ -132,27 +150,27 @@ class TextFile:
 
     def line(self, row: int) -> int:
         """The line of a row, counted from 1; the header is a line too."""
-        return self._first_lines[row + 1]
+        return self._first_lines[row + self.reading.header]
 
     @cached_property
     def _first_lines(self) -> list[int]:
-        """The line in which every row begins, the header first."""
+        """The line in which every row begins, the header first if there is one."""
         if self._quoted:
             return [line for line, _ in self.rows()]
         with self._open() as text:  # every line that is not empty is a row
             return [line for line, row in enumerate(text, start=1) if row.strip("\r\n")]
 
     def uneven_lines(self) -> Iterator[str]:
-        """What is wrong with every line that has another number of fields than the header."""
+        """What is wrong with every line that has another number of fields than the first."""
         rows = self.rows()
-        header = next(rows, (0, []))[1]
-        if not header:
+        first = next(rows, (0, []))[1]
+        if not first:
             yield f"{self.path} is empty; expected a header line and rows"
         for line, fields in rows:
-            if len(fields) != len(header):
+            if len(fields) != len(first):
                 yield (
-                    f"{self.path}, line {line}: {len(fields)} fields, but the header has "
-                    f"{len(header)}; mend the line, or name the sign between fields (--separator)"
+                    f"{self.path}, line {line}: {len(fields)} fields, but the first line has "
+                    f"{len(first)}; mend the line, or name the sign between fields (--separator)"
                 )
 
 

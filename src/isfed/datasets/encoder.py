@@ -24,9 +24,13 @@ class Columns:
     Args:
         agent: The column that names the agent of a row.
         target: The column to predict.
-        features: The columns to learn from; all the others unless given.
+        features: The columns to learn from. Unless given, all the others are, but for those that
+            have no name, no value, or the number of the row.
+        drop: Columns to leave out of the features.
         categorical: Columns of numbers that stand for categories. Like text columns, each of them
             becomes one column of zeros and ones per category.
+        measured: Columns of numbers to take as such, though they look like codes (they have leading
+            zeros) or like row numbers.
         task: "regression" for a measured target, "classification" for classes.
         missing: How to treat missing values: "error" stops, "mean" fills with the mean of all
             agents' known values, a number fills with that number.
@@ -36,20 +40,25 @@ class Columns:
             same, are then left out.
         least_rows: Agents with fewer rows are left out; unless given, an agent of one row is an
             error.
+        drop_missing_target: Whether to leave out rows without a target or an agent, which otherwise
+            are an error.
     """
 
     agent: str
     target: str
     features: Sequence[str] | None = None
+    drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
+    measured: Sequence[str] = ()
     task: Literal["regression", "classification"] = "regression"
     missing: Literal["error", "mean"] | float = "error"
     standardise: bool = True
     intercept: bool = True
     least_rows: int | None = None
+    drop_missing_target: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("features", "categorical"):
+        for name in ("features", "drop", "categorical", "measured"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a list of columns")
         check_fields(self)
@@ -57,14 +66,24 @@ class Columns:
             raise ValueError(f"column {self.agent!r} cannot be both the agent and the target")
         if not isinstance(self.missing, str) and not is_number(self.missing):
             raise ValueError(f"missing={shown(self.missing)} must be 'error', 'mean' or a number")
-        for name in (self.agent, self.target):
+        for role in ("agent", "target"):
+            name = getattr(self, role)
+            if name in self.drop:
+                raise ValueError(
+                    f"drop={name!r} is the column of the {role}, which is never a feature; remove "
+                    "it from what is left out"
+                )
             if self.features is not None and name in self.features:
                 raise ValueError(f"column {name!r} cannot be a feature too")
-            if name in self.categorical:
+            if name in (*self.categorical, *self.measured):
                 raise ValueError(
-                    f"column {name!r} is the agent or the target; only features are categorical (a "
-                    "target of classes needs task='classification')"
+                    f"column {name!r} is the agent or the target; only features are categorical or "
+                    "measured (a target of classes needs task='classification')"
                 )
+        for one, other in (("categorical", "measured"), ("features", "drop")):
+            both = {*(getattr(self, one) or ())} & {*getattr(self, other)}
+            if both:
+                raise ValueError(f"column {min(both)!r} is in {one} and in {other}; keep one")
         if self.least_rows is not None and self.least_rows < 1:
             raise ValueError(f"least_rows={self.least_rows} must be at least 1")
 

@@ -27,6 +27,8 @@ class Reading:
         encoding: Such as "latin-1"; UTF-8, or UTF-16 with a byte order mark, unless given.
         decimal: The sign before the decimals, "point" or "comma".
         na: Values that stand for a missing one, for instance "-999".
+        header: Whether the first line, or the first row of a sheet, names the columns. Otherwise
+            they are called 1, 2, ...
         most_gigabytes: What a packed file may unpack to; unless given, 1 GB or 20 times the file.
         most_columns: The largest number of columns; unless given, 10 000.
     """
@@ -36,6 +38,7 @@ class Reading:
     encoding: str | None = None
     decimal: Literal["point", "comma"] = "point"
     na: Sequence[str] = ()
+    header: bool = True
     most_gigabytes: float | None = None
     most_columns: int | None = None
 

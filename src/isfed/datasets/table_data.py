@@ -10,11 +10,12 @@ import numpy as np
 
 from isfed.base.argument_checks import check_argument, shown
 from isfed.base.progress import say
+from isfed.base.text_format import typed
 from isfed.datasets import column_encoding, table_report
 from isfed.datasets.encoder import Columns, Recipe, Scaling, federated_mean, federated_scaling
-from isfed.datasets.partition import by_column
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_report import Role, TableReport
+from isfed.datasets.table_rows import Problems, all_rows, choose_rows
 from isfed.datasets.table_sources import Source, open_source
 from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
@@ -128,77 +129,72 @@ class _Encoder:
         self, source: Source, columns: Columns, like: Recipe | None, *, whole=False, release=False
     ) -> None:
         self.source, self.columns, self.like, self.release = source, columns, like, release
+        self.problems = Problems()
+        self.roles: list[Role] = []
+        self.gaps: dict[str, tuple[int, int]] = {}  # by column: missing values, the first one's row
         named = () if whole else (columns.agent, columns.target)
         constant = like.constant if like else ()
         features = [name for name in columns.features or () if name not in constant]
-        for name in (*named, *features, *columns.categorical):
-            source.column(name)  # before any work, an error if one is not there
+        if like is None:
+            features += [name for name in (*columns.drop, *columns.measured) if name]
+        source.check_columns((*named, *features, *columns.categorical))  # before any work
+        self.wanted = self._wanted() if columns.features is None else columns.features
         if whole:
-            self.rows = np.arange(source.table.num_rows)
-            self.offsets = np.array([0, self.rows.size])
+            self.chosen = all_rows(source)
         else:
-            self.rows, self.offsets, self.agents = self._partition()
-        taken = (columns.agent, columns.target)
-        rest = [name for name in source.table.column_names if name not in taken]
-        self.wanted = rest if columns.features is None else columns.features
-        if not self.wanted:
-            raise ValueError(
-                f"{source.name} has no column left for a feature beside the agent "
-                f"{columns.agent!r} and the target {columns.target!r}"
-            )
+            known = like.classes if like else None
+            self.chosen = choose_rows(source, columns, known, self.problems)
+        self.rows, self.offsets = self.chosen.rows, self.chosen.offsets
         self.names: list[str] = []  # of the features; with the intercept in the end
         self.measured: list[int] = []  # which of them are
         self.categories: dict[str, list] = {}
         self.constant: set[str] = set()
         self.imputed: dict[str, int] = {}
-        self.roles: list[Role] = []
 
-    def _partition(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows of the file, agent by agent, the agents' offsets and their names."""
+    def _wanted(self) -> list[str]:
+        """The columns that are features where the user names none; the others get a word."""
         columns, source = self.columns, self.source
-        places, names = column_encoding.agents(source, columns.agent)
-        partition = by_column(places)
-        sizes = partition.sizes
-        least = 2 if columns.least_rows is None else columns.least_rows
-        few = np.flatnonzero(sizes < least)
-        self.few = (few.size, int(sizes[few].sum()))
-        if few.size and columns.least_rows is None:
-            row = int(partition.rows[partition.offsets[few[0]]])
+        rest = [
+            name
+            for name in source.table.column_names
+            if name not in (columns.agent, columns.target, *columns.drop)
+        ]
+        meant = (*columns.categorical, *columns.measured)
+        why = {n: column_encoding.why_left_out(source, n) for n in rest if n not in meant}
+        wanted = [name for name in rest if not why.get(name)]
+        if not wanted:  # then a number that rises with the row is all there is to learn from
+            wanted = [name for name in rest if why[name].startswith(column_encoding.ROW_NUMBER)]
+        self.roles += [
+            Role(name, table_report.LEFT_OUT, reason)
+            for name, reason in why.items()
+            if reason and name not in wanted
+        ]
+        if source.unnamed:
+            self.roles.append(Role("", table_report.LEFT_OUT, f"{source.unnamed} without a name"))
+        if not wanted:
+            others = "; ".join(f"left out: {typed(r.name)} ({r.note})" for r in self.roles)
             raise ValueError(
-                f"{source.place(row, columns.agent)}: agent {names[few[0]]!s} has 1 row(s); "
-                f"{few.size} of {names.size} agents have so few. Is {columns.agent!r} the column "
-                "of the agents? If so, leave such agents out with least_rows=2, or keep them with "
-                "least_rows=1"
+                f"{source.name} has no column left for a feature beside the agent "
+                f"{columns.agent!r} and the target {columns.target!r}{others and f'; {others}'}"
             )
-        kept = sizes >= least
-        if not kept.any():
-            raise ValueError(
-                f"{source.name}: every agent has fewer rows than least_rows={least} (the largest "
-                f"has {sizes.max()}); use a smaller number"
-            )
-        rows = partition.rows[np.repeat(kept, sizes)]
-        return rows, np.concatenate([[0], np.cumsum(sizes[kept])]), names[kept]
+        return wanted
 
     def table(self) -> FederatedTable:
-        columns, source, like = self.columns, self.source, self.like
-        if columns.task == "regression":
-            targets, classes = column_encoding.measured_target(source, columns.target), ()
-        else:
-            known = like.classes if like else None
-            targets, classes = column_encoding.class_target(source, columns.target, known)
-        data = FederatedData(self.matrix(), targets[self.rows], self.offsets)
+        columns, source = self.columns, self.source
+        chosen = self.chosen
+        data = FederatedData(self.matrix(), chosen.targets[self.rows], self.offsets)
         recipe = Recipe(
-            columns=replace(columns, features=tuple(self.wanted)),
+            columns=replace(columns, features=tuple(self.wanted), drop=()),
             features=tuple(self.names),
-            classes=tuple(classes),
+            classes=tuple(chosen.classes),
             categories=self.categories,
             constant=frozenset(self.constant),
             fill=self.fill,
             scaling=self.scaling,
         )
-        account = self._account(data, classes)
+        account = self._account(data, chosen.classes)
         return FederatedTable(
-            data, self.agents, self.imputed, self.rows, account, recipe, source.spot
+            data, chosen.agents, self.imputed, self.rows, account, recipe, source.spot
         )
 
     def matrix(self) -> np.ndarray:
@@ -207,7 +203,8 @@ class _Encoder:
         plans = {}
         for name in self.wanted:
             say(f"reading {self.source.name}")
-            plans[name] = self._categories_of(name)
+            with self.problems.noting():
+                plans[name] = self._categories_of(name)
         width = sum(1 if codes is None else len(codes[1]) for codes in plans.values())
         block = np.empty((len(self.rows), width + columns.intercept))
         parts = [np.zeros((3, 0))]  # fill, mean and scale of every feature
@@ -215,7 +212,11 @@ class _Encoder:
             if like and name in like.constant:
                 continue
             say(f"reading {self.source.name}")
-            feature = self._feature(name, codes)
+            feature = None
+            with self.problems.noting():
+                feature = self._feature(name, codes)
+            if feature is None:
+                continue
             here = slice(len(names), len(names) + len(feature.names))
             fill = like.fill[here] if like else self._fill(feature)
             absent = self._fill_in(feature, fill)
@@ -229,6 +230,9 @@ class _Encoder:
                 self.source.release(name)
             parts.append(np.array([fill, scaling.mean, scaling.scale]))
             names += feature.names
+        if self.gaps:
+            self.problems.append(self._missing_values())
+        self.problems.check()
         self.fill, mean, scale = np.concatenate(parts, axis=1)
         self.scaling = Scaling(mean, scale)
         if columns.intercept:
@@ -248,8 +252,13 @@ class _Encoder:
             column_encoding.check_filled(source, name)
             if name not in self.columns.categorical:
                 source.read_dates(name)
-                if column_encoding.holds_numbers(source, name):
+                measured = name in self.columns.measured
+                if column_encoding.holds_numbers(source, name, codes=not measured):
                     return None
+                if measured:
+                    raise ValueError(
+                        f"{source.name}: column {name!r} is text; remove --measured {name!r}"
+                    )
             return column_encoding.categories(source, name, None)
         if name in like.categories:
             return column_encoding.categories(source, name, like.categories[name])
@@ -282,11 +291,6 @@ class _Encoder:
         missing, width = self.columns.missing, len(feature.names)
         if missing != "mean":
             return np.full(width, 0.0 if missing == "error" else float(missing))
-        if np.isnan(feature.values).all():
-            raise ValueError(
-                f"{self.source.name}: column {feature.column!r} has no values at all; leave it out "
-                f"(--drop {feature.column!r})"
-            )
         return federated_mean(_doubled(feature.values), self.offsets)[:width]
 
     def _fill_in(self, feature: _Feature, fill: np.ndarray) -> int:
@@ -296,20 +300,29 @@ class _Encoder:
         if not count:
             return 0
         if self.columns.missing == "error":
-            first = int(self.rows[absent[:, 0]].min())
-            otherwise = (
-                f"leave the column out (--drop {feature.column!r}), or set missing='mean' or "
-                "missing=0"
-            )
-            if self.like:
-                otherwise = "or train the model with missing='mean'"
-            raise ValueError(
-                f"{self.source.place(first, feature.column)}: the value is missing ({count} such "
-                f"in this column); fill it in, {otherwise}"
-            )
+            self.gaps[feature.column] = (count, int(self.rows[absent[:, 0]].min()))
         feature.values[:] = np.where(absent, fill, feature.values)
         self.imputed |= dict.fromkeys(feature.names, count)
         return count
+
+    def _missing_values(self) -> str:
+        """That values are missing, where, and what to do about it."""
+        column, (count, first) = next(iter(self.gaps.items()))
+        where = f"{self.source.place(first, column)}: the value is missing ({count} such in this "
+        where += "column)"
+        mend = "fill it in"
+        otherwise = f"leave the column out (--drop {column!r}), or set missing='mean' or missing=0"
+        if len(self.gaps) > 1:
+            each = (
+                f"{typed(name)} ({n}, the first in {self.source.spot(row)})"
+                for name, (n, row) in self.gaps.items()
+            )
+            where = f"{self.source.name}: values are missing in {table_report.listed(list(each))}"
+            mend = "fill them in"
+            otherwise = "leave the columns out (--drop), or set missing='mean' or missing=0"
+        if self.like:
+            otherwise = "or train the model with missing='mean'"
+        return f"{where}; {mend}, {otherwise}"
 
     def _is_constant(self, feature: _Feature, filled: int) -> bool:
         """Whether a column says no more than the intercept; notes the column's role."""
@@ -326,6 +339,10 @@ class _Encoder:
             levels = [str(value) for value in self.categories[name]]
             note = f"{len(levels)}: {', '.join(levels[:5])}" + ", ..." * (len(levels) > 5)
             role = Role(name, table_report.CATEGORIES, note, filled)
+        if filled > table_report.MOST_MISSING * len(values):
+            share = 100 * filled / len(values)
+            hint = f"{share:.0f}% of its values are missing; to leave it out, use --drop {name!r}"
+            role = replace(role, hint=hint)
         self.roles.append(role)
         return alike
 
@@ -353,9 +370,10 @@ class _Encoder:
             sums = table_report.dependent(data.features, self.names, self.measured)
         return TableReport(
             rows=int(sizes.sum()), agents=sizes.size, smallest=int(sizes.min()),
-            median=float(np.median(sizes)), largest=int(sizes.max()), few_agents=self.few[0],
-            few_rows=self.few[1], least_rows=columns.least_rows or 2, roles=self.roles,
+            median=float(np.median(sizes)), largest=int(sizes.max()), few_agents=self.chosen.few[0],
+            few_rows=self.chosen.few[1], least_rows=columns.least_rows or 2, roles=self.roles,
             target=columns.target, shares=shares, span=span, sums=sums,
+            incomplete=self.chosen.incomplete, header=self.source.hint,
             filling="the mean" if columns.missing == "mean" else f"{columns.missing}",
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from isfed.base.text_format import counted, typed
 from isfed.datasets.table_sources import Source
 
 MEASURED, CODES, CATEGORIES = "measured", "whole numbers", "categories"
-TIME, TRUTH, CONSTANT = "time", "true or false", "constant"
+TIME, TRUTH, CONSTANT, LEFT_OUT = "time", "true or false", "constant", "left out"
 TITLES = {
     MEASURED: "Measured ({})",
     TRUTH: "True or false, as 1 and 0 ({})",
@@ -24,9 +24,11 @@ TITLES = {
     CODES: "Whole numbers taken as measured; if they are codes, use --categorical",
     TIME: "Dates and times taken as numbers",
     CONSTANT: "Constant and left out",
+    LEFT_OUT: "Left out",
 }
 MOST_CODES = 30  # so many different whole numbers may be the codes of categories
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 999.0, 9999.0, 99999.0)
+MOST_MISSING = 0.9  # of a column's values: one that lacks more is pointed out
 MOST_ROWS = 0.5  # of all: an agent that has more is pointed out
 SHOWN = 12  # names in a line
 MOST_WORK = 4e9  # rows x columns^2 up to which columns that are sums of others are looked for
@@ -63,6 +65,8 @@ class TableReport:
     shares: dict[str, float] = field(default_factory=dict)  # of the classes
     span: tuple[float, float] | None = None  # of the target of a regression
     sums: list[str] = field(default_factory=list)  # columns that are sums of others
+    incomplete: tuple[int, int] = (0, 0)  # rows left out: without an agent, without a target
+    header: str = ""  # what to try if the first line names no columns
     weights: str = "agents"
 
     def lines(self) -> list[str]:
@@ -88,22 +92,27 @@ class TableReport:
                 f"Left out: {counted(self.few_agents, 'agent')} with fewer than {self.least_rows} "
                 f"rows ({counted(self.few_rows, 'row')})."
             )
+        for count, what in zip(self.incomplete, ("an agent", "a target"), strict=True):
+            if count:
+                lines.append(f"Left out: {counted(count, 'row')} without {what}.")
+        if self.header:
+            lines.append(f"{self.header[:1].upper()}{self.header[1:]}")
         for role, title in TITLES.items():
             of_role = [each for each in self.roles if each.role == role]
             notes = [typed(r.name) + (f" ({r.note})" if r.note else "") for r in of_role]
             if notes:
-                lines.append(f"{title.format(len(notes))}: {_listed(notes)}")
+                lines.append(f"{title.format(len(notes))}: {listed(notes)}")
         filled = [f"{typed(role.name)} {role.filled}" for role in self.roles if role.filled]
         if filled:
-            lines.append(f"Missing values filled with {self.filling}: {_listed(filled)}")
+            lines.append(f"Missing values filled with {self.filling}: {listed(filled)}")
         lines += [f"{typed(role.name)}: {role.hint}" for role in self.roles if role.hint]
         if self.sums:
             sums = [typed(name) for name in self.sums]
-            lines.append(f"Sums of other columns, which add nothing: {_listed(sums)}")
+            lines.append(f"Sums of other columns, which add nothing: {listed(sums)}")
         if self.span:
             return [*lines, f"Target {self.target}: from {self.span[0]:g} to {self.span[1]:g}"]
         shares = [f"{name} {100 * share:.3g}%" for name, share in self.shares.items()]
-        return [*lines, f"Target {self.target}, {len(shares)} classes: {_listed(shares)}"]
+        return [*lines, f"Target {self.target}, {len(shares)} classes: {listed(shares)}"]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -111,7 +120,8 @@ class TableReport:
         return {**vars(self), "roles": roles, "lines": self.lines()}
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence, of very many the first ones."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -127,9 +137,7 @@ def role_of(source: Source, name: str, values: np.ndarray, *, filled: int) -> Ro
     hint = _sentinel(name, values)
     if pa.types.is_integer(kind):
         different = pc.count_distinct(source.column(name)).as_py()  # type: ignore[attr-defined]
-        if values.size > 2 and np.all(np.diff(values) == 1.0):
-            hint = f"looks like a row number; leave it out with --drop {name!r}"
-        elif not hint and 3 <= different <= MOST_CODES and 2 * different <= values.size:
+        if not hint and 3 <= different <= MOST_CODES and 2 * different <= values.size:
             return Role(name, CODES, f"{different} different", filled)
     return Role(name, MEASURED, "", filled, hint)
 

@@ -8,7 +8,7 @@ import io
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,9 @@ from isfed.base.progress import say
 from isfed.base.text_format import typed
 from isfed.datasets.dataset_files import PACKED, check_size, inner_name, unpacked
 from isfed.datasets.delimited_text import SIGNS, USUAL, TextFile
+from isfed.datasets.excel_reader import read_excel
 from isfed.datasets.libsvm_reader import libsvm_line, read_libsvm
-from isfed.datasets.number_and_date_parsing import as_dates
+from isfed.datasets.number_and_date_parsing import as_dates, parse_number
 from isfed.datasets.read_options import FORMATS, Reading
 
 SUFFIXES = {
@@ -59,19 +60,32 @@ class Source:
     name: str = "the table"
     spot: Spot = Spot()  # from a row to the words for it; does not hold the table
     reading: Reading = field(default_factory=Reading)
+    text: TextFile | None = None  # the file, if it is one of text
+    unnamed: int = 0  # how many columns without a name were left out, for there are several
+    hint: str = ""  # what to try if the columns are not those that were expected
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by its name; if there is none, the error lists what there is."""
-        if self.table.schema.get_field_index(name) < 0:  # a list of names for every column is slow
-            names = self.table.column_names
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
-                hint = "; is another sign between the fields (--separator)?"
-            shown = ", ".join(typed(name) for name in names[:20])
-            shown += ", ..." if len(names) > 20 else ""
-            raise ValueError(f"{self.name} has no column {name!r}{hint} (its columns: {shown})")
+        self.check_columns([name])
         return self.table.column(name)
+
+    def check_columns(self, wanted: Iterable[str]) -> None:
+        """Raise a ValueError that names all wanted columns that the table does not have."""
+        at = self.table.schema.get_field_index  # a list of names for every column is slow
+        absent = [name for name in dict.fromkeys(wanted) if at(name) < 0]
+        if not absent:
+            return
+        names = self.table.column_names
+        close = {name: difflib.get_close_matches(name, names, n=1) for name in absent}
+        alike = [f"{near[0]!r}" for near in close.values() if near]
+        hint = f"; did you mean {' and '.join(alike)}?" if alike else ""
+        hint = f"; {self.hint}" if self.hint else hint
+        if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
+            hint = "; is another sign between the fields (--separator)?"
+        shown = ", ".join(typed(name) for name in names[:20])
+        shown += ", ..." if len(names) > 20 else ""
+        missing = " and no column ".join(map(repr, absent))
+        raise ValueError(f"{self.name} has no column {missing}{hint} (its columns: {shown})")
 
     def release(self, name: str) -> None:
         """Forget a column, whose memory is then free if nobody else holds it."""
@@ -83,6 +97,16 @@ class Source:
         if pa.types.is_string(column.type) and (dates := as_dates(column)) is not column:
             at = self.table.column_names.index(name)
             self.table = self.table.set_column(at, name, dates)
+
+    def rows(self) -> Iterator[Sequence[Any]]:
+        """The names of the columns, then every row: of a text file as they are written there."""
+        if self.text is None:
+            yield self.table.column_names
+            yield from zip(*(column.to_pylist() for column in self.table.columns), strict=True)
+            return
+        if self.text.numbered:
+            yield self.text.numbered
+        yield from (fields for _, fields in self.text.rows())
 
     def place(self, row: int, column: str = "") -> str:
         """Where a row is, for an error."""
@@ -112,19 +136,52 @@ def open_source(source: Any, reading: Reading | None = None) -> Source:
             "the Arrow interface (pandas 2.2, polars, pyarrow)"
         )
     reading.check_columns(opened.name, opened.table.num_columns)
-    repeated = [name for name, n in Counter(opened.table.column_names).items() if n > 1]
-    if repeated:
-        raise ValueError(f"{opened.name} has more than one column {repeated[0]!r}; rename one")
+    opened.hint = _header_hint(opened)
+    _check_names(opened)
     if opened.table.num_rows == 0:
-        raise ValueError(f"{opened.name} has no rows")
+        raise ValueError(f"{opened.name} has no rows{opened.hint and '; ' + opened.hint}")
     opened.table = _plain_columns(opened.table)
     if reading.na:
         opened.table = _mark_missing(opened.table, reading)
     return opened
 
 
+def _header_hint(source: Source) -> str:
+    """What to try where the names of the columns look like a row of values."""
+    by_name = source.text is not None or source.spot.counted == "row"  # the first line names them
+    if not (source.reading.header and by_name):
+        return ""
+    numbers = {
+        part.name: parse_number(part.name, comma=source.reading.comma) is not None
+        for part in source.table.schema
+        if pa.types.is_integer(part.type) or pa.types.is_floating(part.type)
+        if part.name
+    }
+    if not numbers or not all(numbers.values()):
+        return ""
+    return "the first line looks like values, not like names: if so, use --no-header"
+
+
+def _check_names(source: Source) -> None:
+    """Leave out columns without a name if there are several; other names may occur once."""
+    counts = Counter(source.table.column_names)
+    if counts[""] > 1:
+        source.unnamed = counts.pop("")
+        kept = [at for at, name in enumerate(source.table.column_names) if name]
+        source.table = source.table.select(kept)
+    repeated = [repr(name) for name, n in counts.items() if n > 1]
+    if repeated:
+        otherwise = source.hint or "rename all but one"
+        raise ValueError(
+            f"{source.name} has more than one column {' and '.join(repeated[:5])}; {otherwise}"
+        )
+
+
 def _plain_columns(table: pa.Table) -> pa.Table:
-    """Text of every kind as plain text, dictionaries written out: all that others have to know."""
+    """Text of every kind as plain text, without blanks around it; blank cells are missing.
+
+    Dictionaries are written out: that is all that others have to know.
+    """
     for place, part in enumerate(table.schema):
         chunks, kind = table.column(place).chunks, part.type
         if pa.types.is_dictionary(kind):
@@ -134,6 +191,10 @@ def _plain_columns(table: pa.Table) -> pa.Table:
         if kind != part.type:
             column = pa.chunked_array([_as_text(chunk) for chunk in chunks], kind)
             table = table.set_column(place, part.name, column)
+        if pa.types.is_string(kind):
+            words = pc.utf8_trim_whitespace(table.column(place))
+            words = pc.if_else(pc.equal(words, ""), None, words)
+            table = table.set_column(place, part.name, words)
     return table
 
 
@@ -188,7 +249,7 @@ def _open_file(path: Path, reading: Reading) -> Source:
     name, kind = str(path), _format(path, reading)
     if kind == "csv":
         text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
-        return Source(text.table(), name, Spot(text.line), reading)
+        return Source(text.table(), name, Spot(text.line), reading, text)
     if kind == "svmlight":
         content = unpacked(path, reading.most_gigabytes)
         table = _libsvm_table(path, content, reading)
@@ -200,7 +261,7 @@ def _open_file(path: Path, reading: Reading) -> Source:
         if zipfile.is_zipfile(whole):  # as a workbook is; its reader refuses everything else
             with zipfile.ZipFile(whole) as archive:
                 check_size(path, declared_size(archive), reading.most_gigabytes)
-        table, numbers = _read_excel(path, whole)
+        table, numbers = read_excel(path, whole, header=reading.header)
         return Source(table, name, Spot(numbers.__getitem__, "row"), reading)
     try:
         if kind == "feather":
@@ -226,63 +287,6 @@ def _libsvm_table(path: Path, content: bytes, reading: Reading) -> pa.Table:
         columns[QUERY] = queries
     columns.update({str(j + 1): features[:, j] for j in range(features.shape[1])})
     return pa.table(columns)
-
-
-def _read_excel(path: Path, content: Any) -> tuple[pa.Table, list[int]]:
-    """The sheet that the file opens with, and the number that Excel shows beside each row.
-
-    Rows and nameless columns without a value are left out. The first row that is not empty names
-    the columns. `content` is what to read: the path, or the file if it was unpacked.
-    """
-    filled = [
-        (number, row)
-        for number, row in enumerate(_rows(path, content), start=1)
-        if any(value is not None for value in row)
-    ]
-    if not filled:
-        raise ValueError(f"{path} has no rows")
-    first, header = filled[0]
-    rows = filled[1:]
-    names, arrays = [], []
-    for place in range(max(len(row) for _, row in filled)):
-        name = header[place] if place < len(header) else None
-        values = [row[place] if place < len(row) else None for _, row in rows]
-        if name is None and all(value is None for value in values):
-            continue
-        if name is None:
-            raise ValueError(
-                f"{path}: row {first} of the sheet does not name all columns (column {place + 1} "
-                "has no name); the first filled row must name the columns: delete what is above it"
-            )
-        names.append(str(name).strip())
-        arrays.append(_cells(values))
-    return pa.Table.from_arrays(arrays, names=names), [number for number, _ in rows]
-
-
-def _rows(path: Path, content: Any) -> list[tuple]:
-    try:
-        import openpyxl  # type: ignore[import-not-found]
-    except ImportError:
-        raise ValueError(
-            f"{path} is an Excel file, which needs openpyxl: pip install 'isfed[excel]', or save "
-            "it as CSV"
-        ) from None
-    try:
-        workbook = openpyxl.load_workbook(content, read_only=True, data_only=True)
-    except Exception as error:  # of its own kinds, and of zip's and XML's
-        raise ValueError(f"{path} is not an Excel file: {error}") from error
-    sheet: Any = workbook.active
-    rows = list(sheet.iter_rows(values_only=True))
-    workbook.close()  # which reads from the file until then
-    return rows
-
-
-def _cells(values: list) -> pa.Array:
-    """A column of a sheet; a mixture of kinds as text."""
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _mark_missing(table: pa.Table, reading: Reading) -> pa.Table:

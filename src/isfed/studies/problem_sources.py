@@ -7,7 +7,7 @@ another process or on another machine. Its table in the configuration makes it a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -158,7 +158,6 @@ class FileSource(ProblemSource):
         file: Parquet, CSV, LIBSVM, Feather or Excel, packed or not.
         columns: which column is what.
         reading: how the file is read, where its name and its content do not say.
-        drop: columns to leave out of the features.
         loss: by name, or with its options; unless given, the one that fits the target.
         ridge: weight of |params|^2, of the loss that fits the target.
         batch_size: B_k, examples per step; an agent with fewer examples uses all of them.
@@ -170,7 +169,6 @@ class FileSource(ProblemSource):
     file: Path
     columns: Columns
     reading: Reading = field(default_factory=Reading)
-    drop: Sequence[str] = ()
     loss: LinearLoss | None = None
     ridge: float = 1e-3
     batch_size: int = 8
@@ -183,12 +181,6 @@ class FileSource(ProblemSource):
             value = getattr(self, name)
             if is_number(value) and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        for role in ("agent", "target"):
-            if getattr(self.columns, role) in self.drop:
-                raise ValueError(
-                    f"drop={getattr(self.columns, role)!r} is the column of the {role}, which is "
-                    "never a feature; remove it from what is left out"
-                )
         if not self.sha256:
             object.__setattr__(self, "sha256", file_digest(self.file))
         check_digest(self.file, self.sha256)
@@ -196,7 +188,7 @@ class FileSource(ProblemSource):
     def table(self) -> FederatedTable:
         """The table as federated data; read once for all that ask."""
         check_digest(self.file, self.sha256)
-        table = _read(self.file, self.sha256, self.columns, self.drop, self.reading)
+        table = _read(self.file, self.sha256, self.columns, self.reading)
         return replace(table, account=replace(table.account, weights=self.weights))
 
     def make(self) -> Problem:
@@ -249,17 +241,8 @@ def _digest(file: Path, changed: int, size: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _read(
-    file: Path, sha256: str, columns: Columns, drop: Sequence[str], reading: Reading
-) -> FederatedTable:
-    source = open_source(file, reading)
-    taken = (columns.agent, columns.target, *drop)
-    for name in (*taken, *columns.categorical):
-        source.column(name)  # an error that lists the columns if it is not there
-    if columns.features is None:
-        names = [name for name in source.table.column_names if name not in taken]
-        columns = replace(columns, features=tuple(names))
-    return read_table(source, columns, release=True)
+def _read(file: Path, sha256: str, columns: Columns, reading: Reading) -> FederatedTable:
+    return read_table(open_source(file, reading), columns, release=True)
 
 
 def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
