@@ -9,7 +9,15 @@ import typer
 from rich.markup import escape
 from typer.core import TyperArgument
 
-from isfed.cli import compare_and_diagnose, federation, listings, predict, report, reproduce
+from isfed.cli import (
+    compare_and_diagnose,
+    federation,
+    leaderboard,
+    listings,
+    predict,
+    report,
+    reproduce,
+)
 from isfed.cli.command_helpers import print_line
 
 _made = TyperArgument.__init__
@@ -31,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(federation.app, name="federation")
+app.add_typer(leaderboard.app, name="leaderboard")
 for _name, _command in {
     "compare": compare_and_diagnose.compare_on_table,
     "diagnose": compare_and_diagnose.diagnose_problem,

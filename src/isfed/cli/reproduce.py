@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
 
 
-def _run(study: Any, folder: Path, options: RunOptions) -> Results:
+def run_with_progress(study: Any, folder: Path, options: RunOptions) -> Results:
     """Run a study into its folder, with a progress bar."""
     from isfed.report.progress_bar import RunProgress
     from isfed.studies.study_engine import run_study
@@ -42,7 +42,7 @@ def _run_experiment(experiment: Experiment, options: RunOptions) -> Results:
     from isfed.report.figures import msd_figure
     from isfed.report.terminal_tables import summary_table
 
-    results = _run(experiment, options.out or Path("runs") / experiment.name, options)
+    results = run_with_progress(experiment, options.out or Path("runs") / experiment.name, options)
     msd_figure(results)
     console.print(summary_table(results))
     return results
@@ -142,7 +142,7 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
     from isfed.report.figures import heterogeneity_figure
     from isfed.studies.heterogeneity_study import Grid
 
-    results = _run(replace(Grid(), **options.given), folder, options)
+    results = run_with_progress(replace(Grid(), **options.given), folder, options)
     heterogeneity_figure(results)
     write_page(results)
 
@@ -233,7 +233,7 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
     study = replace(study, **given)
     folder = options.out or Path("runs") / ("networks-quick" if short else "networks")
     folder = folder / study.setting.name if options.out is None or count > 1 else folder
-    results = _run(study, folder, options)
+    results = run_with_progress(study, folder, options)
     networks_figure(results)
     console.print(networks_table(results))
     finish(results, networks_verdict(results))
@@ -249,7 +249,7 @@ def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
     tuned = replace(tuned, **options.given)
     if options.rounds is not None:
         tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
-    results = _run(tuned, options.out or Path("runs") / tuned.name, options)
+    results = run_with_progress(tuned, options.out or Path("runs") / tuned.name, options)
     measures_figure(results)
     console.print(measures_table(results))
     for line in (*best_step_lines(results), *settling_lines(results)):
@@ -279,7 +279,7 @@ def reproduce_systems(
         study = replace(Systems(), **((QUICK if quick else {}) | options.given))
         options = replace(options, backend=options.backend or "loky")
         folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
-        results = _run(study, folder, options)
+        results = run_with_progress(study, folder, options)
         systems_figures(results)
         for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
             console.print(systems_table(results, problem))

@@ -13,6 +13,7 @@ from isfed.base.text_format import plain_number
 from isfed.report import page_sentences
 from isfed.report.comparison_report import held_out_page_table
 from isfed.report.diagnosis_report import drawn_most_table, sampling_table, strategies_page_table
+from isfed.report.leaderboard_report import closest, leaderboard_tables, profile_figure
 from isfed.report.networks_report import targets_table
 from isfed.report.page_curves import Quantity, quantities, series_of, units_of
 from isfed.report.page_data import (
@@ -42,12 +43,15 @@ def ordered(results: Results) -> list[Quantity]:
 def page_data(results: Results) -> PageData:
     """The page of one folder."""
     shown = ordered(results)
-    if results.kind == "systems":  # what it measures beside are costs, which its table shows
+    parts = by_problem(results)
+    if results.kind in ("systems", "leaderboard"):  # what they measure beside are costs
         shown = [quantity for quantity in shown if quantity.key == "msd"]
+    if results.kind == "leaderboard":
+        parts = [(problem, closest(part)) for problem, part in parts]
     figures = [
         quantity_figure(quantity, {problem: part}, _levels(part, quantity))
         for quantity in shown
-        for problem, part in by_problem(results)
+        for problem, part in parts
     ]
     further = (
         targets_table, held_out_page_table, _step_sizes, sampling_table, strategies_page_table,
@@ -58,8 +62,11 @@ def page_data(results: Results) -> PageData:
         summary=page_sentences.summary_line(results),
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
-        figures=(*_gains(results), *figures, *_inclusion(results)),
-        tables=tuple(table for make in further if (table := make(results)).rows),
+        figures=(*_gains(results), *profile_figure(results), *figures, *_inclusion(results)),
+        tables=(
+            *leaderboard_tables(results),
+            *(table for make in further if (table := make(results)).rows),
+        ),
         warnings=tuple(page_sentences.warnings(results)),
         data=tuple(data_account(results)),
         configurations={CONFIG: configuration(results)},
@@ -94,6 +101,8 @@ def data_account(results: Results) -> Iterator[tuple[str, str]]:
         yield from (("", _words(line)) for line in account)
         return
     setting = results.summary.get("setting") or results.config.get("problem") or {}
+    if isinstance(setting, list):  # a study of several problems
+        setting = {one["name"]: one["source"] for one in setting}
     if setting.get("data") == "network":
         unused = unused_keys(setting)
         setting = {key: value for key, value in setting.items() if key not in unused}

@@ -21,6 +21,7 @@ MEANING = {
     "diagnosis": "What importance sampling would do, predicted without training",
     "systems": "Every system that the paper names",
     "networks": "Neural networks, every method at its own best step size",
+    "leaderboard": "Methods tuned alike, on seeds that nothing was chosen on",
 }
 MOST_NAMES = 8  # in a warning
 
@@ -129,6 +130,8 @@ def advice(results: Results) -> Iterator[str]:
     """
     if results.summary.get("networks"):
         yield from networks_verdict(results)
+    if results.kind == "leaderboard":
+        yield from results.summary["factorial"].get("sentences", ())
     if results.kind == "comparison" and (line := agreement_line(results)):
         yield line
     if "settling_rounds" not in results.summary or results.summary.get("degenerate"):

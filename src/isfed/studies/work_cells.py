@@ -57,6 +57,7 @@ class Cell:
         details: whether the telemetry and the probabilities at the end are kept.
         clock: how fast the agents are, if virtual seconds are to be counted.
         costs_every: rounds between two looks at the ledger, in place of what the source measures.
+        failed: makes a result of what a method raises; None lets it raise.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Cell:
     details: bool = True
     clock: Clock | None = None
     costs_every: int | None = None
+    failed: Callable[[Cell, Exception], Finished] | None = None
 
     @property
     def work(self) -> int:
@@ -241,6 +243,25 @@ def run_cell(
 
     `progress` is told the rounds just done, each counted once for every repetition.
     """
+    try:
+        result = _run(cell, store, threads, progress, chunk_seconds)
+    except (StoreError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if cell.failed is None:
+            raise
+        result = cell.failed(cell, error)
+    return pack_arrays({"mark": np.array(store.mark), **_packed(result, details=cell.details)})
+
+
+def _run(
+    cell: Cell,
+    store: CellStore,
+    threads: int | None,
+    progress: Callable[[int], None] | None,
+    chunk_seconds: float | None,
+) -> Finished:
+    """Run a cell from its checkpoint to its end."""
     problem, measured = problem_of(cell.source)
     measure: Any = measured
     algorithm = with_best_step_size(problem, cell.algorithm, rounds=cell.rounds, threads=threads)
@@ -273,8 +294,7 @@ def run_cell(
     except DivergenceError as error:
         history, diverged = error.history, str(error)
     distance = example_apart(cell.source, history.example_prob) if cell.details else None
-    result = Finished(history, distance, recording.seconds, diverged)
-    return pack_arrays({"mark": np.array(store.mark), **_packed(result, details=cell.details)})
+    return Finished(history, distance, recording.seconds, diverged)
 
 
 @lru_cache(maxsize=2)

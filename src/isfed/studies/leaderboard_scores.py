@@ -1,0 +1,249 @@
+"""The statistics of a leaderboard: costs to a target, profiles, paired differences, effects."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isfed.federation.ledger import FORWARD
+
+FINAL_SHARE = 0.1  # of the rounds, the last ones, whose mean distance is the level of a run
+SMOOTHED = 100  # parts of a run: a target is reached when the mean over one of them is below it
+AXES = ("rounds", "bytes_up", "work", "seconds")
+FARTHEST = 4.0  # times the best: where a performance profile ends
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The runs of a method on a problem that count.
+
+    Attributes:
+        levels: (R,) mean of |w_i - w^o|^2 over the last rounds; inf where the run diverged.
+        msd: (R, rounds) |w_i - w^o|^2; inf from where a run diverged.
+        looks: (points,) rounds at which the ledger was read.
+        costs: by axis but for rounds, (R, points).
+        params: (R, M) the last models.
+        prints: (R,) a checksum of each run, equal if and only if it is the same bit for bit.
+        reason: why runs diverged or failed; empty if none did.
+    """
+
+    levels: np.ndarray
+    msd: np.ndarray
+    looks: np.ndarray
+    costs: Mapping[str, np.ndarray]
+    params: np.ndarray
+    prints: tuple[str, ...]
+    reason: str = ""
+
+    @property
+    def diverged(self) -> int:
+        """How many runs did not end with a finite level."""
+        return int(np.count_nonzero(~np.isfinite(self.levels)))
+
+    def costs_to(self, target: float) -> dict[str, np.ndarray]:
+        """(R,) by axis: what every run cost when it first reached a distance; inf if never."""
+        rounds = np.array([first_below(row, target) for row in self.msd])
+        rounds[~np.isfinite(self.levels)] = np.inf
+        reached = {"rounds": rounds}
+        for axis, values in self.costs.items():
+            rows = zip(rounds, values, strict=True)
+            reached[axis] = np.array(
+                [np.interp(r, self.looks, v) if math.isfinite(r) else math.inf for r, v in rows]
+            )
+        return reached
+
+
+def work_of(measured: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The cost axes from what was read off the ledgers."""
+    return {
+        "bytes_up": measured["bytes_up"],
+        "work": measured["gradients"] + FORWARD * measured["forwards"],
+        "seconds": measured["seconds"],
+    }
+
+
+def level_of(msd: np.ndarray) -> np.ndarray:
+    """(R,) the mean over the last tenth of the rounds."""
+    return msd[:, -max(1, round(FINAL_SHARE * msd.shape[1])) :].mean(axis=1)
+
+
+def first_below(msd: np.ndarray, target: float) -> float:
+    """The first round after which the mean over the last hundredth of a run is below a target.
+
+    >>> first_below(np.array([4.0, 3.0, 2.0, 1.0]), 2.0), first_below(np.array([4.0, 3.0]), 2.0)
+    (3.0, inf)
+    """
+    window = max(1, msd.size // SMOOTHED)
+    sums = np.cumsum(np.concatenate([np.zeros(1), np.where(np.isfinite(msd), msd, 1e300)]))
+    means = (sums[window:] - sums[:-window]) / window
+    below = np.flatnonzero(means <= target)
+    return float(below[0] + window) if below.size else math.inf
+
+
+def decibels(levels: np.ndarray, worst: float) -> np.ndarray:
+    """Levels in dB; a run that diverged counts as the worst level of all."""
+    return 10.0 * np.log10(np.where(np.isfinite(levels), np.maximum(levels, 1e-300), worst))
+
+
+def profile(ratios: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The share of the pairs (problem, seed) on which the cost is within each multiple."""
+    return (ratios[:, None] <= at[None, :]).mean(axis=0)
+
+
+def ratios_to_best(costs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every method's costs over the smallest median of all methods, one problem.
+
+    Args:
+        costs: by method, (R,) the cost of every seed; inf for a miss.
+    """
+    best = min(float(np.median(values)) for values in costs.values())
+    if not math.isfinite(best):
+        return {name: np.full(values.size, np.inf) for name, values in costs.items()}
+    return {name: values / best for name, values in costs.items()}
+
+
+class Ranked(NamedTuple):
+    """A method's place on an axis: the area under its performance profile from 1 to 4."""
+
+    method: str
+    score: float
+    profile: np.ndarray
+    reached: float  # share of the pairs of problem and seed that reached the target
+
+
+PLACES = np.linspace(1.0, FARTHEST, 61)  # where a profile is evaluated
+
+
+def rank(by_problem: Sequence[Mapping[str, np.ndarray]], ties: Mapping[str, float]) -> list[Ranked]:
+    """The methods by the area of their profiles, best first.
+
+    Args:
+        by_problem: for every problem, the costs of its methods, (R,) each. A method that did not
+            run on a problem has missed its target there.
+        ties: by method, what decides between equal areas; larger is better.
+    """
+    names = dict.fromkeys(name for costs in by_problem for name in costs)
+    ratios: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for costs in by_problem:
+        size = next(iter(costs.values())).size
+        relative = ratios_to_best(costs)
+        for name in names:
+            ratios[name].append(relative.get(name, np.full(size, np.inf)))
+    ranked = []
+    for name, parts in ratios.items():
+        together = np.concatenate(parts)
+        curve = profile(together, PLACES)
+        area = float(np.mean((curve[1:] + curve[:-1]) / 2.0))
+        ranked.append(Ranked(name, area, curve, float(np.isfinite(together).mean())))
+    return sorted(ranked, key=lambda one: (-one.score, -ties.get(one.method, -math.inf)))
+
+
+class Difference(NamedTuple):
+    """The mean of paired differences, with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    wins: int  # pairs in which the method was better
+    pairs: int
+    p: float  # of Wilcoxon's signed ranks; after `holm`, corrected
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0.0 or self.high < 0.0
+
+    def words(self) -> str:
+        """In dB, with the interval."""
+        return f"{self.mean:.1f} dB ({self.low:.1f} to {self.high:.1f})"
+
+
+def paired(gains: np.ndarray) -> Difference:
+    """The mean of (n,) paired gains, with a bias-corrected and accelerated bootstrap interval."""
+    from scipy import stats  # half a second to import, and needed here alone
+
+    gains = np.asarray(gains, np.float64)
+    mean, wins = float(gains.mean()), int(np.count_nonzero(gains > 0.0))
+    if gains.size < 2 or np.ptp(gains) <= 1e-12 * np.abs(gains).max():
+        return Difference(mean, mean, mean, wins, gains.size, 1.0)
+    found = stats.bootstrap(
+        (gains,), np.mean, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="BCa",
+        rng=np.random.default_rng(0), vectorized=True,
+    )  # fmt: skip
+    low, high = map(float, found.confidence_interval)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low, high = float(gains.min()), float(gains.max())
+    ranked: Any = stats.wilcoxon(gains)
+    return Difference(mean, low, high, wins, gains.size, float(ranked.pvalue))
+
+
+def holm(differences: Mapping[Any, Difference]) -> dict[Any, Difference]:
+    """The same with p corrected by Holm for how many there are.
+
+    >>> three = {i: Difference(1.0, 0.5, 1.5, 9, 10, p) for i, p in enumerate((0.01, 0.04, 0.02))}
+    >>> [round(one.p, 3) for one in holm(three).values()]
+    [0.03, 0.04, 0.04]
+    """
+    order = sorted(differences, key=lambda key: differences[key].p)
+    corrected, largest = {}, 0.0
+    for place, key in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * differences[key].p))
+        corrected[key] = differences[key]._replace(p=largest)
+    return {key: corrected[key] for key in differences}
+
+
+Cells = Mapping[tuple[str, ...], np.ndarray]  # (n,) dB over problems and seeds, by levels
+
+
+def main_effects(cells: Cells, factors: Mapping[str, Sequence[str]]) -> dict[Any, Difference]:
+    """What every level gains over the first of its factor, whatever the other factors are.
+
+    A gain is the mean over the combinations of the others that exist with both levels, for each
+    problem and seed. The keys are (factor, level).
+    """
+    found = {}
+    for place, (factor, levels) in enumerate(factors.items()):
+        for level in levels[1:]:
+            gains = [
+                cells[_put(key, place, levels[0])] - values
+                for key, values in cells.items()
+                if key[place] == level and _put(key, place, levels[0]) in cells
+            ]
+            if gains:
+                found[factor, level] = paired(np.mean(gains, axis=0))
+    return holm(found)
+
+
+def interactions(cells: Cells, factors: Mapping[str, Sequence[str]]) -> dict[Any, Difference]:
+    """How much more a level gains together with a level of another factor than without it.
+
+    The keys are (factor, level, other factor, other level); both are compared with the first
+    levels of their factors, and all four combinations must exist.
+    """
+    found = {}
+    names = list(factors)
+    for one, two in itertools.combinations(range(len(names)), 2):
+        first, second = factors[names[one]], factors[names[two]]
+        for a, b in itertools.product(first[1:], second[1:]):
+            gains = []
+            for key in cells:
+                corners = [
+                    _put(_put(key, one, x), two, y) for x in (a, first[0]) for y in (b, second[0])
+                ]
+                if key == corners[0] and all(corner in cells for corner in corners):
+                    both, only_a, only_b, neither = (cells[corner] for corner in corners)
+                    gains.append((only_b - both) - (neither - only_a))
+            if gains:
+                found[names[one], a, names[two], b] = paired(np.mean(gains, axis=0))
+    return holm(found)
+
+
+def _put(key: tuple[str, ...], place: int, level: str) -> tuple[str, ...]:
+    return (*key[:place], level, *key[place + 1 :])

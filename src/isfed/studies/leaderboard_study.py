@@ -1,0 +1,320 @@
+"""The leaderboard: tune every method on every problem, run it on other seeds, rank and compare."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from isfed.federation.ledger import ENTRIES
+from isfed.methods import FedAvg
+from isfed.simulate import History
+from isfed.simulate.pilot_runs import with_best_step_size
+from isfed.simulate.simulate_call import check_run, make_run
+from isfed.studies.config_schema import ConfigError
+from isfed.studies.executors import Executor
+from isfed.studies.leaderboard_config import BoardProblem, Protocol, Trial, make_protocol
+from isfed.studies.leaderboard_entries import BoardMethod, explain
+from isfed.studies.leaderboard_problem import COMBINED, TUNED, UNTUNED, Choice, Entry, Run
+from isfed.studies.leaderboard_scores import AXES, Scored, level_of, work_of
+from isfed.studies.leaderboard_summary import summarise_board
+from isfed.studies.results_folder import StoreError
+from isfed.studies.results_reader import Results
+from isfed.studies.study_engine import Outcome, Study
+from isfed.studies.work_cells import Cell, CellStore, Finished, merged, problem_of, run_cell
+
+
+@dataclass(frozen=True, eq=False)
+class Leaderboard(Study):
+    """The protocol as a study.
+
+    Args:
+        protocol: what its file says.
+    """
+
+    protocol: Protocol
+    kind: ClassVar[str] = "leaderboard"
+
+    name = property(lambda self: self.protocol.name)
+    rounds = property(lambda self: self.protocol.numbers["rounds"])
+    repetitions = property(lambda self: self.protocol.numbers["repetitions"])
+    seed = property(lambda self: self.protocol.numbers["seed"])
+    source = property(lambda self: self.protocol.problems[0].source)
+    resolved = property(lambda self: self.protocol.tables)
+
+    def check(self) -> None:
+        """Make every problem: data that are absent must not be missed in the middle."""
+        for problem in self.protocol.problems:
+            try:
+                known, _ = problem.problem.has_optimum, problem.unit_step
+            except (TypeError, ValueError, AttributeError) as error:
+                raise ConfigError(f"problem {problem.name!r}: {error}") from error
+            if not known:
+                raise ConfigError(
+                    f"problem {problem.name!r} has no known minimiser, and the leaderboard ranks "
+                    "by the distance to it; use a convex loss"
+                )
+
+    def outcome(self, executor: Executor) -> Outcome:
+        """Tune, run what counts, run the combinations, and summarise."""
+        runs: dict[str, Run] = {}
+        absent: list[dict[str, str]] = []
+        for problem in self.protocol.problems:
+            entries = self._entries(executor, problem, absent)
+            runs |= self._scored(executor, problem, entries)
+        return summarise_board(self.protocol, runs, absent)
+
+    def cell(self, executor: Executor, entry: Entry, *, title: str, rounds: int, seed: int,
+             repetitions: int, groups: int) -> list[Cell]:  # fmt: skip
+        """The cells of a method with its numbers."""
+        return executor.cells(
+            entry.method.name, title, repetitions, groups,
+            **self._common(entry, rounds), seed=seed,
+        )  # fmt: skip
+
+    def _common(self, entry: Entry, rounds: int) -> dict[str, Any]:
+        problem, choice = entry.problem, entry.choice
+        algorithm = entry.method.make(
+            step_size=choice.step_size, num_active=problem.num_active, rounds=rounds, **choice.knobs
+        )
+        return {
+            "source": problem.source, "algorithm": algorithm, "rounds": rounds, "engine": "agents",
+            "details": False, "clock": problem.clock, "failed": failed,
+            "costs_every": max(1, rounds // self.protocol.numbers["looks"]),
+        }  # fmt: skip
+
+    def _entries(
+        self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
+    ) -> list[Entry]:
+        """What runs on a problem, each with its numbers; fills `absent` with what cannot."""
+        fitting = [m for m in self.protocol.methods if self._fits(problem, m, absent)]
+        entries = self._untuned(executor, problem, fitting)
+        if not problem.tuned:
+            return entries
+        entries += self._tuned(executor, problem, fitting, TUNED)
+        combined = [method for method, _, _ in self.protocol.combinations() if method is not None]
+        combined = [m for m in combined if self._fits(problem, m, absent)]
+        return entries + self._tuned(executor, problem, combined, COMBINED)
+
+    def _fits(
+        self, problem: BoardProblem, method: BoardMethod, absent: list[dict[str, str]]
+    ) -> bool:
+        """Whether a method can start on a problem."""
+        try:
+            algorithm = method.make(
+                step_size=problem.unit_step, num_active=problem.num_active, rounds=self.rounds
+            )
+            check_run(problem.problem, algorithm, self.rounds, self.repetitions)
+            make_run(problem.problem, algorithm, engine="agents", clock=problem.clock)
+        except (StoreError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            known = isinstance(error, TypeError | ValueError) and "plugin" not in method.table
+            reason = str(error) if known else explain(error)
+            absent.append({"problem": problem.name, "method": method.name, "reason": reason})
+            return False
+        return True
+
+    def _untuned(
+        self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod]
+    ) -> list[Entry]:
+        """Every method as published, at step_size = "auto" or at what that is for FedAvg."""
+        note = executor.store.note(f"automatic step of {problem.name}")
+        if note is None:
+            with executor.reporting(f"{problem.name}: the automatic step size"):
+                fedavg = FedAvg(step_size="auto", num_active=problem.num_active)
+                found = with_best_step_size(problem.problem, fedavg, rounds=self.rounds)
+            note = {"step": np.array(found.step_size)}
+            executor.store.keep_note(f"automatic step of {problem.name}", **note)
+        plain = float(note["step"])
+        return [
+            Entry(problem, method, UNTUNED, Choice("auto" if method.takes_auto else plain, {}))
+            for method in methods
+        ]
+
+    def _tuned(
+        self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod], track: str
+    ) -> list[Entry]:
+        """Every method with the numbers of its best trial.
+
+        If somebody's best step size is at an end of the range, one more decade is tried there by
+        all.
+        """
+        numbers, protocol = self.protocol.numbers, self.protocol
+        count = numbers["trials"] if track == TUNED else protocol.factorial.get("trials", 0)
+        trials = protocol.trials(count)
+        found = self._try(executor, problem, methods, trials, track)
+        ends = set()
+        for levels in found.values():
+            best = min(levels, key=lambda trial: (levels[trial], trial.step))
+            if math.isfinite(levels[best]) and len(trials) > 2:
+                ends |= {-1} if best is trials[0] else {1} if best is trials[-1] else set()
+        for end in sorted(ends):
+            more = self._try(executor, problem, methods, protocol.wider(count, end), track)
+            found = {name: found[name] | more[name] for name in found}
+        entries = []
+        for method in methods:
+            levels = found[method.name]
+            best = min(levels, key=lambda trial: (levels[trial], trial.step))
+            tried = tuple((t.step * problem.unit_step, levels[t]) for t in sorted(
+                levels, key=lambda t: t.step))  # fmt: skip
+            choice = _choice(method, problem, best)
+            entries.append(Entry(problem, method, track,
+                                 replace(choice, level=levels[best], tried=tried)))  # fmt: skip
+        return entries
+
+    def _try(
+        self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod],
+        trials: Sequence[Trial], track: str,
+    ) -> dict[str, dict[Trial, float]]:  # fmt: skip
+        """The level of every trial of every method on the tuning seeds; inf where one diverged."""
+        numbers = self.protocol.numbers
+        groups = {}
+        for method in methods:
+            for trial in trials:
+                entry = Entry(problem, method, track, _choice(method, problem, trial))
+                title = f"trial {trial.number} of {entry.name}"
+                groups[method.name, trial] = self.cell(
+                    executor, entry, title=title, rounds=numbers["tuning_rounds"],
+                    seed=numbers["tuning_seed"], repetitions=numbers["tuning_repetitions"],
+                    groups=len(methods) * len(trials),
+                )  # fmt: skip
+        named = {f"{name} {trial.number}": cells for (name, trial), cells in groups.items()}
+        results = executor.run(named, f"{problem.name}: {track}, trials", warn=False)
+        levels: dict[str, dict[Trial, float]] = {method.name: {} for method in methods}
+        for (name, trial), result in zip(groups, results.values(), strict=True):
+            fine = not result.diverged and result.history.rounds
+            levels[name][trial] = float(level_of(result.history.msd).mean()) if fine else math.inf
+        return levels
+
+    def _scored(
+        self, executor: Executor, problem: BoardProblem, entries: Sequence[Entry]
+    ) -> dict[str, Run]:
+        """The runs that count, on seeds that nothing was chosen on."""
+
+        def cells(entry: Entry, title: str) -> list[Cell]:
+            return self.cell(
+                executor, entry, title=title, rounds=self.rounds, seed=self.seed,
+                repetitions=self._repetitions(entry), groups=len(entries),
+            )  # fmt: skip
+
+        groups = {entry.name: cells(entry, f"score of {entry.name}") for entry in entries}
+        results = executor.run(groups, f"{problem.name}: the runs that count", warn=False)
+        runs = {}
+        for entry in entries:
+            parts = [results[entry.name]]
+            if parts[0].diverged:  # one seed must not stop the others: each on its own
+                parts = self._apart(executor, entry)
+            runs[entry.name] = (entry, *score_runs(parts, self.rounds))
+        return runs
+
+    def _repetitions(self, entry: Entry) -> int:
+        if entry.track == COMBINED:
+            return min(self.repetitions, self.protocol.factorial["repetitions"])
+        return self.repetitions
+
+    def _apart(self, executor: Executor, entry: Entry) -> list[Finished]:
+        common = self._common(entry, self.rounds)
+        stem = hashlib.sha256(entry.name.encode()).hexdigest()[:12]
+        groups = {
+            f"seed {rep}": [
+                Cell(
+                    entry.method.name,
+                    f"apart-{stem}-{rep}",
+                    repetitions=range(rep, rep + 1),
+                    seed=self.seed,
+                    **common,
+                )
+            ]
+            for rep in range(self._repetitions(entry))
+        }
+        title = f"{entry.name}: seed by seed, because one diverged"
+        return list(executor.run(groups, title, warn=False).values())
+
+
+def _choice(method: BoardMethod, problem: BoardProblem, trial: Trial) -> Choice:
+    return Choice(trial.step * problem.unit_step, trial.knobs(method, problem))
+
+
+def score_runs(parts: Sequence[Finished], rounds: int) -> tuple[Scored, Finished]:
+    """What counts of the runs of a method, and those that ended as one, for the curves."""
+    rows = [(part, place) for part in parts for place in range(part.history.repetitions)]
+    msd = np.full((len(rows), rounds), np.inf)
+    reasons = [part.diverged for part in parts if part.diverged]
+    for row, (part, place) in zip(msd, rows, strict=True):
+        if not part.diverged:
+            row[: part.history.rounds] = part.history.msd[place]
+    good = [part for part in parts if not part.diverged] or parts
+    measured = [part.history.measured for part in parts]
+    looks = good[0].history.measured_rounds
+    looks = looks if looks.size else np.array([0, rounds])  # it raised before the first look
+    points = looks.size
+    costs = {axis: np.full((len(rows), points), np.inf) for axis in AXES[1:]}
+    for at, (part, place) in enumerate(rows):
+        if not part.diverged:
+            for axis, values in work_of(part.history.measured).items():
+                costs[axis][at] = values[place]
+    backwards = any((np.diff(values, axis=1) < 0.0).any() for one in measured if one
+                    for values in one.values())  # fmt: skip
+    levels = level_of(msd)
+    if backwards:
+        reasons.append("a cost went down in the middle of a run: the method wrote to the ledger")
+        levels = np.full(levels.size, np.inf)
+    scored = Scored(
+        levels, msd, looks, costs, np.concatenate([part.history.params for part in parts]),
+        tuple(_print(part, place) for part, place in rows), reasons[0] if reasons else "",
+    )  # fmt: skip
+    return scored, merged(good, rows=1)
+
+
+def _print(part: Finished, place: int) -> str:
+    """A checksum of one repetition: its distances, its last model and its ledger."""
+    content = hashlib.sha256()
+    for values in (part.history.msd, part.history.params, part.history.ledgers):
+        content.update(np.ascontiguousarray(values[place]).tobytes())
+    return content.hexdigest()[:16]
+
+
+def failed(cell: Cell, error: Exception) -> Finished:
+    """The result of a method that raised: no rounds, and why."""
+    count, none = len(cell.repetitions), np.empty((len(cell.repetitions), 0))
+    params = np.zeros((count, problem_of(cell.source)[0].num_params))
+    ledgers, zero = np.zeros((count, len(ENTRIES))), np.zeros(count, np.int64)
+    history = History(none, params, none, none, zero, zero, ledgers=ledgers)
+    return Finished(history, None, 0.0, f"it raised {explain(error)}")
+
+
+def verify(results: Results, count: int, seed: int) -> Iterator[tuple[str, int, bool]]:
+    """Run random repetitions of a finished leaderboard again: which, and whether each is the same.
+
+    Args:
+        results: of a leaderboard.
+        count: how many repetitions.
+        seed: of the choice.
+    """
+    if results.kind != Leaderboard.kind:
+        raise ValueError(f"{results.path} holds a study of kind {results.kind!r}, no leaderboard")
+    study = Leaderboard(make_protocol(results.config))
+    problems = {one.name: one for one in study.protocol.problems}
+    methods = {one.name: one for one in study.protocol.methods}
+    methods |= {one.name: one for one, _, _ in study.protocol.combinations() if one is not None}
+    rows = [
+        (name, run, int(rep), mark)
+        for name, run in results.summary["runs"].items()
+        for rep, mark in enumerate(run["prints"])
+    ]
+    places = np.random.default_rng(seed).permutation(len(rows))[:count]
+    for place in places.tolist():
+        name, run, rep, mark = rows[place]
+        choice = Choice(run["step_size"], run["knobs"])
+        entry = Entry(problems[run["problem"]], methods[run["method"]], run["track"], choice)
+        common = study._common(entry, study.rounds)
+        cell = Cell(name, "again", repetitions=range(rep, rep + 1), seed=study.seed, **common)
+        store = CellStore()
+        store.keep(cell, run_cell(cell, store))
+        again, _ = score_runs([store.result(cell)], study.rounds)
+        yield name, rep, again.prints[0] == mark
