@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
+import numpy as np
 from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -42,6 +43,45 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
             # What `cache=True` does, with a cache of our own:
             dispatcher._cache = cache  # pyright: ignore[reportAttributeAccessIssue]
     return dispatcher
+
+
+class TypedOnce:
+    """A compiled function whose arguments keep their types, but for some arrays.
+
+    Numba looks up the types of all arguments at every call, which takes as long as the turns of a
+    few agents. Here that is done once for each kind of these arrays.
+    """
+
+    known: ClassVar[dict[Any, Any]] = {}  # the entry points by function and kinds of all arguments
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.entries: dict[Any, Any] = {}  # by the kinds of the arrays
+
+    def __call__(self, arrays: tuple[np.ndarray, ...], *args: Any) -> Any:
+        """Call the function; `arrays` are those of the arguments whose types may change."""
+        kinds = tuple([(array.dtype, array.ndim, array.flags.num) for array in arrays])
+        entry = self.entries.get(kinds)
+        if entry is None:
+            entry = self.entries[kinds] = self._entry(args)
+        return entry(*args)
+
+    def _entry(self, args: tuple[Any, ...]) -> Any:
+        function = self.function
+        if not isinstance(function, CPUDispatcher):  # NUMBA_DISABLE_JIT is set
+            return function
+        key = function, _kind(args)
+        if key not in self.known:
+            types = tuple(function.typeof_pyval(arg) for arg in args)
+            self.known[key] = function.compile(types)
+        return self.known[key]
+
+
+def _kind(value: Any) -> Any:
+    """What Numba's type of a value depends on; to compare it is faster than to ask Numba."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.flags.num
+    return (type(value), *map(_kind, value)) if isinstance(value, tuple) else type(value)
 
 
 def jit_call(function: Callable[..., Any], *, inline: bool = False, allocates: bool = False) -> Any:

@@ -170,11 +170,10 @@ class AddressedAgents:
                 who, step, local = who[place], step[place], local.rows(place)
         # Asked for a risk, the agents get the model with that question, before they work.
         losses = self.losses(who, sent, sent=local.sent) if "loss" in work.also else None
-        if losses is not None and not local.sent:
-            local = local.but(sent=True)
         if local.idle:
             uploads = Uploads.idle(who.size, self.num_params)
         else:
+            local = local if losses is None else local.with_model
             uploads = self.work(TrainRequest(who, sent, step), round_index, local)
         for entry, number in work.extra.items():
             self.charge_messages(**{entry: number * who.size})
@@ -234,7 +233,7 @@ class AddressedAgents:
 
         The answer is a vector if they were asked for gradients, else a number.
         """
-        ledger, total = self.ledger, int(examples.sum())
+        ledger, total = self.ledger, int(np.add.reduce(examples))
         ledger.models_down += 0 if sent else which.size
         if gradients:
             ledger.gradients += total

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isfed.base.atomic_files import restore_array
-from isfed.base.jit import compiled
+from isfed.base.jit import TypedOnce, compiled
 from isfed.base.random_streams import Purpose, start
 from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import (
@@ -116,6 +116,8 @@ class CompiledAgents(AddressedAgents):
             watched=not (rules.agents.equal and rules.examples.equal),
         )
         self._batched: Task | None = None
+        self._work, self._gradients = TypedOnce(_work), TypedOnce(_gradients)
+        self._key = self.keys[Purpose.EXAMPLES]
         self.scores_wanted = rules.agents.learns
         self.nodes, self.at = example_tables(
             self.task, rules.examples, self.plan.examples, lambda: problem.optimum
@@ -139,13 +141,14 @@ class CompiledAgents(AddressedAgents):
             if task is None or task.batch_size[0] != local.batch:
                 sizes = np.full(self.num_agents, local.batch)
                 task = self._batched = self.task._replace(batch_size=sizes)
-        total = _work(
-            task, self.plan, local.rule, self.keys[Purpose.EXAMPLES], round_index,
-            (self.nodes, self.at, self.memory, self.shift),
-            (turns.agents, turns.step, NO_STEPS if local.steps is None else local.steps),
-            turns.params.reshape(-1, size),
-            (NOBODY if local.correction is None else local.correction, velocity),
-            (changes, scores, gradients, watch),
+        agents, models, step = turns
+        models, steps = models.reshape(-1, size), NO_STEPS if local.steps is None else local.steps
+        correction = NOBODY if local.correction is None else local.correction
+        total = self._work(
+            (agents, step, steps, models, correction),
+            task, self.plan, local.rule, self._key, round_index,
+            (self.nodes, self.at, self.memory, self.shift), (agents, step, steps), models,
+            (correction, velocity), (changes, scores, gradients, watch),
         )  # fmt: skip
         self.charge_turns(count, total, scored=self.scores_wanted, local=local)
         self.advance_clock(turns.agents, gradients, round_index, local)
@@ -157,7 +160,7 @@ class CompiledAgents(AddressedAgents):
         which = np.asarray(which, np.int64)
         out = np.empty((which.size, self.num_params))
         models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
-        _gradients(self.task, self.plan.examples, which, models, out)
+        self._gradients((which, models), self.task, self.plan.examples, which, models, out)
         self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         return out
 

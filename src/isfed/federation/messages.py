@@ -101,11 +101,16 @@ class LocalOptions:
         """Whether agents only answer questions: no step is taken and no change is sent."""
         return self.silent and self.steps is not None and not self.steps.any()
 
+    @cached_property
+    def with_model(self) -> LocalOptions:
+        """The same for agents that have the model already."""
+        return self if self.sent else self.but(sent=True)
+
     def but(self, **changed: Any) -> LocalOptions:
         """A copy with some fields changed; `dataclasses.replace` takes four times as long."""
         made = object.__new__(LocalOptions)
         made.__dict__.update(self.__dict__)
-        for cached in ("rule", "idle"):  # they may have changed
+        for cached in ("rule", "idle", "with_model"):  # they may have changed
             made.__dict__.pop(cached, None)
         made.__dict__.update(changed)
         return made

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from isfed.base.jit import compiled
 from isfed.base.random_streams import Purpose
 from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Drawn, Federated
@@ -44,14 +45,20 @@ class WithStragglers(Forwarding, Unscored):
         cohort, state = self.inner.draw(state, facts, agents, params, round_index)
         count, steps = cohort.agents.size, self.local.steps(cohort.agents, facts)
         points = agents.stream(Purpose.STRAGGLERS, round_index).uniforms(2 * count)
-        slow = np.zeros(count, bool)
-        slow[np.argsort(points[:count], kind="stable")[round((1.0 - self.share) * count) :]] = True
+        order, fast = points[:count].argsort(kind="stable"), round((1.0 - self.share) * count)
         if not self.keep:
-            who, times, prob = (c[~slow] for c in (cohort.agents, cohort.times, cohort.prob))
-            return cohort._replace(agents=who, times=times, prob=prob), state
-        # 1 to E_k - 1; one step where there is but one
-        fewer = 1 + np.floor(points[count:] * np.maximum(steps - 1, 1)).astype(np.int64)
-        return cohort._replace(steps=np.where(slow, fewer, steps)), state
+            kept = np.sort(order[:fast], kind="stable")
+            return cohort.rows(kept), state
+        limits = np.array(steps, np.int64)
+        _slow_down(limits, order[fast:], points[count:])
+        return cohort._replace(steps=limits), state
+
+
+@compiled
+def _slow_down(steps, slow, points):
+    """Lower E_k of the slow ones to 1 to E_k - 1; to one where it is one."""
+    for i in slow:
+        steps[i] = 1 + int(points[i] * max(steps[i] - 1, 1))
 
 
 @dataclass(frozen=True, kw_only=True)

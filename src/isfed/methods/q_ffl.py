@@ -37,27 +37,33 @@ def fair_step(
 
     `weights` are c_k of the objective, up to a factor.
     """
-    if (losses < 0.0).any():
-        raise ValueError(
-            f"a risk of {losses.min():g} has no power q={power:g}: q-FFL needs losses that are "
-            "never negative"
-        )
     shares = weights if isinstance(weights, np.ndarray) else np.full(losses.size, weights)
-    return _fair_step(losses, directions, float(power), float(step_size), shares)
+    moved = np.zeros(directions.shape[1])
+    least = _fair_step(losses, directions, float(power), float(step_size), shares, moved)
+    if least < 0.0:
+        raise ValueError(
+            f"a risk of {least:g} has no power q={power:g}: q-FFL needs losses that are never "
+            "negative"
+        )
+    return moved
 
 
 @compiled
-def _fair_step(losses, directions, power, step_size, weights):
-    moved, curvature = np.zeros(directions.shape[1]), 0.0
+def _fair_step(losses, directions, power, step_size, weights, moved):
+    """Write the step; the smallest risk."""
+    curvature, least = 0.0, np.inf
     for i in range(losses.size):
         risk = losses[i] + TINY
+        least = min(least, losses[i])
         square = 0.0
         for j in range(moved.size):
             square += directions[i, j] * directions[i, j]
             moved[j] += weights[i] * risk**power * directions[i, j]
         bend = power * risk ** (power - 1.0) * square + risk**power / step_size  # h_k
         curvature += weights[i] * bend
-    return moved / curvature
+    for j in range(moved.size):
+        moved[j] /= curvature
+    return least
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,9 @@ class FairMean(Mean):
         if not len(rows):
             return np.zeros(facts.num_trained)
         step_size = opened.work.step_size
-        directions = rows / -step_size  # d_k = (w - x_k) / eta
-        if updates.gradient is not None:
+        if updates.gradient is None:
+            directions = rows / -step_size  # d_k = (w - x_k) / eta
+        else:
             directions = np.ascontiguousarray(updates.gradient[:, : facts.num_trained])
         return -fair_step(
             updates.loss, directions, power=self.power, step_size=step_size,

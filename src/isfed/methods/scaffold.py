@@ -55,18 +55,18 @@ class SteeredMean(Mean):
             reach = reach[place, None]
         step, _, evidence = super().combine(state, opened, updates, facts)
         who, control = agents[place], state.control.copy()
-        _move(state, control, who, facts.share(who), evidence.change / reach)
+        _move(*state, control, who, facts.share(who), evidence.change / reach)
         return step, Controls(control, state.controls), evidence
 
 
 @compiled
-def _move(state, control, who, share, mean_change):
+def _move(before, controls, control, who, share, mean_change):
     """v_k+ = v_k - v + (w - x) / (mu E_k), and v; those not heard keep their v_k."""
     moved = np.zeros(control.size)
     for i in range(who.size):
         for j in range(control.size):
-            move = -state.control[j] - mean_change[i, j]
-            state.controls[who[i], j] += move
+            move = -before[j] - mean_change[i, j]
+            controls[who[i], j] += move
             moved[j] += share[i] * move
     for j in range(control.size):
         control[j] += moved[j]

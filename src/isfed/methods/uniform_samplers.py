@@ -14,18 +14,18 @@ from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.federated import Drawn, Sampler
-from isfed.sampling.designs import HartleyRao
-from isfed.sampling.policies import Policy, Table, Uniform
+from isfed.sampling.policies import Policy, Uniform
+from isfed.sampling.score_table import HARTLEY_RAO, draw_from_table
 
-UNIFORM, HARTLEY_RAO, NO_NODES = Uniform(), HartleyRao(), np.empty(0)
+UNIFORM, NO_NODES = Uniform(), np.empty(0)
 
 
 def draw_uniformly(
     agents: Agents, num: int, round_index: int, *, purpose: Purpose = Purpose.AGENTS
 ) -> np.ndarray:
     """`num` of all agents, without replacement: the draw that `FedAvg` makes."""
-    table = Table.over(NO_NODES, agents.num_agents, UNIFORM, HARTLEY_RAO)
-    return table.draw(num, agents.stream(purpose, round_index))[0]
+    state = agents.stream(purpose, round_index).state
+    return draw_from_table(NO_NODES, agents.num_agents, 0.0, num, HARTLEY_RAO, True, state)[0]
 
 
 def draw_with_replacement(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -69,7 +70,7 @@ class LinearLoss:
                 f"ridge={shown(self.ridge)} must be a finite number >= 0, at most {LARGEST:g}"
             )
 
-    @property
+    @cached_property
     def compiled(self) -> CompiledLoss:
         """The loss as compiled code takes it."""
         knee, rows = getattr(self, "knee", math.inf), getattr(self, "num_classes", 1)

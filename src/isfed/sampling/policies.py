@@ -84,6 +84,11 @@ class Policy(Protocol):
     def learns(self) -> bool: ...
 
 
+# Looked up once: an enumeration takes its time over every member.
+EQUAL, NEVER = Initial.EQUAL, Refresh.NEVER
+LEARNING = Refresh.TOUCHED, Refresh.TOUCHED_KEEP_MASS
+
+
 @dataclass(frozen=True)
 class ScorePolicy:
     """Initial scores, what refreshes them, and a uniform floor under the probabilities."""
@@ -105,11 +110,11 @@ class ScorePolicy:
 
     @property
     def equal(self) -> bool:
-        return self.initial == Initial.EQUAL and self.refresh == Refresh.NEVER
+        return self.initial == EQUAL and self.refresh == NEVER
 
     @property
     def learns(self) -> bool:
-        return self.refresh in (Refresh.TOUCHED, Refresh.TOUCHED_KEEP_MASS)
+        return self.refresh in LEARNING
 
 
 def Uniform() -> Policy:  # noqa: N802 (the five policies read as types)
