@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba.core import config as numba_config
+from numba.core.caching import NullCache
 from numba.core.registry import CPUDispatcher
 
 import isfed
 from isfed.base import compile_cache
-from isfed.base.progress import announce_compiling, seconds_compiling
+from isfed.base.progress import _TIMER, doing, seconds_compiling
 
 PACKAGE = Path(isfed.__file__).parent
 MODULE = """
@@ -101,14 +102,24 @@ def test_a_cache_that_cannot_be_written_is_said_once(load, tmp_path):
         assert function(4) == 8
 
 
-def test_compiling_is_announced_and_timed(load, monkeypatch):
-    monkeypatch.setattr("isfed.base.progress.WORTH_SAYING", -1.0)
+@pytest.mark.parametrize("kept", [True, False])
+def test_compiling_is_announced_and_timed(load, monkeypatch, kept):
     said = []
-    before = seconds_compiling()
-    with announce_compiling(lambda: said.append("compiling")):
-        load(5)(np.ones(3))
-        load(6)(np.ones(3))
-    assert said == ["compiling"]
+    start = _TIMER.on_start
+
+    def on_start(event):
+        start(event)
+        said.append(doing())
+
+    monkeypatch.setattr(_TIMER, "on_start", on_start)
+    before, function = seconds_compiling(), load(6)
+    if not kept:
+        function._cache = NullCache()
+    function(np.ones(3))
+    # Only what goes to a file is compiled once.
+    assert set(said) == {"compiling, once per installation" if kept else "compiling"}
+    if not kept:
+        return
     after = seconds_compiling()
     assert after > before
     load(6)(np.ones(3))  # from the cache

@@ -49,7 +49,7 @@ def test_a_long_stage_tells_its_speed(clocks, told):
         clocks.wait(0.3 * LINE_SECONDS)
         told.advance(60)
     assert lines(told) == [
-        "FedAvg: 24% of 1,000 rounds (of all repetitions), 20 rounds/s, 38 s left in this stage"
+        "FedAvg: 24% of 1,000 rounds (of all repetitions), 50 rounds/s, 15 s left in this stage"
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from numba.core import event
 
-WORTH_SAYING = 1.0  # seconds
+COMPILING = "compiling"
 _LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
@@ -35,9 +35,17 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
 
 def say(what: str) -> None:
     """Tell the listener, if there is one; cheap enough for every pass over the data."""
+    _TIMER.latest = what
     listener = _LISTENER.get()
     if listener is not None:
         listener(what)
+
+
+def doing() -> str:
+    """What was said last, or that something is compiled; empty if nothing was said."""
+    if not _TIMER.depth:
+        return _TIMER.latest
+    return f"{COMPILING}, once per installation" if _TIMER.kept else COMPILING
 
 
 class _CompileTimer(event.Listener):
@@ -45,16 +53,15 @@ class _CompileTimer(event.Listener):
 
     def __init__(self) -> None:
         self.depth, self.began, self.total = 0, 0.0, 0.0
-        self.announce: Callable[[], None] | None = None
+        self.kept = False  # whether the result goes to a file, for all later runs
+        self.latest = ""  # what was said last
 
     def on_start(self, event: Any) -> None:  # Numba's lock lets one thread at a time in here
-        now = time.monotonic()
         if self.depth == 0:
-            self.began = now
+            self.began = time.monotonic()
+            cache = getattr(event.data["dispatcher"], "_cache", None)
+            self.kept = getattr(cache, "cache_path", None) is not None
         self.depth += 1
-        if self.announce is not None and now - self.began > WORTH_SAYING:
-            announce, self.announce = self.announce, None
-            announce()
 
     def on_end(self, event: Any) -> None:
         if self.depth == 1:
@@ -79,13 +86,3 @@ def seconds_compiling() -> float:
 def working_clock() -> float:
     """Seconds, like `time.monotonic`, on a clock that stands still while anything is compiled."""
     return time.monotonic() - seconds_compiling()
-
-
-@contextlib.contextmanager
-def announce_compiling(announce: Callable[[], None]) -> Iterator[None]:
-    """Call `announce` once if something is compiled meanwhile that takes more than a second."""
-    before, _TIMER.announce = _TIMER.announce, announce
-    try:
-        yield
-    finally:
-        _TIMER.announce = before

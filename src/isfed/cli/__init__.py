@@ -3,12 +3,20 @@
 
 def main() -> None:
     """Entry point of the console script."""
+    import sys
+
+    from isfed.cli.heartbeat import keep_talking
     from isfed.cli.interrupt_exit import leave_on_interrupt
 
     leave_on_interrupt()  # before anything large is imported
-    from isfed.cli.app import app
+    stopped = keep_talking(sys.argv[1:])
+    try:
+        from isfed.cli.app import app
 
-    app()
+        app()
+    finally:
+        if stopped is not None:
+            stopped.set()
 
 
 __all__ = ["main"]

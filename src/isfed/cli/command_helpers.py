@@ -116,10 +116,6 @@ def with_options(command: Callable) -> Callable:
     return call
 
 
-def _say_compiling() -> None:
-    errors.print("compiling, once per installation: this may take a minute")
-
-
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     errors.print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
 
@@ -133,14 +129,13 @@ def one_line_errors(
     So does a fault of ours, which is called one. `spell` puts the names that the library uses as
     the command line spells them.
     """
-    from isfed.base.progress import announce_compiling
     from isfed.simulate import DivergenceError
     from isfed.studies import StoreError
     from isfed.studies.study_engine import NoStepError
     from isfed.theory.stable_step_size import GrowthWarning
 
     try:
-        with interrupts_raise(), warnings.catch_warnings(), announce_compiling(_say_compiling):
+        with interrupts_raise(), warnings.catch_warnings():
             warnings.simplefilter("always", GrowthWarning)
             warnings.showwarning = _show_warning
             yield

@@ -15,9 +15,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from isfed.base.progress import working_clock
+from isfed.base.progress import say, working_clock
 
-LINE_SECONDS = 10.0  # between plain lines
+LINE_SECONDS = 4.0  # between plain lines
 
 
 class _Speed(ProgressColumn):
@@ -69,6 +69,7 @@ class RunProgress:
     def begin(self, name: str, work: int, done: int) -> None:
         """Work begins, with `done` of it already there."""
         self.name, self.work, self.done, self.new = name, work, done, 0
+        say(name)
         self.done_in_all += done
         self.began = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)

@@ -1,0 +1,99 @@
+"""Commands are never silent for long; on a clock of the test's own."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from isfed.base import progress
+from isfed.cli import heartbeat
+from isfed.cli.heartbeat import AGAIN, FIRST, LOOK, Heartbeat, keep_talking
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now=100.0)
+
+
+@pytest.fixture
+def beating(clock, monkeypatch):
+    """A heartbeat and what it has said."""
+    monkeypatch.setattr(progress._TIMER, "latest", "")
+    said: list[str] = []
+    return Heartbeat(said.append, lambda: clock.now), said
+
+
+def wait(beating: Heartbeat, clock: SimpleNamespace, seconds: float) -> None:
+    for _ in range(round(seconds / LOOK)):
+        clock.now += LOOK
+        beating.look()
+
+
+def test_first_words_within_a_second_and_never_five_in_silence():
+    assert FIRST + LOOK < 1.0
+    assert AGAIN + LOOK < 5.0
+
+
+def test_silence_is_filled_with_what_is_done(beating, clock):
+    beating, said = beating
+    wait(beating, clock, 0.5)
+    assert said == []
+    wait(beating, clock, 0.3)
+    assert said == ["loading ...\n"]
+    progress.say("reading mine.csv")
+    wait(beating, clock, 9.0)
+    assert said[1:] == ["reading mine.csv ...\n", "reading mine.csv (8 s so far)\n"]
+    progress.say("finding the optimum")
+    wait(beating, clock, 4.0)
+    assert said[3:] == ["finding the optimum ...\n"]
+
+
+def test_what_the_command_writes_counts(beating, clock):
+    beating, said = beating
+    stream = SimpleNamespace(write=io.StringIO().write)
+    beating.listen(stream)
+    for _ in range(20):
+        stream.write("a line\n")
+        wait(beating, clock, 3.5)
+    assert said == []
+
+
+def test_compiling_is_said(beating, clock, monkeypatch):
+    beating, said = beating
+    monkeypatch.setattr(progress._TIMER, "depth", 1)
+    monkeypatch.setattr(progress._TIMER, "kept", False)
+    wait(beating, clock, 1.0)
+    monkeypatch.setattr(progress._TIMER, "kept", True)
+    wait(beating, clock, 9.0)
+    assert said[0] == "compiling ...\n"
+    assert said[-1] == "compiling, once per installation (8 s so far)\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--version"], ["federation", "demo"], ["run", "--help"]])
+def test_other_commands_are_left_alone(words, monkeypatch):
+    monkeypatch.setattr(heartbeat.threading, "Thread", None)  # would fail
+    assert keep_talking(words) is None
+
+
+def test_it_speaks_before_anything_large_is_imported():
+    code = """
+import sys, threading
+from isfed.cli import heartbeat
+heartbeat.FIRST = 0.0
+done = threading.Event()
+write = heartbeat.os.write
+heartbeat.os.write = lambda to, text: (write(to, text), done.set())
+stopped = heartbeat.keep_talking(["compare"])
+done.wait(60)
+stopped.set()
+large = {"numba", "numpy", "pyarrow", "typer"} & set(sys.modules)
+sys.exit(f"loaded: {large}" if large else 0)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ended.returncode, ended.stderr, ended.stdout) == (0, "loading ...\n", "")
