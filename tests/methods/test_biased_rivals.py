@@ -12,7 +12,7 @@ from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import fedstas
 from isfed.methods.change_norms import capped_inclusion
 from isfed.methods.divfl import stand_for_all
-from isfed.methods.fedstas import Stratified, places_of_strata, strata_of_points
+from isfed.methods.fedstas import StratifiedCohort, places_of_strata, strata_of_points
 from isfed.sampling.designs import Deville
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.simulate.simulate_call import make_run
@@ -240,7 +240,7 @@ def test_fedstas_over_two_strata_is_unbiased(monkeypatch):
         calls.append(chances)
         return stratum, chances
 
-    monkeypatch.setattr(fedstas.Stratified, "inclusion", split)
+    monkeypatch.setattr(fedstas.StratifiedCohort, "inclusion", split)
     method.round(method.start(agents, START), agents, 0)
     mean = np.zeros(3)
     for units, chance in outcomes(Deville(), calls[0][[0, 2, 3]]):
@@ -256,7 +256,7 @@ def test_one_stratum_is_a_draw_of_fixed_size_by_length_and_is_charged():
     agents, sampler = many(method)
     rng = np.random.default_rng(0)
     points, scores = rng.standard_normal((30, 4)), rng.random(30)
-    assert isinstance(sampler, Stratified)
+    assert isinstance(sampler, StratifiedCohort)
     np.testing.assert_allclose(
         sampler.inclusion(points, scores)[1], capped_inclusion(scores, 5), rtol=1e-12
     )

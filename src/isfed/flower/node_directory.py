@@ -59,10 +59,10 @@ def find_nodes(
         time.sleep(message_exchange.POLL_SECONDS)
     names = sorted(node.name or "" for node in nodes)
     named = "" not in names and len(set(names)) == len(names)
-    found: dict[str, Any] = {"num_agents": len(nodes), "names": names if named else None}
+    known: dict[str, Any] = {"num_agents": len(nodes), "names": names if named else None}
     if by_examples:
-        found["agent_weights"] = _ask_examples(grid, nodes, found["names"], until)
-    return found
+        known["agent_weights"] = _ask_examples(grid, nodes, known["names"], until)
+    return known
 
 
 def _ask_examples(grid: Grid, nodes: list[Any], names: list[str] | None, until: float) -> list:
@@ -76,9 +76,9 @@ def _ask_examples(grid: Grid, nodes: list[Any], names: list[str] | None, until: 
     for place, node in enumerate(nodes):
         reply = replies.get(place)
         record = None if reply is None or reply.has_error() else reply.content.get("isfed")
-        told = dict(record) if isinstance(record, ConfigRecord) else {}
-        agent = told.get("agent") if names is None else names.index(node.name)
-        size = told.get("examples")
+        answer = dict(record) if isinstance(record, ConfigRecord) else {}
+        agent = answer.get("agent") if names is None else names.index(node.name)
+        size = answer.get("examples")
         if type(agent) is not int or not 0 <= agent < len(nodes) or type(size) is not int:
             raise ValueError(
                 f"node {node.name or node.node_id} did not say how many examples it has: its app "

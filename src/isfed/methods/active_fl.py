@@ -63,8 +63,8 @@ class ByValue(Unscored):
             state.losses[:] = agents.losses(np.arange(count), params)
         sizes = np.ones(count) if facts.sizes is None else facts.sizes
         values = np.sqrt(sizes) * state.losses
-        told = np.isfinite(values)
-        values = np.where(told, values, values[told].mean() if told.any() else 0.0)
+        heard = np.isfinite(values)
+        values = np.where(heard, values, values[heard].mean() if heard.any() else 0.0)
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(2 * count)
         best = np.argsort(values, kind="stable")[int(self.drop * count) :]
         num = min(int((1.0 - self.uniform) * self.num_active), best.size)

@@ -84,8 +84,8 @@ class Bandit(Unscored):
             who = who[answering(agents, who, round_index)]
             rows = agents.gradients(who, params, kept=True)[:, : facts.num_trained]
             agents.charge_messages(scalars_up=who.size)
-            told = ~np.isnan(rows).any(axis=1)  # over a network an answer may be lost
-            squares = (facts.share(who) * lengths_of(rows))[told] ** 2
+            heard = ~np.isnan(rows).any(axis=1)  # over a network an answer may be lost
+            squares = (facts.share(who) * lengths_of(rows))[heard] ** 2
             if squares.size:
                 state.first[:] = squares.mean(), squares.max()
         num = self.num_active

@@ -31,7 +31,7 @@ CATALOGUE: tuple[Entry, ...] = (
         steps="E_k steps over importance-sampled batches, divided by E_k K p_k",
         combines="mean over L, weights of Horvitz and Thompson",
         minimises=RISK + "; w^o for E_k = 1, and near it for more steps",
-        told="E_k, B_k and N_k of every agent; a score from every agent that answers",
+        needs="E_k, B_k and N_k of every agent; a score from every agent that answers",
         confirmed="the paper's Algorithm 1 by the letter, tests/test_literal.py",
         state="M + K",
     ),
@@ -70,7 +70,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="StichSGD", paper=STICH, selects=EVERYBODY,
         steps="H steps that fall as 4 / (strong (a + t))",
         combines="mean of the models; the output is an average of all steps, weighted (a + t)^2",
-        minimises="w^o: the steps vanish", told="strong convexity, a > max(16 condition, H)",
+        minimises="w^o: the steps vanish", needs="strong convexity, a > max(16 condition, H)",
         unbiased=ALL_AGENTS,
         confirmed="epfml/sparsifiedSGD base_logistic.py, by the same author (a step that falls as "
         "1 / (strong (a + t)), and the share of a step in the mean weighted (a + t)^2; there the "
@@ -83,7 +83,7 @@ CATALOGUE: tuple[Entry, ...] = (
         steps="I steps, or I_k of its own for every agent",
         combines=MEAN + ", after the last step or before it",
         minimises="as LocalGD; with unequal I_k towards sum_k I_k P_k",
-        told="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
+        needs="I_k, if they differ", unbiased="equal I_k: yes; unequal: no",
         confirmed="Ziyad-Benomar/Parallel-Restarted-SGD Core.cs (unequal steps, plain mean)",
         hears=ALL,
     ),
@@ -91,7 +91,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="MomentumSGD", paper="Yu, Jin, Yang 2019, arXiv 1905.03817", selects=EVERYBODY,
         steps="H steps with momentum, Polyak or Nesterov",
         combines="mean of the models and of the momenta", minimises="as LocalGD, with noise",
-        told="momentum", unbiased=ALL_AGENTS,
+        needs="momentum", unbiased=ALL_AGENTS,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (both forms of the step; that "
         "the momenta are averaged too is from the paper alone)",
         hears=ALL, knobs=(Knob("momentum", 0.1, 0.99, "linear"),),
@@ -101,7 +101,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "arXiv 1804.05271",
         selects=EVERYBODY, steps="tau steps; tau is chosen anew every round",
         combines="weighted mean; the output is the best model seen", minimises="as LocalGD",
-        told="a budget, what a step and an average cost; gradients and risks of all agents",
+        needs="a budget, what a step and an average cost; gradients and risks of all agents",
         unbiased=ALL_AGENTS,
         confirmed="IBM/adaptive-federated-learning control_algorithm/adaptive_tau.py (h, G, T, the "
         "search up to 10 tau, the floors 1e-10 and 1e-5)",
@@ -110,7 +110,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="CooperativeSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="tau mini-batch steps",
         combines="models times a doubly stochastic W", minimises="as LocalGD, with noise",
-        told="W, auxiliary models", unbiased=ALL_AGENTS + SHORTER,
+        needs="W, auxiliary models", unbiased=ALL_AGENTS + SHORTER,
         confirmed="through its special cases below",
         hears=ALL,
     ),
@@ -129,7 +129,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         name="DecentralisedSGD", paper=COOPERATIVE, selects=EVERYBODY, steps="one step",
         combines="every agent averages with its neighbours",
-        minimises="near w^o: agents stay apart by their gradients", told="the graph W",
+        minimises="near w^o: agents stay apart by their gradients", needs="the graph W",
         unbiased=ALL_AGENTS,
         confirmed="JYWa/MATCHA communicator.py (alpha for each neighbour, the rest for itself)",
         hears=ALL,
@@ -138,7 +138,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="ElasticAveraging", paper=COOPERATIVE + "; Zhang, Choromanska, LeCun 2015",
         selects=EVERYBODY, steps="tau steps",
         combines="an anchor pulls the agents and is pulled by them",
-        minimises="near w^o: agents stay apart by their gradients", told="the pull alpha",
+        minimises="near w^o: agents stay apart by their gradients", needs="the pull alpha",
         unbiased=ALL_AGENTS + SHORTER,
         confirmed="JYWa/Overlap_Local_SGD distoptim/EASGD.py (the matrix W, by algebra)",
         hears=ALL,
@@ -156,7 +156,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects="L of K, uniform or by c_k",
         steps="E_k steps on P_k(x) + prox/2 |x - w|^2; slow agents do fewer",
         combines="mean over those that answer", minimises=PULLED + ", less for a larger prox",
-        told="prox", unbiased=RATIO,
+        needs="prox", unbiased=RATIO,
         confirmed="litian96/FedProx flearn/trainers/fedprox.py, flearn/optimizer/pgd.py (step, "
         "selection, stragglers)",
         knobs=(Knob("prox", 1e-3, 1.0),),
@@ -167,7 +167,8 @@ CATALOGUE: tuple[Entry, ...] = (
         steps="E_k proximal steps from an old version of the model",
         combines="w <- (1 - a) w + a x, a smaller for older versions",
         minimises=PULLED + "; with an event queue also to fast agents",
-        told="mixing, how its weight falls with age", unbiased="no: a step of size a, and by speed",
+        needs="mixing, how its weight falls with age",
+        unbiased="no: a step of size a, and by speed",
         confirmed="TL-System/plato plato/servers/strategies/aggregation/fedasync.py; APPFL/APPFL "
         "fedasync_aggregator.py (the three staleness functions)",
         knobs=(Knob("mixing", 0.1, 1.0, "linear"), Knob("prox", 1e-3, 1.0)),
@@ -177,7 +178,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=EVERYBODY, steps="tau_1 steps from the edge's model",
         combines="mean at the edge, tau_2 times; then mean of the edges by their weight, also of "
         "one of which nobody answered",
-        minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", told="who belongs to which edge",
+        minimises="as LocalGD with tau_1 to tau_1 tau_2 steps", needs="who belongs to which edge",
         unbiased=ALL_AGENTS,
         confirmed="LuminLiu/HierFL average.py, hierfavg.py (size-weighted means at both levels)",
         hears=ALL,
@@ -188,7 +189,7 @@ CATALOGUE: tuple[Entry, ...] = (
         combines="W = B Sigma / lambda; Sigma is learned from W",
         minimises="another objective: one model per agent, the sum over k of the mean loss of "
         "agent k at w_k, without its ridge, + lambda/2 tr(W Omega W')",
-        told="lambda; a loss with a conjugate step", unbiased="no: another objective",
+        needs="lambda; a loss with a conjugate step", unbiased="no: another objective",
         confirmed="gingsmith/fmtl opt/run_mocha.m (hinge step, Sigma, rho); its W is not computed "
         "anew when Sigma changes, ours is",
         hears=ALL, state="K M + K^2",
@@ -197,7 +198,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="FedCS", paper="Nishio, Yonetani 2019, arXiv 1804.08333",
         selects="of those asked, greedily, as many as finish before a deadline", steps=SGD,
         combines="mean over those selected", minimises="not w^o: slow agents are never selected",
-        told="a deadline; speed and bandwidth of those asked",
+        needs="a deadline; speed and bandwidth of those asked",
         unbiased="only without a deadline, and then as FedAvg",
         confirmed="jsincn/SelecEval seleceval/selection/fedcs.py (the greedy schedule)",
         hears=CANDIDATES,
@@ -210,7 +211,7 @@ CATALOGUE: tuple[Entry, ...] = (
         combines="mean of the agents' models and the cloud's, which weighs by its examples; agents "
         "weigh by theirs only by size, else each as one of mean size",
         minimises="not w^o: slow agents are never selected, uploaded examples count twice",
-        told="a deadline; speeds, permission and classes of those asked; raw examples",
+        needs="a deadline; speeds, permission and classes of those asked; raw examples",
         unbiased="no",
         hears=CANDIDATES,
     ),
@@ -220,7 +221,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM + "; near-optimal: by |<grad P, g_k>|", steps="as FedProx",
         combines="changes weighted by how their gradients agree with the mean gradient",
         minimises="not w^o: agents that disagree count less, or with the other sign",
-        told="prox; a full gradient from every agent that answers (near-optimal: from all)",
+        needs="prox; a full gradient from every agent that answers (near-optimal: from all)",
         unbiased="no",
         knobs=(Knob("prox", 1e-3, 1.0),),
     ),
@@ -230,7 +231,7 @@ CATALOGUE: tuple[Entry, ...] = (
         steps="one gradient", combines="lambda-weighted step; lambda moves to those with larger "
         "risks; the output is the mean of all models",
         minimises="another objective: max over lambda of sum_k lambda_k P_k",
-        told="a step for lambda; risks of the agents", unbiased="no: another objective",
+        needs="a step for lambda; risks of the agents", unbiased="no: another objective",
         confirmed="litian96/fair_flearn flearn/trainers/afl.py (both steps from one w, projection, "
         "mean of the models)",
         hears=ALL, knobs=(Knob("mixture_step", 1e-3, 1.0),),
@@ -240,7 +241,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM, steps=SGD,
         combines="changes weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
-        told="q; a risk from every agent that answers",
+        needs="q; a risk from every agent that answers",
         unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedavg.py (Delta_k, h_k, the step)",
         knobs=(Knob("power", 1e-3, 5.0),),
@@ -250,7 +251,7 @@ CATALOGUE: tuple[Entry, ...] = (
         selects=UNIFORM, steps="one full-batch gradient",
         combines="gradients weighted by P_k^q over an estimate of the curvature",
         minimises="another objective: sum_k c_k P_k^(q+1) / (q+1)",
-        told="q; a risk from every agent that answers",
+        needs="q; a risk from every agent that answers",
         unbiased="q = 0: as FedAvg; else another objective",
         confirmed="litian96/fair_flearn flearn/trainers/qffedsgd.py (the same with a gradient)",
         knobs=(Knob("power", 1e-3, 5.0),),
@@ -260,7 +261,7 @@ CATALOGUE: tuple[Entry, ...] = (
         name="importance", paper=ISFEDAVG, selects="as ISFedAvg, by a number that agents report",
         steps=SGD + ", as in plain training", combines="the weight c_k / p_k is on the change",
         minimises="as FedAvg; ISFedAvg with the choices that suit networks",
-        told="a score from every agent that answers", confirmed="as ISFedAvg",
+        needs="a score from every agent that answers", confirmed="as ISFedAvg",
         state="M + K",
     ),
 )  # fmt: skip

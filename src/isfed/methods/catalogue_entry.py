@@ -39,7 +39,7 @@ class Entry:
         steps: what the selected agents do.
         combines: how the cloud makes one model of it.
         minimises: the objective whose minimiser, or the fixed point, it really goes to.
-        told: what it needs to know besides a step size and the number of agents of a round.
+        needs: what it must know besides a step size and the number of agents of a round.
         unbiased: whether the mean update is that of full participation; if not, why.
         confirmed: against which public implementation, by reading; empty if against none.
         network: whether it runs on Flower, and if not why.
@@ -55,7 +55,7 @@ class Entry:
     steps: str
     combines: str
     minimises: str
-    told: str = "nothing"
+    needs: str = "nothing"
     unbiased: str = "yes"
     confirmed: str = ""
     network: str = "-"

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isfed.base.argument_checks import shown
 from isfed.base.portable_arithmetic import row_squares
 from isfed.federation.messages import NOISE_SHARE, Cohort, Facts, Updates, Work
 from isfed.federation.variate_updates import (
@@ -46,6 +47,14 @@ STEERED = (
 )
 MOST_MISSED = 3  # turns in a row without an answer, after which an agent's share leaves c
 FEWEST = 3  # innovations that make a median worth using
+
+
+def check_correction(value: Any, *, name: str) -> None:
+    """Raise an error unless it is a correction or the name of one."""
+    if isinstance(value, str):
+        Correction(value)  # type: ignore[arg-type]  (it refuses other words)
+    elif not isinstance(value, Correction):
+        raise TypeError(f"{name}={shown(value)} must be 'difference' or 'drift'")
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ class ControlVariates(InverseProbability):
         innovation, scores = trained_changes(updates, facts), updates.score
         take_innovations(self.rule, state, who, reach, innovation)
         if facts.batch_size is None:
-            scores, share = _told(updates)
+            scores, share = _reported(updates)
         else:
             share = noise_share(
                 facts.sizes[who], facts.batch_size[who], facts.local_steps[who], self.example_design
@@ -173,13 +182,13 @@ class ControlVariates(InverseProbability):
         forget_variates(self.rule, state, gone)
 
 
-def _told(updates: Updates) -> tuple[np.ndarray, np.ndarray]:
+def _reported(updates: Updates) -> tuple[np.ndarray, np.ndarray]:
     """Spreads and noise shares as agents report them; 0 for what was refused or makes no sense."""
     spread, share = np.zeros(len(updates.score)), np.zeros(len(updates.score))
     spread[updates.scored] = updates.score[updates.scored]
     if updates.noise_share is not None:
-        told = np.nan_to_num(updates.noise_share, nan=0.0, posinf=0.0, neginf=0.0)
-        share = np.where((told >= 0.0) & (told <= 1.0), told, 0.0)  # 1 / (E_k B_k) at most
+        given = np.nan_to_num(updates.noise_share, nan=0.0, posinf=0.0, neginf=0.0)
+        share = np.where((given >= 0.0) & (given <= 1.0), given, 0.0)  # 1 / (E_k B_k) at most
     return spread, share
 
 

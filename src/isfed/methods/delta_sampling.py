@@ -57,12 +57,12 @@ class ByDiversity(Unscored):
         who = np.arange(facts.num_agents)
         who = who[answering(agents, who, round_index)]
         rows = agents.gradients(who, params)[:, : facts.num_trained]
-        told = ~np.isnan(rows).any(axis=1)
-        who, prob = who[told], np.zeros(facts.num_agents)
+        heard = ~np.isnan(rows).any(axis=1)
+        who, prob = who[heard], np.zeros(facts.num_agents)
         if not who.size:
             none = np.empty(0)
             return Cohort(who, self.num_active, none, none, has_model=True), state
-        prob[who] = self.chances(facts.share(who), rows[told])
+        prob[who] = self.chances(facts.share(who), rows[heard])
         num = self.num_active
         if self.repeats:
             drawn, times = draw_with_replacement(agents, prob, num, round_index)

@@ -185,9 +185,9 @@ class ByCorrelation(Unscored):
         total = float(weight.sum())
         centred = state.changes[kept] - weighted_sum(weight / total, state.changes[kept])
         rows = np.ascontiguousarray(np.sqrt(weight)[:, None] * centred)
-        found = fitted(state.factor, rows, total, steps)
-        if np.isfinite(found).all():
-            state.factor[:] = found
+        factor = fitted(state.factor, rows, total, steps)
+        if np.isfinite(factor).all():
+            state.factor[:] = factor
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         if round_index >= self.warm_up:

@@ -46,10 +46,10 @@ def strata_of_points(points: np.ndarray, num: int) -> np.ndarray:
     nearest = np.zeros(len(points), np.int64)
     for _ in range(SWEEPS):
         away = np.stack([lengths_of(points - one) for one in middle])
-        found = np.argmin(away, axis=0)
-        if (found == nearest).all():
+        closest = np.argmin(away, axis=0)
+        if (closest == nearest).all():
             break
-        nearest = found
+        nearest = closest
         for h in np.unique(nearest).tolist():
             middle[h] = points[nearest == h].mean(axis=0)
     _, first, names = np.unique(nearest, return_index=True, return_inverse=True)
@@ -73,7 +73,7 @@ def places_of_strata(stratum: np.ndarray, points: np.ndarray, num: int) -> np.nd
 
 
 @dataclass(frozen=True)
-class Stratified(Unscored):
+class StratifiedCohort(Unscored):
     """Agents drawn inside strata of similar gradients, by the length of a sketch of them.
 
     Args:
@@ -95,8 +95,8 @@ class Stratified(Unscored):
         who = who[answering(agents, who, round_index)]
         rows = agents.gradients(who, params, kept=True)[:, : facts.num_trained]
         agents.charge_messages(scalars_up=self.sketch * who.size)
-        told = np.isfinite(rows).all(axis=1)
-        who, points = who[told], product(rows[told], projection(rows.shape[1], self.sketch))
+        heard = np.isfinite(rows).all(axis=1)
+        who, points = who[heard], product(rows[heard], projection(rows.shape[1], self.sketch))
         chances = self.inclusion(points, facts.weighed(lengths_of(points), who))
         stream = agents.stream(Purpose.AGENTS, round_index)
         drawn = np.sort(np.concatenate([np.empty(0, np.int64), *self._inside(chances, stream)]))
@@ -140,5 +140,5 @@ class FedSTaS(Composed, Sampled):
 
     def parts(self) -> Federated:
         estimator = HorvitzThompson() if self.weights == "inverse" else PlainMean()
-        sampler = Stratified(self.num_active, self.strata, self.sketch)
+        sampler = StratifiedCohort(self.num_active, self.strata, self.sketch)
         return self.made_of(estimator, sampler=sampler)

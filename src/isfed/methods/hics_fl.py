@@ -113,8 +113,8 @@ class ByEntropy(Unscored):
             if self.as_coded and even.var() >= SPREAD:
                 share = facts.share()
                 order = np.argsort(points[2 * num :], kind="stable")
-                found = clusters(state.updates, share, num, "condensed")
-                groups = groups_of_clusters(found, share, num, order)
+                linkage = clusters(state.updates, share, num, "condensed")
+                groups = groups_of_clusters(linkage, share, num, order)
                 drawn, times = draw_one_of_each(groups, points[:num])
             else:
                 cluster = self.clusters_of(state.updates, even)

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from isfed.base.argument_checks import is_number, shown
 from isfed.federation.variate_updates import Correction
 from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore, check_costs
-from isfed.methods.control_variates import ControlVariates
+from isfed.methods.control_variates import ControlVariates, check_correction
 from isfed.methods.estimators import HorvitzThompson, InverseResponse
 from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
@@ -25,6 +24,7 @@ from isfed.methods.method_protocol import (
     Composed,
     Count,
     NotNegative,
+    StepSize,
     check_record,
 )
 from isfed.methods.servers import averaging
@@ -32,19 +32,6 @@ from isfed.sampling.designs import Deville, HartleyRao
 from isfed.sampling.policies import Memory, Uniform
 
 Kind = Literal["difference", "drift"]
-
-
-def _check_step_size(value: Any, *, name: str) -> None:
-    # Perhaps an array, which cannot be compared with a word.
-    if not (value == "auto" if isinstance(value, str) else is_number(value) and value > 0.0):
-        raise ValueError(f"{name}={shown(value)} must be a positive number or 'auto'")
-
-
-def _check_correction(value: Any, *, name: str) -> None:
-    if isinstance(value, str):
-        Correction(value)  # type: ignore[arg-type]  (it refuses other words)
-    elif not isinstance(value, Correction):
-        raise TypeError(f"{name}={shown(value)} must be 'difference' or 'drift'")
 
 
 def suffix_of(method: Any) -> str:
@@ -92,7 +79,7 @@ class ISFedAvg(Composed):
         'ISFedAvg, memory agents, uniform examples'
     """
 
-    step_size: Annotated[float | Literal["auto"], _check_step_size]
+    step_size: StepSize
     num_active: Count
     agents: CheckedPolicy = field(default_factory=Memory)
     examples: CheckedPolicy = field(default_factory=Memory)
@@ -100,7 +87,7 @@ class ISFedAvg(Composed):
     example_design: CheckedDesign = field(default_factory=Deville)
     divide_by_steps: bool = True
     drift: NotNegative = 0.0
-    correction: Annotated[Correction | Kind | None, _check_correction] = None
+    correction: Annotated[Correction | Kind | None, check_correction] = None
     weighting: Literal["step", "change"] | None = None
     absences: Literal["drop", "adjusted"] = "drop"
     costs: Annotated[Sequence[float], check_costs] = ()

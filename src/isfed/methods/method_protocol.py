@@ -117,7 +117,14 @@ def _check_part(value: Any, *, name: str, kind: type, words: str) -> None:
         raise TypeError(f"{name}={shown(value)} must be a {words}")
 
 
+def _check_step_size(value: Any, *, name: str) -> None:
+    # Perhaps an array, which cannot be compared with a word.
+    if not (value == "auto" if isinstance(value, str) else is_number(value) and value > 0.0):
+        raise ValueError(f"{name}={shown(value)} must be a positive number or 'auto'")
+
+
 # The types of fields that `check_record` looks at more closely.
+StepSize = Annotated[float | Literal["auto"], _check_step_size]
 Positive = Annotated[float, partial(check_number, above=True)]
 NotNegative = Annotated[float, check_number]
 BelowOne = Annotated[float, partial(_check_up_to_one, below=True)]

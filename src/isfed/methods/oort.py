@@ -35,7 +35,7 @@ Version = Literal["oort", "fedscale"]
 WINDOW, MOVE = 20, 5.0  # rounds between two looks of the pacer, and by how much it moves
 
 
-class Constants(NamedTuple):
+class OortConstants(NamedTuple):
     """In which the two public programs differ."""
 
     percentile: float  # where T begins
@@ -47,8 +47,8 @@ class Constants(NamedTuple):
 
 
 CONSTANTS = {
-    "oort": Constants(10.0, 0.98, 0.95, 0.2, 0.7, 0),
-    "fedscale": Constants(30.0, 0.9, 0.98, 0.3, 0.05, 10),
+    "oort": OortConstants(10.0, 0.98, 0.95, 0.2, 0.7, 0),
+    "fedscale": OortConstants(30.0, 0.9, 0.98, 0.3, 0.05, 10),
 }
 
 
@@ -194,9 +194,9 @@ class ByUtility(Unscored):
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         """Utilities of those used; who was too late is given their mean."""
         who, used = cohort.agents[updates.place], cohort.times[updates.place] > 0.0
-        found = self.offered(facts)[who] * np.nan_to_num(updates.loss, nan=0.0, posinf=1e100)
+        utility = self.offered(facts)[who] * np.nan_to_num(updates.loss, nan=0.0, posinf=1e100)
         if used.any():
-            state.utility[who] = np.where(used, found, found[used].mean())
+            state.utility[who] = np.where(used, utility, utility[used].mean())
             state.last[who] = round_index + 1
         state.heard[:] = np.isin(np.arange(facts.num_agents), who[used])
         return state

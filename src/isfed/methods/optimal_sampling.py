@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from isfed.base.argument_checks import check_whole
 from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents
 from isfed.federation.messages import EVERY, Cohort
@@ -122,10 +123,8 @@ class OCS(Composed, Sampled):
     reads_problem: ClassVar[str] = UploadsByNorm.reads_problem
 
     def __post_init__(self) -> None:
-        if self.available is not None and self.available < self.num_active:
-            raise ValueError(
-                f"available={self.available} must be at least num_active={self.num_active}"
-            )
+        if self.available is not None:
+            check_whole(self.available, name="available", least=self.num_active)
 
     def parts(self) -> Federated:
         sampler = AllAgents() if self.available is None else UniformCohort(self.available)

@@ -65,11 +65,11 @@ class LargestLosses(Unscored):
         drawn = np.sort(first_to_ring(points, weights, self.candidates))
         asked = drawn.size > self.num_active  # else nobody's loss matters
         if asked:
-            losses, asked = self.told(state, agents, drawn, params, round_index)
+            losses, asked = self.losses_of(state, agents, drawn, params, round_index)
             drawn = np.sort(drawn[np.argsort(-losses, kind="stable")[: self.num_active]])
         return Cohort(drawn, self.num_active, np.ones(drawn.size), has_model=asked), state
 
-    def told(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
+    def losses_of(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
         """(d,) the losses of the candidates, and whether they got the model with the question."""
         return agents.losses(drawn, params), True
 
@@ -78,7 +78,7 @@ class LargestLosses(Unscored):
 class LargestBatchLosses(LargestLosses):
     """Of some candidates, the L agents with the largest losses on one mini-batch: cpow-d."""
 
-    def told(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
+    def losses_of(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
         return agents.sampled_losses(drawn, params, round_index, whole_batch=True), True
 
 
@@ -92,7 +92,7 @@ class LargestLastLosses(LargestLosses):
         super().init(facts, agents, params)
         return LossState(np.full(facts.num_agents, np.inf))
 
-    def told(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
+    def losses_of(self, state, agents, drawn, params, round_index) -> tuple[np.ndarray, bool]:
         return state.losses[drawn], False
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:

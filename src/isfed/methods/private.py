@@ -65,6 +65,11 @@ class Private(Over):
                 "no epsilon covers that. Use agents=Uniform(), or ReleasedScores(...), whose "
                 "scores have noise; or Privacy(clip=...) without noise, which only limits pushes"
             )
+            if not getattr(self.inner, "linear", False):
+                needs["a plain sum of changes"] = (
+                    f"the noise is measured for one, and {type(self.inner).__name__} is none; use "
+                    "Private(HorvitzThompson(), ...), or Privacy(clip=...) without noise"
+                )
         return needs
 
     def __post_init__(self) -> None:
@@ -73,12 +78,6 @@ class Private(Over):
             raise ValueError(
                 f"privacy clips weighted changes, and {type(self.inner).__name__} has no weights "
                 "that are known before the work; use HorvitzThompson(), without a correction"
-            )
-        if self.outermost and not getattr(self.inner, "linear", False):
-            name = type(self.inner).__name__
-            raise ValueError(
-                f"the noise is measured for a sum of clipped changes, and {name} is none: use "
-                "Private(HorvitzThompson(), ...), or Privacy(clip=...) without noise"
             )
 
     def init(self, facts: Facts, params: np.ndarray) -> PrivateState:
@@ -246,11 +245,11 @@ class ReleasedScores(ByScore):
     ) -> Drawn:
         if round_index % self.every == 0:
             scores = self._release(agents, params, round_index)
-            table, told = self.table(state, facts.num_agents), np.isfinite(scores)
+            table, heard = self.table(state, facts.num_agents), np.isfinite(scores)
             # All are asked, so that an absence here tells nothing of who was drawn.
-            forget(table, np.flatnonzero(~told))
+            forget(table, np.flatnonzero(~heard))
             limited = np.clip(scores, self.scores.low, self.scores.high)
-            table.scores[told] = facts.weighed(limited)[told]
+            table.scores[heard] = facts.weighed(limited)[heard]
             rebuild(table.nodes, 0, table.count)
         return super().draw(state, facts, agents, params, round_index)
 

@@ -23,7 +23,7 @@ HEADINGS = {
     "steps": "how it steps",
     "combines": "how it combines",
     "minimises": "what it really minimises",
-    "told": "what it needs to know",
+    "needs": "what it needs to know",
     "unbiased": "unbiased",
     "network": "over a network",
 }
@@ -58,7 +58,7 @@ def entries() -> list[Entry]:
     others = [
         Entry(
             name=name, paper="see its documentation", selects="-", steps="-", combines="-",
-            minimises=(inspect.getdoc(factory) or "-").splitlines()[0], told="-", unbiased="-",
+            minimises=(inspect.getdoc(factory) or "-").splitlines()[0], needs="-", unbiased="-",
         )
         for name, factory in METHODS.items()
         if name not in known
@@ -123,7 +123,7 @@ def as_markdown() -> str:
         "## Selection, local steps and combination",
         columns("name", "paper", "selects", "steps", "combines"),
         "## What it really minimises",
-        columns("name", "minimises", "told", "unbiased", "network"),
+        columns("name", "minimises", "needs", "unbiased", "network"),
         "## The paper's Table 1",
         "What the papers assume, as the paper lists it; bold are what it calls the challenges of "
         "federated learning.",

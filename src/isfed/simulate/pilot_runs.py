@@ -77,9 +77,9 @@ def with_best_step_size(
         step = _step(place)
         if step > most:
             return math.inf
-        found = replace(algorithm, step_size=step)
+        tried = replace(algorithm, step_size=step)
         run = make_run(
-            problem, found, repetitions=REPETITIONS, seed=SEED, initial=start, threads=threads
+            problem, tried, repetitions=REPETITIONS, seed=SEED, initial=start, threads=threads
         )
         return _late_risk(run, rounds)
 

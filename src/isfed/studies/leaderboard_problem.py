@@ -120,7 +120,7 @@ class Board:
         }
         row: dict[str, Any] = {
             "problem": self.problem.name, "method": method.name, "hears": method.hears,
-            "told": "" if known is None else known.told,
+            "told": "" if known is None else known.needs,
             "state": "" if known is None else known.state,
             "unbiased": "" if known is None else known.unbiased,
             "confirmed": True if known is None else bool(known.confirmed),
