@@ -213,6 +213,9 @@ class RestartedSGD(LocalSGD):
         return self.federated or MeanBeforeLastStep(**fields)
 
 
+BOTH_WAYS = {"models_down": 1, "models_up": 1}  # the momentum travels with the model
+
+
 class Velocities(NamedTuple):
     """The momentum with which every agent starts."""
 
@@ -234,12 +237,11 @@ class MomentumMean(MeanOfAll):
         return Velocities(np.zeros((facts.num_agents, facts.num_params)))
 
     def ask(self, state: Velocities, cohort: Cohort, facts: Facts, work: Work) -> Work:
-        if self.buffer == "average":
-            work = work._replace(extra={"models_down": 1, "models_up": 1})
-        if self.momentum == 0.0:
-            return work
-        how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
-        return work._replace(local=work.local.but(velocity=state.velocity, **how))
+        local = work.local
+        if self.momentum > 0.0:
+            how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
+            local = local.but(velocity=state.velocity, **how)
+        return work._replace(local=local, extra=BOTH_WAYS if self.buffer == "average" else {})
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
         who, velocity = opened.cohort.agents[updates.place], updates.velocity

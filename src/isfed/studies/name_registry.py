@@ -12,49 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
+import isfed
 from isfed.base.import_by_name import check_allowed, import_named, missing_members
-from isfed.methods import DynamicFedAvg, FedAvg, ISFedAvg
-from isfed.methods.active_fl import ActiveFL
-from isfed.methods.adaptive_tau import AdaptiveTau
-from isfed.methods.agnostic_fl import AgnosticFL
-from isfed.methods.bandit_samplers import MABS, OSMD, VRB
-from isfed.methods.clustered_sampling import ClusteredSampling
-from isfed.methods.cooperative_sgd import (
-    CooperativeSGD,
-    DecentralisedSGD,
-    Elastic,
-    ElasticAveraging,
-    FullySynchronousSGD,
-    Graph,
-    Mixing,
-    PeriodicAveraging,
-    Ring,
-)
-from isfed.methods.delta_sampling import DELTA
-from isfed.methods.divfl import DivFL
-from isfed.methods.fedasync import FedAsync
-from isfed.methods.fedau import FedAU
-from isfed.methods.fedavg import importance
-from isfed.methods.fedavg_schemes import FedAvgScheme
-from isfed.methods.fedcor import FedCor
-from isfed.methods.fedcs import FedCS
-from isfed.methods.fedprox import FedProx
-from isfed.methods.fedstas import FedSTaS
-from isfed.methods.fedvarp import FedVARP
-from isfed.methods.folb import FOLB
-from isfed.methods.hics_fl import HiCSFL
-from isfed.methods.hierfavg import HierFAVG
-from isfed.methods.hybrid_fl import HybridFL
-from isfed.methods.kvib import KVib
-from isfed.methods.local_sgd import KAVG, LocalGD, LocalSGD, MomentumSGD, RestartedSGD, StichSGD
+from isfed.methods.catalogue import CATALOGUE
+from isfed.methods.cooperative_sgd import Elastic, Graph, Mixing, Ring
 from isfed.methods.method_protocol import Algorithm
-from isfed.methods.mifa import MIFA
-from isfed.methods.mocha import Mocha
-from isfed.methods.oort import Oort
-from isfed.methods.optimal_sampling import AOCS, OCS
-from isfed.methods.power_of_choice import PowerOfChoice
-from isfed.methods.q_ffl import QFedAvg, QFedSGD
-from isfed.methods.scaffold import SCAFFOLD
 from isfed.problems import Huber, LeastSquares, Logistic, Softmax
 from isfed.problems.losses import LinearLoss, Loss
 from isfed.sampling.designs import (
@@ -222,17 +184,8 @@ def register(name: str, factory: Callable) -> None:
     METHODS.add(name, factory)
 
 
-for _method in (
-    FedAvg, DynamicFedAvg, ISFedAvg,
-    LocalGD, LocalSGD, KAVG, StichSGD, RestartedSGD, MomentumSGD, AdaptiveTau,
-    CooperativeSGD, FullySynchronousSGD, PeriodicAveraging, DecentralisedSGD, ElasticAveraging,
-    FedAvgScheme, FedProx, FedAsync, HierFAVG, Mocha,
-    FedCS, HybridFL, FOLB, AgnosticFL, QFedAvg, QFedSGD,
-    FedVARP, SCAFFOLD, ClusteredSampling, PowerOfChoice, importance,
-    OCS, AOCS, KVib, OSMD, MABS, VRB, DELTA, MIFA, FedAU, ActiveFL,
-    Oort, DivFL, FedSTaS, FedCor, HiCSFL,
-):  # fmt: skip
-    register(_method.__name__, _method)
+for _entry in CATALOGUE:  # all are public names
+    register(_entry.name, getattr(isfed, _entry.name))
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
 
 
