@@ -56,7 +56,8 @@ def test_tests_that_a_comment_names_exist(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_scripts_that_the_text_names_exist(page):
-    for script in re.findall(r"\b((?:benchmarks|tools|examples)/[\w/]+\.py)", text_of(page)):
+    folders = "benchmarks|tools|examples|docs/make"
+    for script in re.findall(rf"\b((?:{folders})/[\w/]+\.py)", text_of(page)):
         assert (ROOT / script).exists(), f"{page} names {script}"
 
 

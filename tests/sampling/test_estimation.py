@@ -227,12 +227,21 @@ def test_balanced_residuals():
     rng = np.random.default_rng(0)
     variables = rng.lognormal(size=(30, 2))
     chances = inclusion_probabilities(variables[:, 0], 10)
-    design = Cube(variables)
+    design, stream = Cube(variables), Stream(5)
     units = design.draw(chances, 3)
+    number = estimate_total(3 * chances[units], units, chances, design=design)
+    assert number.variance == "balanced"
+    assert number.stderr == pytest.approx(0.0, abs=1e-9)  # the number of units is always kept
+    # Variables that explain everything leave only the imbalance of the last units.
     values = 2 * variables[:, 0] - variables[:, 1] + 3 * chances
     found = estimate_total(values[units], units, chances, design=design)
-    assert found.variance == "balanced"
-    assert found.stderr == pytest.approx(0.0, abs=1e-9)  # the variables explain everything
+    errors = np.zeros(2000)
+    for i in range(errors.size):
+        drawn = design.draw(chances, stream)
+        errors[i] = (values[drawn] / chances[drawn]).sum() - values.sum()
+    squares = errors**2
+    spread = squares.std() * math.sqrt(1 / squares.size + 1 / 400)  # 400 draws tell the imbalance
+    assert abs(found.stderr**2 - squares.mean()) < 4 * spread
     few = inclusion_probabilities(variables[:, 0], 3)
     units = design.draw(few, 3)
     with pytest.raises(VarianceError, match="draw more units or balance on fewer variables"):

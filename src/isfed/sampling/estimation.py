@@ -291,7 +291,7 @@ def _plain_variance(sample: _Sample, kind: str) -> tuple[float, float]:
         squares = ((added - added.mean()) ** 2).sum()
         return float(squares * added.size / (added.size - 1.0)), degrees
     if kind == "balanced":
-        return _balanced(added, chance, design.variables(inclusion)[units])
+        return _balanced(added, chance, design, inclusion, units)
     if kind in BY_UNITS:
         return _by_units(kind, added, chance), degrees
     if joint is None and not hasattr(design, "joint"):
@@ -335,20 +335,26 @@ def _by_units(kind: str, added: np.ndarray, chance: np.ndarray) -> float:
     return float(squares / (1.0 - (shares**2).sum()))
 
 
-def _balanced(added: np.ndarray, chance: np.ndarray, variables: np.ndarray) -> tuple[float, float]:
-    """Deville and Tillé (2005): what the (n, p) balanced variables do not explain."""
-    num, count = variables.shape
+def _balanced(
+    added: np.ndarray, chance: np.ndarray, design: Cube, inclusion: np.ndarray, units: np.ndarray
+) -> tuple[float, float]:
+    """What the balanced variables do not explain, and what their own imbalance adds.
+
+    The residuals are those of Deville and Tillé (2005), who suppose that the balance is exact. The
+    last units of the cube method leave it inexact, by a covariance that the known variables tell.
+    """
+    rows = design.variables(inclusion)[units] / chance[:, None]
+    num, count = rows.shape
     if num <= count:
         raise VarianceError(
             f"{num} units do not tell how much {count} balanced variables leave unexplained; draw "
             "more units or balance on fewer variables"
         )
     weights = 1.0 - chance
-    rows = variables / chance[:, None]
     scaled = np.sqrt(weights)
     slopes = np.linalg.lstsq(rows * scaled[:, None], added * scaled, rcond=None)[0]
-    squares = (weights * (added - rows @ slopes) ** 2).sum()
-    return float(squares * num / (num - count)), float(num - count)
+    squares = (weights * (added - rows @ slopes) ** 2).sum() * num / (num - count)
+    return float(squares + slopes @ design.imbalance(inclusion) @ slopes), float(num - count)
 
 
 def _check_pairs(kind: str, design: str, inclusion: np.ndarray, joint: np.ndarray) -> None:
