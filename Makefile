@@ -63,7 +63,9 @@ test-hosts: $(VENV)/.installed-flower  ## the same over network namespaces, each
 
 install-torch: $(VENV)/.installed-torch  ## the same with PyTorch, the build of TORCH=...
 
-test-torch: $(VENV)/.installed-torch  ## run the tests of neural networks
+test-torch: $(VENV)/.installed-torch  ## check the types and run the tests of neural networks
+	@echo "==> pyright -p pyright-torch.json"
+	@$(BIN)/pyright -p pyright-torch.json
 	@echo "==> pytest tests/torch src/isfed/torch, and the blocks of the documents that need PyTorch"
 	@OMP_NUM_THREADS=1 ISFED_TEST_TORCH=1 $(BIN)/python -m pytest tests/torch src/isfed/torch 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[README.md]' 'tests/docs/test_blocks.py::test_blocks_are_run_or_say_why_not[docs/networks.md]'
 
@@ -108,9 +110,9 @@ format: dev  ## format the code and mend what the linter can
 	@echo "==> ruff format"
 	@$(BIN)/ruff format .
 
-bench: install  ## measure speed (benchmarks/run.py)
-	@echo "==> python benchmarks/run.py"
-	@$(BIN)/python benchmarks/run.py
+bench: install  ## measure speed (benchmarks/speed/run.py)
+	@echo "==> python benchmarks/speed/run.py"
+	@$(BIN)/python benchmarks/speed/run.py
 
 study: install  ## compare policies and designs (benchmarks/study.py)
 	@echo "==> python benchmarks/study.py"

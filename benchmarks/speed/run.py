@@ -22,7 +22,7 @@ import telemetry
 import threads
 from measure import Report, load, table
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).parents[1] / "results"
 PARTS: dict[str, Callable[[Report, Path], None]] = {
     "c": c_reference.run,
     "numpy": plain_numpy.run,

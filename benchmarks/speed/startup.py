@@ -1,6 +1,6 @@
 """CPU seconds until something happens: imports, `isfed --help`, and the first `isfed compare`.
 
-    python benchmarks/startup.py [--tries 5] [--cold 1]
+    python benchmarks/speed/startup.py [--tries 5] [--cold 1]
 
 Every try is a process of its own, children included. The cold start has an empty cache of compiled
 code; what compiling takes is the difference to the next start, which finds it filled.

@@ -1,6 +1,6 @@
 """Local work on networks against pfl and FedJAX: CPU seconds, interleaved in one run.
 
-    python benchmarks/torch_peers.py [--rounds 10] [--model mlp|cnn]
+    python benchmarks/speed/torch_peers.py [--rounds 10] [--model mlp|cnn]
 
 The work is that of torch_overhead.py, one thread each; see requirements-peers.txt for the peers.
 One that is not installed is left out.
@@ -100,7 +100,7 @@ def contestants(name: str) -> dict[str, Any]:
         try:
             import_module(peer)
         except ImportError as error:
-            print(f"{peer} is left out: {error} (see benchmarks/requirements-peers.txt)")
+            print(f"{peer} is left out: {error} (see benchmarks/speed/requirements-peers.txt)")
             continue
         runs[peer] = Peer(make())
     return runs

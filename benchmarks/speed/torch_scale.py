@@ -1,7 +1,7 @@
 """Networks at scale: memory with many agents, and two processes against one.
 
-    python benchmarks/torch_scale.py memory [--agents 10000]
-    python benchmarks/torch_scale.py processes [--rounds 10] [--model mlp|cnn]
+    python benchmarks/speed/torch_scale.py memory [--agents 10000]
+    python benchmarks/speed/torch_scale.py processes [--rounds 10] [--model mlp|cnn]
 
 Memory is what a run adds to the process beyond the data, in megabytes of resident memory; seconds
 are wall time per round, interleaved. On a busy machine two processes get twice the share of one,

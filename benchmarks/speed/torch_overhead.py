@@ -1,6 +1,6 @@
 """Local work through isfed against a bare PyTorch loop: CPU seconds, interleaved in one run.
 
-    python benchmarks/torch_overhead.py [--rounds 10] [--model mlp|cnn] [--threads 1]
+    python benchmarks/speed/torch_overhead.py [--rounds 10] [--model mlp|cnn] [--threads 1]
 
 K=500 agents, L=10, E=5, B=20. The bare loop draws a batch, steps with torch.optim.SGD and averages
 the models, as a script without any library would.

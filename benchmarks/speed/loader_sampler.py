@@ -1,6 +1,6 @@
 """`isfed.torch.BatchSampler` against PyTorch's weighted sampler: draw a batch, change its scores.
 
-    python benchmarks/loader_sampler.py [--rows 10000000] [--batch 256] [--quick]
+    python benchmarks/speed/loader_sampler.py [--rows 10000000] [--batch 256] [--quick]
 
 `WeightedRandomSampler` cannot change its weights, takes at most 2**24 rows, and does not honour
 inclusion probabilities without replacement; it needs a pass over all weights per draw.
@@ -11,6 +11,7 @@ inclusion probabilities without replacement; it needs a pass over all weights pe
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ def ours(rows: int, batch: int, scores: np.ndarray) -> Case:
 
 def theirs(rows: int, batch: int, scores: np.ndarray) -> Case:
     """Batches without an update."""
-    sampler = WeightedRandomSampler(scores.tolist(), batch, replacement=False)
+    weights: Any = torch.from_numpy(scores)
+    sampler = WeightedRandomSampler(weights, batch, replacement=False)
 
     def advance(rounds: int) -> None:
         for _ in range(rounds):

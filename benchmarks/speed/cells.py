@@ -1,6 +1,6 @@
 """Cells side by side: two processes against one, and what a cell costs beyond its work.
 
-    python benchmarks/cells.py [--rounds 6000] [--tries 5]
+    python benchmarks/speed/cells.py [--rounds 6000] [--tries 5]
 
 Two experiments of equal work are run in turn, so that a slow minute of the machine hits both. One
 thread for every cell, so that processes are compared with processes.

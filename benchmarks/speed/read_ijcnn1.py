@@ -1,6 +1,6 @@
 """Time to read ijcnn1 and build the paper's federated data, against scikit-learn's reader alone.
 
-    ISFED_DATA=/folder/of/data python benchmarks/read_ijcnn1.py
+    ISFED_DATA=/folder/of/data python benchmarks/speed/read_ijcnn1.py
 
 Both read the two packed files; ours also checks them and makes the dense, partitioned arrays. The
 two take turns, and the fastest of each counts: the machine may be busy with other things.

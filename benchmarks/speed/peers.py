@@ -168,7 +168,9 @@ def run(report: Report, _folder: Path) -> None:
         try:
             import_module(peer)
         except ImportError as error:
-            print(f"peers: {peer} is skipped: {error} (see benchmarks/requirements-peers.txt)")
+            print(
+                f"peers: {peer} is skipped: {error} (see benchmarks/speed/requirements-peers.txt)"
+            )
             continue
         for problem in (problems.regression(), problems.ragged()):
             algorithm = problems.fedavg(problem)

@@ -1,6 +1,6 @@
 """The time of a round with Flower's FedAvg and with ours, same agents, one run, interleaved:
 
-python benchmarks/flower_overhead.py [--rounds 10]
+python benchmarks/speed/flower_overhead.py [--rounds 10]
 
 Three ways take turns on one federation (SuperLink, three SuperNodes, TLS, node keys): Flower's
 FedAvg; our strategy with Flower's exchange of messages, which looks for replies every three
