@@ -82,6 +82,7 @@ ALLOWED = {
     "sampling/designs/rejective.py:rejective_joint": "the same",
     "sampling/designs/rejective.py:_open_joint": "the same",
     "sampling/designs/cube.py:_balanced_joint": "the same",
+    "sampling/designs/cube.py:_imbalance": "a variance: no draw uses it",
     "sampling/designs/outcomes.py": "whole numbers: how many samples there are",
 }
 

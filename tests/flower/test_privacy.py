@@ -198,7 +198,7 @@ def test_agents_elsewhere_release_their_scores_with_noise_of_their_own(tmp_path)
     strategy, seen, reports = make_strategy(released(), safety=safety), [], []
 
     def remember(report, params):
-        table = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS)
+        table = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS)  # pyright: ignore[reportOptionalMemberAccess]
         seen.append(table.scores.copy())
         reports.append(report)
 
@@ -209,7 +209,7 @@ def test_agents_elsewhere_release_their_scores_with_noise_of_their_own(tmp_path)
     assert all((scores >= 0.1).all() and (scores <= 10.0).all() for scores in seen)
     assert (np.diff([report.epsilon for report in reports]) > 0.0).all()
     more = reports[-1].epsilon
-    alone = strategy.method.estimator.epsilons(strategy.job.state.estimator, 2).max()
+    alone = strategy.method.estimator.epsilons(strategy.job.state.estimator, 2).max()  # pyright: ignore[reportOptionalMemberAccess]
     assert alone < more <= alone + 2 * RANGE.epsilon(20.0) + 0.01
 
 
@@ -219,7 +219,7 @@ def test_an_agent_releases_no_score_with_less_noise_than_its_own(tmp_path, caplo
     grid = make_grid(tmp_path, score_noise=20.0, scores=RANGE)
     strategy.start(grid, initial(), num_rounds=1)
     assert "a score with noise 5, and this agent adds 20" in caplog.text
-    scores = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS).scores
+    scores = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS).scores  # pyright: ignore[reportOptionalMemberAccess]
     assert (scores == -1.0).all()  # drawn as if nothing were known
 
 
@@ -230,7 +230,7 @@ def test_a_score_that_is_asked_for_again_has_the_same_noise(tmp_path):
         strategy = make_strategy(released(noise=0.1), safety=Safety(silent_rounds=0), seed=seed)
         grid = make_grid(tmp_path)
         strategy.start(grid, initial(), num_rounds=1)
-        table = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS)
+        table = strategy.method.sampler.table(strategy.job.state.sampler, AGENTS)  # pyright: ignore[reportOptionalMemberAccess]
         scores.append(table.scores.tolist())
     assert scores[0] == scores[1]
     assert len(set(scores[0])) == AGENTS

@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_our_loop_gives_the_numbers_of_the_process(tmp_path, weighting, examples
         np.testing.assert_allclose(found, rounded, rtol=1e-4, atol=1e-6)
     assert result.arrays["1.num_batches_tracked"].dtype == "int64"
     metrics = result.train_metrics_clientapp[6]
-    assert 0.0 < metrics["train_loss"] < 3.0
+    assert 0.0 < metrics["train_loss"] < 3.0  # pyright: ignore[reportOperatorIssue]
     assert metrics["answered"] == 2
 
 
@@ -204,7 +205,9 @@ def add(message, context):
     return reply_with(message, moved, **{"num-examples": SIZES[agent], "train_loss": 1.0 + agent})
 
 
-def run_own(tmp_path, fit=add, rounds=1, num_active=4, step_size=1.0, on="change", **options):
+def run_own(
+    tmp_path, fit=add, rounds=1, num_active=4, step_size=1.0, on: Any = "change", **options
+):
     algorithm = importance(step_size=step_size, num_active=num_active, weighting=on)
     strategy = Strategy(algorithm, seed=1, **{**QUICK, **options})
     replies = []
@@ -261,6 +264,7 @@ def test_running_variances_stay_a_mean_of_what_the_agents_sent(tmp_path):
     found = []
     options = {"agent_weights": weights, "on_round": lambda _, params: found.append(params.copy())}
     strategy, *_ = run_own(tmp_path, shrink, rounds=20, num_active=2, **options)
+    assert strategy.job is not None
     places = strategy.job.agents.layout.mask(["1.running_var"])
     for round_index, params in enumerate(found):
         two = sent[2 * round_index : 2 * round_index + 2]
@@ -314,6 +318,7 @@ def test_buffers_of_another_name_are_asked_for(tmp_path):
 
 def test_scores_are_remembered_and_steer_the_draw(tmp_path):
     strategy, _, _ = run_own(tmp_path, rounds=30, num_active=2)
+    assert strategy.job is not None
     scores = strategy.method.sampler.table(strategy.job.state.sampler, 4).scores
     assert (np.diff(scores) > 0).all()  # the length of the change, by agent
 

@@ -70,7 +70,7 @@ class Released(ReleasedScores):
 
 def methods(active: int) -> dict[str, object]:
     """Every method of the table, by name, with the settings of `Safety` that it can have."""
-    compositions = {name: ISFedAvg(step_size=1.0, num_active=active, **choices)
+    compositions: dict[str, object] = {name: ISFedAvg(step_size=1.0, num_active=active, **choices)
                     for name, choices in METHODS.items()}  # fmt: skip
     local = LocalSteps(1.0)
     for name, part in ROBUST.items():

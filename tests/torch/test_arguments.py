@@ -16,7 +16,7 @@ def linear():
 
 NETWORK = Network(linear)
 X, Y = np.eye(2, dtype=np.float32), np.array([0, 1])
-DATA = FederatedData(X, Y, [0, 1, 2])
+DATA = FederatedData(X, Y, [0, 1, 2])  # pyright: ignore[reportArgumentType]
 MODEL = NETWORK.initial()
 GIVEN = {"problem": lambda: Problem(DATA, NETWORK, 1, 1)}
 CALLS = {

@@ -5,6 +5,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,10 +203,11 @@ def test_nothing_of_a_pass_leaves_the_device(device):
     models = flat.flat.expand(4, -1).clone()
     x = torch.zeros(4, 5, 6, device=device)
     y, weight = torch.zeros(4, 5, dtype=torch.int64, device=device), torch.ones_like(x[..., 0])
-    task: TurnTask = TurnTask(
+    unused: Any = None
+    task = TurnTask(
         0, 1, 5, 0.1, np.zeros((4, flat.size)), np.zeros((4, 0)), LocalOptions(prox=0.1),
-        None, None, None,
-    )  # type: ignore[arg-type]  # fmt: skip
+        unused, unused, unused,
+    )  # fmt: skip
     take_step = LocalStep(worker, task, models=models, steps=torch.ones(4, 1, device=device))
     batch = CohortPass(worker).batch(models, x, y, weight, scored=True)
     take_step(batch)

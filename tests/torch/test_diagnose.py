@@ -65,7 +65,8 @@ def test_the_order_of_the_agents_is_nothing_to_uniform_draws():
     ordered = Problem(FederatedData.from_agents(parts), one_class.loss, 10, 40)
     found = [diagnose(p, num_active=3, step_size=0.1, draws=1000) for p in (one_class, ordered)]
     apart = found[0].variance["uniform"] - found[1].variance["uniform"]
-    error = np.hypot(*(f.stderr["uniform"] for f in found))
+    one, two = (f.stderr["uniform"] for f in found)
+    error = np.hypot(one, two)
     assert abs(apart) < 4 * error + 0.02 * found[0].variance["uniform"]  # and noise of batches
     assert found[1].variance["spread"] < 0.5 * found[1].variance["uniform"]
 

@@ -149,7 +149,7 @@ def test_hooks_give_the_norms_of_single_examples(make, inputs, dtype, tolerance)
         torch.testing.assert_close(with_hooks, without, rtol=tolerance, atol=tolerance)
 
 
-class Twice(nn.Module):
+class Twice(nn.Module):  # pyright: ignore[reportRedeclaration]
     def __init__(self):
         super().__init__()
         self.once, self.again = nn.Linear(4, 4), nn.Linear(4, 4)

@@ -2,6 +2,8 @@
 
 # pyright: reportMissingImports=false
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -82,7 +84,7 @@ def test_linear_layers_give_the_bits_of_autograd(name, score):
     worker = Network(LINEAR[name], score=score).make_worker()
     for x, y, weight in batches(torch.float32):
         for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, weight), strict=True):
-            assert torch.equal(ours, theirs)
+            assert torch.equal(ours, theirs)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("score", ["last_layer", "exact"])
@@ -109,7 +111,7 @@ def test_examples_that_cross_entropy_ignores_count_for_nothing():
     worker = Network(LINEAR["mlp"], loss=loss).make_worker()
     x, y = torch.randn(6, 7, 7), torch.tensor([0, 2, 1, 2, 3, 4])
     for ours, theirs in zip(*by_hand_and_autograd(worker, x, y, None), strict=True):
-        assert torch.equal(ours, theirs)
+        assert torch.equal(ours, theirs)  # pyright: ignore[reportArgumentType]
 
 
 class Doubled(nn.Linear):
@@ -124,7 +126,7 @@ def tied() -> nn.Module:
 
 def frozen() -> nn.Module:
     module = mlp((7, 7), 5, 8)
-    module[1].bias.requires_grad = False
+    module[1].bias.requires_grad = False  # pyright: ignore[reportIndexIssue]
     return module
 
 
@@ -167,7 +169,8 @@ def test_rows_that_a_layer_by_hand_does_not_take_go_through_autograd():
 def test_a_hook_that_comes_later_is_called(score):
     worker = Network(LINEAR["mlp"], score=score).make_worker()
     called = []
-    hook = worker.module[2].register_forward_hook(lambda *_: called.append(1))
+    module: Any = worker.module
+    hook = module[2].register_forward_hook(lambda *_: called.append(1))
     x, y = torch.randn(3, 7, 7), torch.zeros(3).long()
     assert worker.batch(x, y, None, scored=False).vector is None
     assert called
@@ -182,5 +185,6 @@ def test_evaluation_gives_the_outputs_of_the_module(name):
     found = worker.evaluate(lambda outputs, _: outputs, x, x)
     torch.testing.assert_close(found, worker.module(x).detach(), rtol=1e-12, atol=1e-14)
     for name in ("x", "places", "before"):
-        kept = [getattr(layer, name, None) for layer in worker.fast.layers]
+        fast: Any = worker.fast
+        kept = [getattr(layer, name, None) for layer in fast.layers]
         assert all(value is None for value in kept), "activations are kept"

@@ -43,7 +43,7 @@ def expected(x, relu, slope):
 def test_numbers_and_gradients_are_those_of_pytorch(shape, relu, dtype):
     layer = MaxPoolReLU()
     layer.relu = relu
-    for x in inputs(*shape, dtype):
+    for x in inputs(*shape, dtype):  # pyright: ignore[reportCallIssue]
         for rows in (x, x[:4]):  # a smaller batch after a larger one
             kept = rows.clone()
             result = layer.forward(rows)

@@ -275,7 +275,7 @@ def test_no_pass_sees_what_another_one_left():
     first = network.predict(params, X)
     np.testing.assert_array_equal(network.predict(params, X), first)
     gradients = [network.gradient(params, X, Y, np.ones(12))[0] for _ in range(2)]
-    np.testing.assert_array_equal(*gradients)
+    np.testing.assert_array_equal(*gradients)  # pyright: ignore[reportArgumentType]
     assert network.state_dict(params)["calls"].item() == 0
 
 
@@ -290,7 +290,8 @@ def test_counting_batch_norm_does_not_depend_on_what_ran_before():
 def test_float_buffers_of_another_type_belong_to_the_model():
     def make():
         norm = nn.BatchNorm1d(4)
-        norm.running_mean = norm.running_mean.double()
+        mean: Any = norm.running_mean
+        norm.running_mean = mean.double()
         return nn.Sequential(norm, nn.Linear(4, 3))
 
     network = Network(make)
@@ -304,7 +305,7 @@ def test_float_buffers_of_another_type_belong_to_the_model():
     np.testing.assert_array_equal(place, np.arange(4.0))
     flat = network.worker.flat
     flat.load(moved)
-    network.worker.module[0].running_mean += 1.0
+    network.worker.module[0].running_mean += 1.0  # pyright: ignore[reportIndexIssue]
     np.testing.assert_array_equal(flat.named(flat.vector())["0.running_mean"], 1.0 + np.arange(4.0))
 
 

@@ -171,6 +171,7 @@ def test_rows_are_kept_for_the_test_at_random_and_no_agent_is_lost(tmp_path):
     owner[:9] = np.arange(100, 109)  # of one row each
     _arrays(tmp_path / "a.npz", x=np.arange(200.0).reshape(100, 2), y=y, agent=owner)
     found = read_rows(tmp_path / "a.npz")
+    assert found.owners is not None
     assert set(np.unique(found.owners)) == set(owner)
     assert np.bincount(found.y).min() >= 5  # the tenth rows as they stand are all of one class
     assert 5 <= len(found.test_y) <= 10
@@ -304,7 +305,7 @@ def test_there_are_no_more_test_rows_than_asked_for(most):
     source = NetworkData(model="softmax", test_rows=most)
     problem = source.make()
     for measure in (source.measure(problem), source.held_out_loss(problem)):
-        assert 1 <= len(measure.y) <= most
+        assert 1 <= len(measure.y) <= most  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):

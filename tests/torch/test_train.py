@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,17 +169,18 @@ def same_name(step):
 
 
 def test_a_resume_notices_another_schedule_other_test_rows_and_another_interval(tmp_path):
-    options = {"rounds": 4, "test": TEST, "every": 2, "folder": tmp_path}
+    options: dict[str, Any] = {"rounds": 4, "test": TEST, "every": 2, "folder": tmp_path}
     first = Scheduled(FEDAVG, same_name(0.2))
     done = train(make_problem(), first, **options)
     again = train(make_problem(), Scheduled(FEDAVG, same_name(0.2)), resume=True, **options)
     np.testing.assert_array_equal(again.params, done.params)
-    for algorithm, change in (
+    changes: list[tuple[Any, dict[str, Any]]] = [
         (Scheduled(FEDAVG, same_name(0.3)), {}),
         (first, {"test": (np.roll(TEST[0], 1, axis=0), TEST[1])}),
         (first, {"test": None}),
         (first, {"every": 1}),
-    ):
+    ]
+    for algorithm, change in changes:
         with pytest.raises(ResumeError, match=r"another network.* test rows or `every`"):
             train(make_problem(), algorithm, resume=True, **(options | change))
 
@@ -294,7 +296,7 @@ def test_objects_refuse_what_they_cannot_train():
 
 def test_lines_and_mlflow_are_told_every_evaluation(capsys, monkeypatch):
     log = []
-    fake = types.ModuleType("mlflow")
+    fake: Any = types.ModuleType("mlflow")
     fake.active_run = lambda: None
     fake.start_run = lambda run_name: log.append(("start", run_name))
     fake.log_params = lambda options: log.append(("params", options))
@@ -359,7 +361,7 @@ def test_what_train_cannot_do_is_said(tmp_path):
     with pytest.raises(ValueError, match="needs the folder"):
         train(problem, FEDAVG, rounds=1, resume=True)
     with pytest.raises(ValueError, match="form='onnx' must be"):
-        train(problem, FEDAVG, rounds=1, form="onnx")
+        train(problem, FEDAVG, rounds=1, form="onnx")  # pyright: ignore[reportArgumentType]
     from isfed import PAPER
 
     with pytest.raises(TypeError, match="loss is a Network, got LeastSquares"):
@@ -470,7 +472,7 @@ def test_a_schedule_that_ends_too_early_is_refused_before_the_first_round():
 
 def test_optimizers_and_schedulers_that_the_cloud_cannot_use_are_refused_at_once():
     with pytest.raises(TypeError, match=r"steps by gradients alone.*'int' object is not callable"):
-        TorchServer(5)
+        TorchServer(5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"steps by gradients alone.*closure"):
         TorchServer(torch.optim.LBFGS)
     with pytest.raises(TypeError, match=r"steps once per round without arguments.*metrics"):

@@ -167,7 +167,8 @@ def torch_turn(
         steps = int(config.get("local-steps", local_steps))
         batch = int(config.get("batch-size", batch_size))
         problem = Problem(FederatedData(x, y, np.array([0, len(y)])), network, steps, batch)
-        return _SingleAgent(problem, request, message.content[MODEL])
+        model: Any = message.content[MODEL]
+        return _SingleAgent(problem, request, model)
 
     disclosure = Disclosure(score_noise, privacy, reports_per_day, scores)
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)

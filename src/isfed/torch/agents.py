@@ -344,7 +344,7 @@ class TorchAgents(AddressedAgents):
         x, y = self.problem.data.agent(agent)
         with torch.random.fork_rng():
             # A question names no round: the model itself addresses the random numbers.
-            self._reseed(zlib.crc32(np.ascontiguousarray(params)), agent)
+            self._reseed(zlib.crc32(np.ascontiguousarray(params).data), agent)
             gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
 

@@ -98,7 +98,7 @@ class CohortPass:
             rows = [part.index_select(0, places).unflatten(0, shape) for part in (x, y)]
             even = weights[0] is None
             weight = None if even else torch.from_numpy(np.array(weights)).to(models)
-            batch = self.batch(models, *rows, weight, scored=scored)
+            batch = self.batch(models, rows[0], rows[1], weight, scored=scored)
             take_step(batch)
             loss += batch.loss
             norms = [None] * len(turns) if batch.norms is None else as_float64(batch.norms)

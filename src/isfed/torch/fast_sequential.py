@@ -140,7 +140,7 @@ class FastSequential:
                     parts.append(layer.squares(slope))
                 slope = layer.backward(slope, i == self.first)
             for part in reversed(parts):  # the order in which autograd's are added
-                squares += part
+                squares += part  # pyright: ignore[reportOperatorIssue]
         return mean, slopes
 
 
@@ -161,7 +161,7 @@ def _hooks(module: nn.Module) -> Iterator[dict]:
         yield getattr(nn.modules.module, f"_global_{name}")
 
 
-def _fast_layer(layer: nn.Module, gradients: list[Tensor], channels: int) -> Any:
+def _fast_layer(layer: Any, gradients: list[Tensor], channels: int) -> Any:
     kind = type(layer)  # subclasses may do anything
     if kind is nn.Linear:
         return FastLinear(layer, gradients)
@@ -281,7 +281,8 @@ class FastConv2d:
         self.layer, self.gradients, self.weight = layer, gradients, layer.weight.detach()
         self.bias = None if layer.bias is None else layer.bias.detach()
         self.known = False  # whether `squares` computed the gradient of the weight
-        (high, wide), self.groups = _pair(layer.padding), layer.groups
+        padding: Any = layer.padding  # not a string, `_fast_layer` sees to it
+        (high, wide), self.groups = _pair(padding), layer.groups
         self.how = (layer.stride, (high, wide), layer.dilation)
         # Large kernels are faster on an input that has its zeros already (tried with AVX2: 5 x 5
         # and 32 outputs or more); small ones do not earn back the copy.

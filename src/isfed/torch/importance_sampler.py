@@ -44,7 +44,7 @@ class _Draw:
         """Mark rows as used, with those before them; False if they are not in this draw."""
         at, size = self.used, rows.size
         if not np.array_equal(self.rows[at : at + size], rows):  # some batches were left out
-            found = np.flatnonzero(self.rows[at:] == rows[0]) if size else ()
+            found = np.flatnonzero(self.rows[at:] == rows[0]) if size else rows
             at += int(found[0]) if len(found) else self.rows.size
             if not size or not np.array_equal(self.rows[at : at + size], rows):
                 return False

@@ -159,7 +159,7 @@ class Worker:
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """The score of every example; the last layer's bound takes a forward pass alone."""
         if self.exact_norms is not None:
-            return self.batch(x, y, None, scored=True).norms
+            return self.batch(x, y, None, scored=True).norms  # pyright: ignore[reportReturnType]
         norms = []
         for rows, targets in zip(_parts(x), _parts(y), strict=True):
             with torch.no_grad():
@@ -247,7 +247,7 @@ class Turn:
             weighted = norms if self.share is None else norms * self.share
             self.first += float(weighted.sum())
             self.second += float(weighted @ weighted)
-        if self.units is not None and not self.policy.equal:
+        if self.units is not None and self.share is not None and not self.policy.equal:
             table, found = self.task.table, np.zeros(count) if norms is None else norms
             self.task.watch.batch(
                 self.share, found if self.policy.learns else table.scores[self.units]

@@ -65,8 +65,8 @@ def _make_agents(folder: str, address: dict[str, int]) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    data, loss, *work, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
-    problem = Problem(data, pickle.loads(loss), *map(np.asarray, work), name)
+    data, loss, steps, batch, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
+    problem = Problem(data, pickle.loads(loss), np.asarray(steps), np.asarray(batch), name)
     return problem.loss.make_agents(problem, rules, **address)
 
 
@@ -122,7 +122,7 @@ class Pool:
         loss, work = cloudpickle.dumps(problem.loss), (problem.local_steps, problem.batch_size)
         parts = (problem.data, loss, *work, problem.name, rules)
         joblib.dump(parts, self.folder.path / PROBLEM)
-        context = get_context("loky")  # unlike "spawn" it does not run the user's script again
+        context: Any = get_context("loky")  # unlike "spawn" it does not run the user's script again
         for _ in range(processes):
             here, there = context.Pipe()
             args = (there, str(self.folder.path), address)

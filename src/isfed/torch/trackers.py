@@ -91,7 +91,7 @@ class MLflow:
 
     def __init__(self, run_name: str | None = None, **options: Any) -> None:
         try:
-            import mlflow
+            import mlflow  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError("MLflow(...) needs: pip install mlflow") from error
         self.mlflow = mlflow

@@ -149,7 +149,7 @@ class _Course:
         ledger, size = self.run.agents[0].ledger, self.run.problem.num_params
         megabytes = 1e-6 * (ledger.bytes_up(size) + ledger.bytes_down(size))
         numbers = (*self.measured.values[0, place].tolist(), self.recording.seconds, megabytes)
-        point = Point(done, *numbers, better, params)
+        point = Point(done, *numbers, better, params)  # pyright: ignore[reportCallIssue]
         answers = [callback(point) for callback in self.callbacks]  # all of them
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         self.stopped = self.stopped or asked
@@ -249,7 +249,7 @@ def train(
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the training to continue")
     check_run(problem, algorithm, rounds, 1)
-    run = make_run(
+    run: Any = make_run(
         problem, algorithm, seed=seed, initial=initial, engine="agents", clock=clock,
         threads=threads,
     )  # fmt: skip
@@ -264,7 +264,7 @@ def train(
             f"target={target} is an accuracy, but the targets of the test rows are not classes; "
             "stop by a callback that returns True"
         )
-    save = None
+    save: Any = None  # pyright: ignore[reportAssignmentType, reportRedeclaration]
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         path, mark = place / CHECKPOINT, _fingerprint(course, algorithm, rounds, seed)
