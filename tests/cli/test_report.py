@@ -86,7 +86,7 @@ def test_a_run_that_diverged_has_a_page_that_says_so(run, tmp_path):
         (["diagnose", "paper", "--batch-size", "2"], "diagnose-paper"),
         (
             ["compare", "table.csv", "--agent", "site", "--target", "y", "--drop", "z",
-             "--rounds", "30", "--repetitions", "2"],
+             "--rounds", "30", "--repetitions", "2", "--save", "model.json"],
             "compare-table",
         ),
     ],

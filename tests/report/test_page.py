@@ -12,7 +12,7 @@ import pytest
 
 from isfed.report.html_markup import VOID
 from isfed.report.html_page import page
-from isfed.report.page_data import Figure, PageTable, Series, TableCell
+from isfed.report.page_data import Figure, PageData, PageTable, Series, TableCell
 
 PAGES = {name: getattr(page_samples, name)() for name in ("ordinary", "nasty", "crowded")}
 CSS = files("isfed.report").joinpath("page.css").read_text(encoding="utf-8")
@@ -229,3 +229,28 @@ def test_sentences_about_the_data_are_a_list():
     )
     assert "<li>3 rows of 2 agents.</li><li>Measured (1): &lt;x&gt;</li>" in text.replace("\n", "")
     assert "<p>Try 0.1.</p>" in text
+
+
+def test_the_answer_comes_first_and_what_to_do_next_before_the_figures():
+    data = PageData(
+        "t", "What was run.", "Use `Average`.", advice=("See `isfed compare`.",),
+        next_steps=(("Type <this>:", "isfed run 'a b'"),), warnings=("Mind `it`.",),
+        data=(("", "The file `f`."),), configurations={"config.toml": "a = `b`"},
+    )  # fmt: skip
+    text = page(data)
+    body = text[text.index("<body>") : text.index("<script>")]
+    order = [
+        "<h1>t</h1>", "Use <code>Average</code>.", "What was run.",
+        "See <code>isfed compare</code>.", "Mind <code>it</code>.", "What to do next",
+        "Type &lt;this&gt;:", "isfed run &#x27;a b&#x27;", "The file <code>f</code>.",
+    ]  # fmt: skip
+    places = [body.index(words) for words in order]
+    assert places == sorted(places)
+    prose, _, configuration = body.partition("<details")
+    assert "`" not in prose  # only a file is shown as it is
+    assert "a = `b`" in configuration
+
+
+def test_the_configuration_is_folded():
+    data = PageData("t", "s", "v", configurations={"config.toml": "a = 1"})
+    assert "<details><summary>config.toml</summary>" in page(data)

@@ -238,12 +238,21 @@ def test_without_scripts_the_page_is_static_and_complete(scriptless, addresses, 
     picture(scriptless, f"scriptless-{width}")
     shown = {
         query: [part.is_displayed() for part in scriptless.find_elements(By.CSS_SELECTOR, query)]
-        for query in ("input", "th button", ".series", ".methods label", "tbody tr", ".plot", "pre")
+        for query in (
+            "input",
+            "th button",
+            ".series",
+            ".methods label",
+            "tbody tr",
+            ".plot",
+            "section > pre",
+            "summary",
+        )
     }
     assert not any(shown["input"])
     assert shown["th button"] == []
     assert len(shown["tbody tr"]) == 7
-    for query in (".series", ".methods label", "tbody tr", ".plot", "pre"):
+    for query in (".series", ".methods label", "tbody tr", ".plot", "section > pre", "summary"):
         assert shown[query], query
         assert all(shown[query]), query
 
@@ -257,3 +266,18 @@ def test_in_print_the_page_is_light_and_has_no_controls(show, picture):
     assert back == "rgb(255, 255, 255)"
     pdf = driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
     assert len(pdf) > 10_000
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_says_that_it_scrolls_where_it_does(show, addresses, width):
+    for name in addresses:
+        driver = show(name, width)
+        for box in driver.find_elements(By.CLASS_NAME, "scroll"):
+            beyond = driver.execute_script(
+                "return arguments[0].scrollWidth - arguments[0].clientWidth", box
+            )
+            said = driver.execute_script(
+                "return getComputedStyle(arguments[0].querySelector('caption'), '::after').content",
+                box,
+            )
+            assert ("Scroll sideways" in said) == (beyond > 1), (name, width)

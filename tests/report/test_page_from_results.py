@@ -132,15 +132,52 @@ def test_a_diagnosis_as_a_page(tmp_path):
     data = page_data(load_results(folder))
     assert data.verdict == "Sample."
     (figure,) = data.figures
-    assert [cells[1].text for cells in figure.table.rows] == ["31", "16", "1"]
+    drawn = [[cell.text for cell in cells] for cells in figure.table.rows]
+    assert drawn == [["row 7 of agent north", "5"], ["in the middle", "16"], ["least drawn", "1"]]
     shown = [cell.text for cell in data.tables[0].rows[0]]
     assert shown[:5] == ["importance sampling of both", "0.001", "unknown", "3.50", "0.9"]
     assert shown[5:] == ["unknown", "unknown"]
-    drawn = [[cell.text for cell in cells] for cells in data.tables[1].rows]
-    assert drawn == [["north", "agent", "3.25"], ["row 7 of agent north", "row", "5"]]
+    assert len(data.tables) == 1
+    assert data.next_steps == ()  # it is not of a table
     assert data.warnings == ("All agents are alike.",)
     assert "4 agents, 31 rows" in data.summary
     assert "How often every example is drawn" in page(data)
+
+
+def test_agents_have_names_where_they_are_known(tmp_path):
+    table = {
+        "unit": ["agent"] * 3, "rank": [1, 2, 3], "inclusion": [0.9, 0.6, 0.5],
+        "over_uniform": [1.35, 0.9, 0.75],
+    }  # fmt: skip
+    summary = {
+        "experiment": "d", "algorithms": [], "made_with": {}, "recommendation": "Sample.",
+        "setting": {"num_agents": 3, "rows": 31}, "options": [], "remarks": [],
+    }  # fmt: skip
+    for top, first in (
+        ([], "most drawn"), ([{"agent_name": "north", "times_uniform": 1.35}], "north")
+    ):  # fmt: skip
+        known = summary | {"top_agents": top}
+        folder = save(tmp_path / first, "diagnosis", {"name": "d"}, known, inclusion=table)
+        (figure,) = page_data(load_results(folder)).figures
+        names = [cells[0].text for cells in figure.table.rows]
+        assert names == [first, "in the middle", "least drawn"]
+
+
+def test_after_a_diagnosis_of_a_table_comes_a_comparison(tmp_path):
+    summary = {
+        "experiment": "d", "algorithms": [], "made_with": {}, "recommendation": "Sample.",
+        "setting": {"num_agents": 3, "rows": 31}, "options": [], "remarks": [],
+    }  # fmt: skip
+    folder = save(tmp_path / "d", "diagnosis", {"name": "d"}, summary)
+    for command, wanted in (
+        ("isfed diagnose 'my table.csv' --theory --agent site --target y --na -9",
+         "isfed compare 'my table.csv' --agent site --target y --na -9"),
+        ("isfed diagnose paper", ""),
+    ):  # fmt: skip
+        (folder / "command.txt").write_text(command + "\n")
+        data = page_data(load_results(folder))
+        assert [code for _, code in data.next_steps] == ([wanted] if wanted else [])
+        assert ("What to do next" in page(data)) == bool(wanted)
 
 
 def test_a_study_of_several_problems_has_a_figure_for_each(tmp_path):
@@ -159,13 +196,13 @@ def test_a_study_of_several_problems_has_a_figure_for_each(tmp_path):
     )
 
 
-def test_the_loss_comes_first_in_a_comparison(tmp_path):
+def test_a_comparison_draws_the_loss_and_not_the_same_curve_again(tmp_path):
     rows = [row("FedAvg", -30.0, 0.0)]
     results = load_results(write(tmp_path / "a", rows, kind="comparison"))
     (fedavg,) = results.algorithms
     loss = replace(fedavg, measures={"excess": fedavg.measures["test_error"]})
     figures = page_data(replace(results, algorithms=(loss,))).figures
-    assert [f.title for f in figures] == ["Loss above the optimum", "Distance to the optimum"]
+    assert [f.title for f in figures] == ["Loss above the optimum"]
 
 
 def test_a_comparison_shows_what_was_held_out(tmp_path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isfed.studies import Results
 
 # Where results go, who computes them and what is printed: nothing of that changes them.
-NOT_AGAIN = ("out", "resume", "overwrite", "backend", "jobs", "threads", "as_json", "save")
+NOT_AGAIN = ("out", "resume", "overwrite", "backend", "jobs", "threads", "as_json")
 
 
 def report(

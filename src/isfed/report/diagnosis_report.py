@@ -151,32 +151,21 @@ def dominant_lines(results: Results) -> list[str]:
     return [
         f"{what} drawn most, compared with uniform sampling: "
         + ", ".join(f"{name} ({times:.3g} times as often)" for name, times in rows.items())
-        for what, rows in zip(("Agents", "Examples"), _drawn_most(results), strict=True)
+        for what, rows in zip(("Agents", "Examples"), drawn_most(results).values(), strict=True)
         if rows
     ]
 
 
-def drawn_most_table(results: Results) -> PageTable:
-    """The same for the page."""
-    rows = (
-        (name, kind, number_cell(times, ".3g"))
-        for kind, drawn in zip(("agent", "row"), _drawn_most(results), strict=True)
-        for name, times in drawn.items()
-    )
-    columns = ("name", "what", "times as often as under uniform sampling")
-    return PageTable.of("Who is drawn most", columns, rows)
-
-
-def _drawn_most(results: Results) -> tuple[dict[str, float], dict[str, float]]:
+def drawn_most(results: Results) -> dict[str, dict[str, float]]:
     """How many times as often as under uniform sampling, by name, of agents and of examples."""
     agents, examples = (results.summary.get(f"top_{unit}", ()) for unit in ("agents", "examples"))
-    return (
-        {str(row["agent_name"]): row["times_uniform"] for row in agents},
-        {
+    return {
+        "agent": {str(row["agent_name"]): row["times_uniform"] for row in agents},
+        "example": {
             f"{row['row_name']} of agent {row['agent_name']}": row["times_uniform"]
             for row in examples
         },
-    )
+    }
 
 
 def constant_lines(results: Results) -> list[str]:

@@ -28,6 +28,15 @@ def escape(value: Any) -> Markup:
     return Markup(html.escape(FORBIDDEN.sub("\ufffd", str(value)), quote=True))
 
 
+def sentence(text: str) -> Markup:
+    """A sentence as HTML; what stands between backticks is code.
+
+    >>> sentence("`isfed compare` shows < 1")
+    '<code>isfed compare</code> shows &lt; 1'
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+
+
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """One element; of attributes None and False are left out, True has no value.
 

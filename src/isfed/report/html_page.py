@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from isfed.report.html_markup import Markup, tag
+from isfed.report.html_markup import Markup, sentence, tag
 from isfed.report.page_data import Figure, PageData, PageTable, TableCell
 from isfed.report.svg_chart import (
     MOST_BANDS,
@@ -47,8 +47,9 @@ def _page(data: PageData, most: int) -> str:
     figures = (_figure(f, f"figure-{i}", most) for i, f in enumerate(data.figures, start=1))
     made_with = ", ".join(f"{name} {value}" for name, value in data.versions.items()) or "isfed"
     parts = [
-        *(tag("p", text) for text in data.advice),
-        *(tag("p", text, class_="warning") for text in data.warnings),
+        *(tag("p", sentence(text)) for text in data.advice),
+        *(tag("p", sentence(text), class_="warning") for text in data.warnings),
+        *_next_steps(data),
         # The heading of such a table says what its caption says.
         *(_section(t.caption, _table(t, caption="unseen")) for t in data.differences),
         *figures,
@@ -58,18 +59,24 @@ def _page(data: PageData, most: int) -> str:
         pairs = ((tag("dt", key), tag("dd", value)) for key, value in data.data)
         parts.append(_section("The data", tag("dl", *(part for pair in pairs for part in pair))))
     elif data.data:
-        parts.append(_section("The data", tag("ul", *(tag("li", line) for _, line in data.data))))
+        lines = (tag("li", sentence(line)) for _, line in data.data)
+        parts.append(_section("The data", tag("ul", *lines)))
     if data.commands:
         parts.append(_section("Run it again", *(_code(c, "Command") for c in data.commands)))
     if data.configurations:
         texts = (
-            tag("details", tag("summary", name), _code(text, f"Configuration of {name}"), open=True)
+            tag("details", tag("summary", name), _code(text, f"Configuration of {name}"))
             for name, text in data.configurations.items()
         )
         parts.append(_section("Configuration", *texts))
     body = (
-        tag("header", tag("h1", data.title), tag("p", data.summary)),
-        tag("main", tag("p", data.verdict, class_="verdict"), *parts),
+        tag("header", tag("h1", data.title)),
+        tag(
+            "main",
+            tag("p", sentence(data.verdict), class_="verdict"),
+            tag("p", sentence(data.summary), class_="soft"),
+            *parts,
+        ),
         tag("footer", tag("p", f"Made with {made_with}.", class_="soft")),
         tag("script", Markup(script)),
     )
@@ -93,6 +100,16 @@ def _page(data: PageData, most: int) -> str:
     )
     whole = tag("html", tag("head", *head), tag("body", *body), lang="en")
     return f"<!DOCTYPE html>\n{whole}\n"
+
+
+def _next_steps(data: PageData) -> list[Markup]:
+    """What to do next, each with what to type."""
+    parts = [
+        part
+        for text, code in data.next_steps
+        for part in (tag("p", sentence(text)), _code(code, "What to type"))
+    ]
+    return [_section("What to do next", *parts)] if parts else []
 
 
 def _section(title: str, *parts: str) -> Markup:

@@ -181,11 +181,20 @@ function sortable(table) {
   });
 }
 
+// Tables that go on beyond the edge say so.
+function markWide() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  }
+}
+
 for (const hidden of document.querySelectorAll("[data-script]")) hidden.hidden = false;
 for (const figure of document.querySelectorAll("figure")) {
   figure.addEventListener("change", () => draw(figure));
 }
 document.querySelectorAll("table.sortable").forEach(sortable);
+markWide();
+addEventListener("resize", markWide);
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((part) => { part.open = true; });
 });

@@ -168,6 +168,7 @@ class PageData:
         summary: what was run, in a sentence or two.
         verdict: the answer, in one sentence.
         advice: what follows from it, a paragraph each.
+        next_steps: what to do next, as (sentence, what to type).
         differences: tables to read before the figures.
         figures: each with its table.
         tables: further tables.
@@ -182,6 +183,7 @@ class PageData:
     summary: str
     verdict: str
     advice: tuple[str, ...] = ()
+    next_steps: tuple[tuple[str, str], ...] = ()
     differences: tuple[PageTable, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[PageTable, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 from isfed.base.text_format import plain_number
 from isfed.report import page_sentences
 from isfed.report.comparison_report import held_out_page_table
-from isfed.report.diagnosis_report import drawn_most_table, sampling_table, strategies_page_table
+from isfed.report.diagnosis_report import drawn_most, sampling_table, strategies_page_table
 from isfed.report.leaderboard_report import closest, leaderboard_tables, profile_figure
 from isfed.report.networks_report import targets_table
 from isfed.report.page_curves import Quantity, quantities, series_of, units_of
@@ -46,6 +46,8 @@ def page_data(results: Results) -> PageData:
     parts = by_problem(results)
     if results.kind in ("systems", "leaderboard"):  # what they measure beside are costs
         shown = [quantity for quantity in shown if quantity.key == "msd"]
+    if results.kind == "comparison":  # the distance to the optimum would be the same curve again
+        shown = shown[:1]
     if results.kind == "leaderboard":
         parts = [(problem, closest(part)) for problem, part in parts]
     figures = [
@@ -55,13 +57,13 @@ def page_data(results: Results) -> PageData:
     ]
     further = (
         targets_table, held_out_page_table, _step_sizes, sampling_table, strategies_page_table,
-        drawn_most_table,
     )  # fmt: skip
     return PageData(
         title=results.name,
         summary=page_sentences.summary_line(results),
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
+        next_steps=tuple(next_steps(results)),
         figures=(*_gains(results), *profile_figure(results), *figures, *_inclusion(results)),
         tables=(
             *leaderboard_tables(results),
@@ -89,6 +91,15 @@ def commands(results: Results) -> tuple[str, ...]:
         return ()  # only an experiment can be run from its configuration alone
     again = results.path.with_name(f"{results.path.name}-again")
     return (shlex.join(["isfed", "run", str(results.path / CONFIG), "--out", str(again)]),)
+
+
+def next_steps(results: Results) -> Iterator[tuple[str, str]]:
+    """What to do after a diagnosis of a table: measure what it predicts."""
+    for command in commands(results):
+        words = shlex.split(command)
+        if results.kind == "diagnosis" and "--agent" in words:
+            words = ["compare" if w == "diagnose" else w for w in words if w != "--theory"]
+            yield "Measure on the same table what is predicted here:", shlex.join(words)
 
 
 def data_account(results: Results) -> Iterator[tuple[str, str]]:
@@ -272,12 +283,11 @@ def _inclusion(results: Results) -> Iterator[Figure]:
             continue
         rank = table["rank"][here].astype(np.float64)  # of many, only some are kept
         curves = {"importance sampling": times, "uniform": np.ones(times.size)}
-        middle = 0.5 * (rank[0] + rank[-1])
-        places = {"most drawn": rank[0], "in the middle": middle, "least drawn": rank[-1]}
-        rows = (
-            (words, number_cell(float(np.interp(at, rank, times)), ".3g"))
-            for words, at in places.items()
-        )
+        most = drawn_most(results)[unit]
+        middle, top = 0.5 * (rank[0] + rank[-1]), {} if most else {"most drawn": rank[0]}
+        places = {**top, "in the middle": middle, "least drawn": rank[-1]}
+        named = most | {w: float(np.interp(at, rank, times)) for w, at in places.items()}
+        rows = ((words, number_cell(value, ".3g")) for words, value in named.items())
         yield Figure(
             f"How often every {unit} is drawn",
             "inclusion probability over the uniform one",
