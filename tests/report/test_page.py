@@ -254,3 +254,13 @@ def test_the_answer_comes_first_and_what_to_do_next_before_the_figures():
 def test_the_configuration_is_folded():
     data = PageData("t", "s", "v", configurations={"config.toml": "a = 1"})
     assert "<details><summary>config.toml</summary>" in page(data)
+
+
+def test_a_table_can_be_folded():
+    tables = tuple(
+        PageTable(name, ("a",), ((TableCell("1", 1.0),),), folded=name == "small print")
+        for name in ("main", "small print")
+    )
+    text = page(PageData("t", "s", "v", tables=tables))
+    assert text.count("<details>") == 1
+    assert "<h2>small print</h2><details><summary>1 row</summary>" in text

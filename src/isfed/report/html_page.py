@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from isfed.base.text_format import counted
 from isfed.report.html_markup import Markup, sentence, tag
 from isfed.report.page_data import Figure, PageData, PageTable, TableCell
 from isfed.report.svg_chart import (
@@ -50,10 +51,9 @@ def _page(data: PageData, most: int) -> str:
         *(tag("p", sentence(text)) for text in data.advice),
         *(tag("p", sentence(text), class_="warning") for text in data.warnings),
         *_next_steps(data),
-        # The heading of such a table says what its caption says.
-        *(_section(t.caption, _table(t, caption="unseen")) for t in data.differences),
+        *(_table_section(t) for t in data.differences),
         *figures,
-        *(_section(t.caption, _table(t, caption="unseen")) for t in data.tables),
+        *(_table_section(t) for t in data.tables),
     ]
     if any(key for key, _ in data.data):
         pairs = ((tag("dt", key), tag("dd", value)) for key, value in data.data)
@@ -62,7 +62,9 @@ def _page(data: PageData, most: int) -> str:
         lines = (tag("li", sentence(line)) for _, line in data.data)
         parts.append(_section("The data", tag("ul", *lines)))
     if data.commands:
-        parts.append(_section("Run it again", *(_code(c, "Command") for c in data.commands)))
+        parts.append(
+            _section("Run it again", *(_code(c, "Command", wrap=True) for c in data.commands))
+        )
     if data.configurations:
         texts = (
             tag("details", tag("summary", name), _code(text, f"Configuration of {name}"))
@@ -107,13 +109,21 @@ def _next_steps(data: PageData) -> list[Markup]:
     parts = [
         part
         for text, code in data.next_steps
-        for part in (tag("p", sentence(text)), _code(code, "What to type"))
+        for part in (tag("p", sentence(text)), _code(code, "What to type", wrap=True))
     ]
     return [_section("What to do next", *parts)] if parts else []
 
 
 def _section(title: str, *parts: str) -> Markup:
     return tag("section", tag("h2", title), *parts)
+
+
+def _table_section(table: PageTable) -> Markup:
+    """A table under a heading, which says what its caption says."""
+    shown = _table(table, caption="unseen")
+    if table.folded:
+        shown = tag("details", tag("summary", counted(len(table.rows), "row")), shown)
+    return _section(table.caption, shown)
 
 
 def _figure(figure: Figure, name: str, most_points: int) -> Markup:
@@ -231,6 +241,7 @@ def _table(table: PageTable, caption: str | None = None) -> Markup:
     return tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=table.caption)
 
 
-def _code(text: str, label: str) -> Markup:
+def _code(text: str, label: str, *, wrap: bool = False) -> Markup:
     # Focusable, because a long line is scrolled by keyboard too.
-    return tag("pre", tag("code", text), tabindex="0", role="region", aria_label=label)
+    kind = "wrap" if wrap else None
+    return tag("pre", tag("code", text), class_=kind, tabindex="0", role="region", aria_label=label)

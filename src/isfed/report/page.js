@@ -195,6 +195,7 @@ for (const figure of document.querySelectorAll("figure")) {
 document.querySelectorAll("table.sortable").forEach(sortable);
 markWide();
 addEventListener("resize", markWide);
+document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", markWide));
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((part) => { part.open = true; });
 });

@@ -29,11 +29,13 @@ class PageTable:
         caption: what the table shows.
         columns: the headings.
         rows: as many cells in each as there are headings.
+        folded: whether only its heading is shown at first.
     """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
+    folded: bool = False
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,7 @@ def _step_sizes(results: Results) -> PageTable:
         for step, loss in search.losses.items()
     )
     columns = ("algorithm", "step size", "loss", "choice")
-    return PageTable.of("Step sizes that were tried", columns, rows)
+    return replace(PageTable.of("Step sizes that were tried", columns, rows), folded=True)
 
 
 def _gains(results: Results) -> Iterator[Figure]:
