@@ -22,10 +22,10 @@ import numpy as np
 
 from isfed.base.atomic_files import read_json, write_whole
 from isfed.report.networks_report import (
+    COLUMNS,
     accuracy_curves,
     draw_accuracy,
-    percent,
-    rounds_to_fedavg,
+    table_row,
     verdict_lines,
 )
 from isfed.studies import StoreError, load_results
@@ -38,17 +38,13 @@ PAGE = HERE.parent / "docs" / "appendix" / "networks.md"
 FIGURE = HERE.parent / "docs" / "figures" / "networks-accuracy.png"
 BEGIN = "<!-- begin: made by `python benchmarks/networks_page.py` -->"
 END = "<!-- end -->"
-PICTURE = f"""
-![Accuracy against rounds in every setting, our ways on the left and those of others on the right](
-../figures/{FIGURE.name})
-""".replace("(\n", "(")
-OURS = ("FedAvg", "importance", "spread", "difference", "drift", "drift, importance")
-OTHERS = ("FedAvg", "FedProx", "SCAFFOLD", "FedVARP", "clustered", "Power-of-Choice")
+PICTURE = f"\n![Accuracy against rounds in every setting](../figures/{FIGURE.name})\n"
+DRAWN = ("FedAvg", "FedAvg, averaged", "FedAdam, averaged", "clustered, averaged", "default")
 
 
 def kept_of(results: Results) -> dict[str, Any]:
     """What the page needs of one results folder, in few digits."""
-    summary = results.summary
+    summary, steps = results.summary, results.config["step_sizes"]
     curves = {
         name: {
             "rounds": curve.rounds.tolist(),
@@ -56,28 +52,22 @@ def kept_of(results: Results) -> dict[str, Any]:
             "stderr": np.round(curve.stderr, 4).tolist(),
         }
         for name, curve in accuracy_curves(results).items()
+        if name in DRAWN
     }
     return {
         "title": summary["title"],
         "rounds": summary["rounds"],
         "repetitions": summary["repetitions"],
+        "tuning": [steps["repetitions"], steps["rounds"]],
         "rows": [short(row) for row in summary["networks"]],
-        "at_edge": [name for name, found in results.searches.items() if is_at_edge(found)],
         "curves": curves,
     }
-
-
-def is_at_edge(search: Any) -> bool:
-    """Whether a step size was chosen among several and is the smallest or the largest of them."""
-    return len(search.losses) > 1 and search.at_edge
 
 
 def short(value: Any) -> Any:
     """The same with five digits."""
     if isinstance(value, Mapping):
-        return {key: short(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [short(part) for part in value]
+        return {key: short(part) for key, part in value.items() if key != "seconds_per_round"}
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
@@ -93,6 +83,34 @@ def collect(folder: Path) -> None:
     write_whole(KEPT, ("{" + ",\n".join(lines) + "}\n").encode())
 
 
+def table(found: Mapping[str, Any]) -> str:
+    """Methods down; the best accuracy is bold."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
+    best = max(row["accuracy"] for row in found["rows"] if not row["diverged"])
+    for row in found["rows"]:
+        cells = table_row(row)
+        if not row["diverged"] and row["accuracy"] == best:
+            cells[2] = f"**{cells[2]}**"
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def against(kept: Mapping[str, Any], rival: str) -> str:
+    """How the default stands to a rival in every setting."""
+    heads = ("setting", "accuracy of the rival (%)", "of the default (%)", "rounds to the rival's")
+    lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|"]
+    for name in SETTINGS:
+        rows = {row["name"]: row for row in kept.get(name, {}).get("rows", ())}
+        if rival in rows and "default" in rows:
+            one, ours = table_row(rows[rival]), table_row(rows["default"])
+            level = rows[rival]["accuracy"]
+            curve = curves_of(kept[name])["default"]
+            reached = curve.rounds[curve.mean >= level]
+            first = str(reached[0]) if reached.size else "-"
+            lines.append(f"| {name} | {one[2]} | {ours[2]} | {first} of {kept[name]['rounds']} |")
+    return "\n".join(lines)
+
+
 def curves_of(found: Mapping[str, Any]) -> dict[str, Measurements]:
     """The curves that are kept of one setting."""
     return {
@@ -101,96 +119,45 @@ def curves_of(found: Mapping[str, Any]) -> dict[str, Measurements]:
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Methods down; accuracy, and what it took to reach the fixed accuracies; the best is bold."""
-    rows = found["rows"]
-    targets = [f"{100 * target['accuracy']:g}%" for target in rows[0]["targets"]]
-    heads = ["method", "step size", "accuracy (%)", *targets, "as FedAvg"]
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    best = max((row["accuracy"], row["name"]) for row in rows if not row["diverged"])[1]
-    first = rounds_to_fedavg(rows, curves_of(found))
-    for row in rows:
-        step = f"{row['step_size']:.3g}" + ("*" if row["name"] in found["at_edge"] else "")
-        if row["diverged"]:
-            lines.append(f"| {row['name']} | {step} | diverged |" + " |" * (len(heads) - 3))
-            continue
-        accuracy = percent(row["accuracy"], row["accuracy_stderr"])
-        accuracy = f"**{accuracy}**" if row["name"] == best else accuracy
-        cells = [row["name"], step, accuracy, *map(reached, row["targets"])]
-        lines.append(f"| {' | '.join(cells)} | {first.get(row['name'], '')} |")
-    return "\n".join(lines)
-
-
-def reached(target: Mapping[str, Any]) -> str:
-    """Rounds / megabytes / seconds to an accuracy; nothing if it was not reached."""
-    if target["rounds"] is None:
-        return ""
-    return f"{target['rounds']} / {target['megabytes']:.3g} / {target['seconds']:.3g}"
-
-
-def steadiness(found: Mapping[str, Any]) -> str:
-    """How every method stands to FedAvg's final accuracy: a first time may be a lucky one."""
-    level = next(row["accuracy"] for row in found["rows"] if row["name"] == "FedAvg")
-    lines = []
-    for name, curve in curves_of(found).items():
-        above = curve.mean >= level
-        below = np.flatnonzero(~above)
-        after = curve.rounds[below[-1] + 1 :] if below.size else curve.rounds
-        first = curve.rounds[above][0] if above.any() else "never"
-        good = after[0] if after.size else "never"
-        late = above[curve.rounds >= found["rounds"] / 2]  # empty for one that diverged before
-        share = late.mean() if late.size else 0.0
-        lines.append(f"  {name:18s} first {first}, for good {good}, second half {share:.0%} above")
-    return "\n".join(lines)
-
-
 def tables(kept: Mapping[str, Any]) -> str:
     """All tables, in markdown, in the order of the settings."""
-    parts = []
+    parts = ["## The default against its rivals\n"]
+    for rival in ("FedAvg, averaged", "FedAdam, averaged", "clustered, averaged"):
+        parts.append(f"Against {rival}:\n\n{against(kept, rival)}\n")
+    parts.append("## All methods\n")
     for name in SETTINGS:
         if name in kept:
             found = kept[name]
-            size = f"{found['repetitions']} seeds, {found['rounds']} rounds"
-            said = " ".join(verdict_lines(found["rows"], curves_of(found), found["rounds"]))
-            parts.append(f"#### {name}: {found['title']}\n\n{size}. {said}\n\n{table(found)}\n")
+            seeds, rounds = found["tuning"]
+            size = (
+                f"{found['repetitions']} seeds of {found['rounds']} rounds; steps tuned on {seeds} "
+                f"other seeds of {rounds} rounds."
+            )
+            said = " ".join(verdict_lines(found["rows"], found["rounds"]))
+            parts.append(f"### {name}: {found['title']}\n\n{size} {said}\n\n{table(found)}\n")
     return "\n".join(parts)
 
 
 def draw(kept: Mapping[str, Any]) -> None:
-    """Accuracy against rounds: a row for each setting, our ways beside those of others."""
+    """Accuracy against rounds, one panel for each setting."""
     names = [name for name in SETTINGS if name in kept]
-    height = 1.9 * len(names) + 0.9
     figure, panels = plt.subplots(
-        len(names), 2, figsize=(8.4, height), sharey="row", squeeze=False, layout="constrained"
-    )
-    for (left, right), name in zip(panels, names, strict=True):
-        found = kept[name]
-        curves = curves_of(found)
-        level = next((100 * r["accuracy"] for r in found["rows"] if r["name"] == "FedAvg"), None)
-        for axes, methods in ((left, OURS), (right, OTHERS)):
-            draw_accuracy(axes, curves, [m for m in methods if m in curves])
-            if level is not None:
-                axes.axhline(level, color="black", linewidth=0.7, linestyle=":")
-            axes.set_xlim(0, found["rounds"])
-        left.set_ylim(*limits(curves))
-        left.set_ylabel("accuracy (%)")
-        left.set_title(f"{name}: {found['title']}", fontsize=9, loc="left")
-    for axes, title in zip(panels[0], ("FedAvg and ours", "FedAvg and others"), strict=True):
-        axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower left",
-                    bbox_to_anchor=(0.0, 1.14), title=title, handlelength=3.2,
-                    columnspacing=1.2)  # fmt: skip
-    for axes in panels[-1]:
+        -(-len(names) // 2), 2, figsize=(8.4, 2.4 * -(-len(names) // 2) + 0.6), squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for axes in panels.flat[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(panels.flat, names, strict=False):
+        curves = curves_of(kept[name])
+        draw_accuracy(axes, curves, [m for m in DRAWN if m in curves])
+        axes.set_title(f"{name}: {kept[name]['title'][:48]}", fontsize=8, loc="left")
+        axes.set_ylim(bottom=100 * min(float(c.mean[len(c.mean) // 6]) for c in curves.values()))
         axes.set_xlabel("round")
+        axes.set_ylabel("accuracy (%)")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(FIGURE, dpi=110, metadata={"Software": None})
     plt.close(figure)
-
-
-def limits(curves: Mapping[str, Measurements]) -> tuple[float, float]:
-    """Percent: from what the slower half has reached after a sixth of the rounds, to the best."""
-    early = [curve.mean[len(curve.mean) // 6] for curve in curves.values()]
-    best = max(float(np.nanmax(curve.mean + curve.stderr)) for curve in curves.values())
-    low = float(np.nanmedian(early))
-    return 100 * low, 100 * (best + 0.05 * (best - low))
 
 
 def page(kept: Mapping[str, Any]) -> None:
@@ -212,8 +179,6 @@ def main() -> None:
         collect(given.folder)
     kept = read_json(KEPT)
     page(kept)
-    for name, found in kept.items():
-        print(f"{name}: rounds at FedAvg's final accuracy\n{steadiness(found)}")
     print(f"{PAGE} and {FIGURE} have the settings {', '.join(n for n in SETTINGS if n in kept)}")
 
 

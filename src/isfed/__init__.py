@@ -72,6 +72,7 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.local_sgd import RestartedSGD as RestartedSGD
     from isfed.methods.local_sgd import StichSGD as StichSGD
     from isfed.methods.local_steps import LocalSteps as LocalSteps
+    from isfed.methods.look_ahead_passes import LookAheadPasses as LookAheadPasses
     from isfed.methods.method_protocol import Algorithm as Algorithm
     from isfed.methods.method_protocol import Method as Method
     from isfed.methods.method_protocol import ModelState as ModelState

@@ -35,15 +35,22 @@ def test_the_page_follows_its_numbers(maker, kept):
 def test_a_table_shows_what_was_not_reached_and_what_diverged(maker, kept):
     found = copy.deepcopy(next(iter(kept.values())))
     first, second = found["rows"][:2]
-    first["targets"][-1] = {"accuracy": 0.999, "rounds": None}
+    first["rounds_to"]["FedAvg, averaged"] = None
     second["diverged"] = "in round 3"
-    found["at_edge"] = [first["name"]]
     lines = maker.table(found).splitlines()
-    assert lines[0].endswith("| 99.9% | as FedAvg |")
-    assert f"| {first['name']} | {first['step_size']:.3g}* |" in lines[2]
-    assert lines[2].endswith("|  |  |")
+    assert lines[2].split(" | ")[5] == "-"
     assert lines[3].startswith(f"| {second['name']} | {second['step_size']:.3g} | diverged |")
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_default_stands_to_a_rival_as_its_curve_says(maker, kept):
+    name, found = next(iter(kept.items()))
+    rows = {row["name"]: row for row in found["rows"]}
+    (line,) = [
+        x for x in maker.against(kept, "FedAvg, averaged").splitlines() if f"| {name} |" in x
+    ]
+    first = rows["default"]["rounds_to"]["FedAvg, averaged"]
+    assert line.endswith(f"| {first} of {found['rounds']} |")
 
 
 def test_the_figure_is_drawn_from_what_is_kept(maker, kept, tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ from isfed import (
     ISFedAvg,
     KVib,
     LookAhead,
+    LookAheadPasses,
     Memory,
     MomentumSGD,
     Passes,
@@ -195,6 +196,10 @@ EXACT = {
     "both, and costs": Served(
         Scheduled(ours(weighting="change", costs=[1.0, 2.0, 4.0, 1.0, 3.0]), halved), FedAdam()
     ),
+    "the default for networks": LookAheadPasses(step_size=STEP, num_active=3),
+    "the default without single changes": LookAheadPasses(
+        step_size=STEP, num_active=3, single_changes=False
+    ),
     "passes by score": Federated(Passes(3, Memory()), PLAIN, HorvitzThompson()),
     "asks for losses": Federated(WorstOff(2), PLAIN, Mean()),
     "asks for single losses": Federated(WorstOff(2, sampled=True), PLAIN, Mean()),
@@ -279,7 +284,10 @@ def test_ends_with_the_model_of_the_run_in_process(tmp_path, name, absent):
     assert charged.scalars_up == ledger.scalars_up - 3 * AGENTS  # nobody told N_k, E_k, B_k
 
 
-@pytest.mark.parametrize("name", ["a server with memory", "asks for losses", "drift", "spread"])
+@pytest.mark.parametrize(
+    "name",
+    ["a server with memory", "asks for losses", "drift", "spread", "the default for networks"],
+)
 def test_flowers_own_loop_gives_the_same(tmp_path, name):
     strategy = make_strategy(METHODS[name], weighting=None, safety=AS_SIMULATED)
     grid, arrays = make_grid(tmp_path), initial()
@@ -306,7 +314,8 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     "name", ["a server with memory", "losses and gradients ride along", "drift", "spread",
-             "steered by the cloud", "asks for losses", "drift with a schedule"],
+             "steered by the cloud", "asks for losses", "drift with a schedule",
+             "the default for networks"],
 )  # fmt: skip
 def test_a_killed_cloud_goes_on_from_its_checkpoint(tmp_path, name):
     algorithm, count = METHODS[name], [0]

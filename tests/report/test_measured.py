@@ -135,41 +135,38 @@ def test_the_page_speaks_of_accuracy_in_percent(make):
     assert text.count('value="log"') == 1  # of the loss
 
 
-def row(name: str, accuracy: float, *rounds: int | None) -> dict[str, Any]:
-    targets = [
-        {"accuracy": target, "rounds": count}
-        | ({} if count is None else {"megabytes": 0.0488 * count, "seconds": 247.0 * count})
-        for target, count in zip((0.6, 0.75), rounds, strict=True)
-    ]
+def row(name: str, accuracy: float, first: int | None, second: int | None) -> dict[str, Any]:
+    """A method, and its rounds to the final accuracies of FedAvg and of its average."""
     return {
         "name": name, "step_size": 0.03, "accuracy": accuracy, "accuracy_stderr": 0.002,
-        "diverged": False, "targets": targets,
+        "diverged": "", "worst_drop": 0.015, "megabytes_per_round": 0.0488,
+        "rounds_to": {"FedAvg": first, "FedAvg, averaged": second},
+        "steps_tried": 4, "steps_useless": 1,
     }  # fmt: skip
 
 
 def networks(make: Callable[..., Results]) -> Results:
     rows = [
-        row("FedAvg", 0.60, 10, None), row("drift", 0.78, 5, 10),
-        row("drift, importance", 0.79, 5, 10), row("spread", 0.5, None, None),
+        row("FedAvg", 0.60, 10, None), row("FedAvg, averaged", 0.78, 5, 10),
+        row("default", 0.79, 5, 10), row("SCAFFOLD", 0.5, None, None),
     ]  # fmt: skip
-    levels = {"FedAvg": 0.61, "drift": 0.8, "drift, importance": 0.8, "spread": 0.45}
+    levels = {"FedAvg": 0.61, "FedAvg, averaged": 0.8, "default": 0.8, "SCAFFOLD": 0.45}
     found = make({n: (level, 0.002) for n, level in levels.items()}, networks=rows, title="net")
     return replace(found, kind="networks")
 
 
 def test_a_study_of_networks_has_its_table_on_the_page(make):
     data = page_data(networks(make))
-    assert data.verdict.startswith("drift, importance ends highest, at 79.0 ± 0.2% accuracy,")
+    assert data.verdict.startswith("default ends highest, at 79.0 ± 0.2% accuracy,")
     assert data.advice == (
-        "Rounds to FedAvg's final accuracy, 60.0% after 10: drift 10; drift, importance 10.",
-        "The first, after 100% of the rounds: drift; drift, importance.",
+        "FedAvg ends at 60.0% after 10 rounds. First there, after 5: FedAvg, averaged; default.",
+        "FedAvg, averaged ends at 78.0% after 10 rounds. First there, after 10: default.",
     )
     table = data.tables[0]
-    assert table.columns == ("method", "step size", "accuracy (%)", "60%", "75%", "as FedAvg")
     texts = [[cell.text for cell in cells[2:]] for cells in table.rows]
-    assert texts[0] == ["60.0 ± 0.2", "10 (0.488, 2,470)", "-", ""]
-    assert texts[1] == ["78.0 ± 0.2", "5 (0.244, 1,240)", "10 (0.488, 2,470)", "10"]
-    assert texts[3] == ["50.0 ± 0.2", "-", "-", ""]
+    assert len(table.columns) == 8
+    assert texts[0] == ["60.0 ± 0.2", "1.5", "10", "-", "0.0488", "1 of 4"]
+    assert texts[3] == ["50.0 ± 0.2", "1.5", "-", "-", "0.0488", "1 of 4"]
     level = data.figures[0].table.rows[0][2].text
     assert level == "60.0 ± 0.2%"  # as in the table, not the last evaluation alone
 
@@ -177,10 +174,10 @@ def test_a_study_of_networks_has_its_table_on_the_page(make):
 def test_a_method_that_diverged_has_a_row(make):
     results = networks(make)
     rows = results.summary["networks"]
-    rows[1] = rows[1] | {"diverged": True, "accuracy": None, "accuracy_stderr": None}
+    rows[1] = rows[1] | {"diverged": "in round 3", "accuracy": None, "accuracy_stderr": None}
     data = page_data(results)
-    assert [cell.text for cell in data.tables[0].rows[1][2:]] == ["diverged", "", "", ""]
-    assert data.verdict.startswith("drift, importance ends highest")
+    assert [cell.text for cell in data.tables[0].rows[1][2:]] == ["diverged", *[""] * 5]
+    assert data.verdict.startswith("default ends highest")
 
 
 def test_two_folders_differ_in_percentage_points(make, tmp_path: Path):

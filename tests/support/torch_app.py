@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from torch import nn
 
-from isfed import FederatedData, flower
+from isfed import FederatedData, LookAheadPasses, flower
 from isfed.federation.safety import Safety
 from isfed.torch import Network, importance
 
@@ -35,11 +35,12 @@ torch.set_num_threads(1)
 
 
 network = Network(Net, nn.CrossEntropyLoss(reduction="none"))
-# Who does the local steps: isfed, isfed under a correction, or the example itself.
+# Who does the local steps: isfed, isfed under a correction or by default, or the example itself.
 LOOPS = {
+    "default": LookAheadPasses(step_size=0.05, num_active=2),
     "isfed": importance(step_size=0.05, num_active=2, weighting="step"),
     "drift": importance(step_size=1.0, num_active=2, correction="drift"),
-    "own": importance(step_size=0.05, num_active=2),
+    "own": LookAheadPasses(num_active=2),
 }
 
 
@@ -64,14 +65,15 @@ def own_turn(message, context):
 
 
 isfed_turn = flower.torch_turn(load_arrays, network, local_steps=STEPS, batch_size=BATCH)
-TURNS = {"isfed": isfed_turn, "drift": isfed_turn, "own": own_turn}
+TURNS = dict.fromkeys(LOOPS, isfed_turn) | {"own": own_turn}
 
 
 def run(grid, config, **options):
     """All rounds of a federation whose agents take their turns in the loop of that name."""
     algorithm = LOOPS[config["loop"]]
     strategy = flower.Strategy(
-        algorithm, num_agents=AGENTS, seed=config["seed"], weighting=algorithm.weighting,
+        algorithm, num_agents=AGENTS, seed=config["seed"],
+        weighting=getattr(algorithm, "weighting", None),
         time_limit=LONGEST, join_limit=LONGEST, names=[f"agent{k}" for k in range(AGENTS)],
         fraction_evaluate=0.0, **{"safety": Safety(most_inclusion=1.0), **options},
     )  # fmt: skip

@@ -81,7 +81,7 @@ def test_it_says_where_each_way_helps():
     drifting = diagnose(one_class, num_active=3, step_size=0.3)
     assert drifting.drift > 0.05
     assert drifting.choice == "difference"
-    assert 'Use importance(..., correction="difference")' in drifting.recommendation()
+    assert 'alone: importance(..., correction="difference").' in drifting.recommendation()
     assert 'correction="drift" removes it' in drifting.recommendation()
     assert 'correction="drift"' not in alike.recommendation()
 

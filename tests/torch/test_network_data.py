@@ -308,26 +308,30 @@ def test_there_are_no_more_test_rows_than_asked_for(most):
         assert 1 <= len(measure.y) <= most  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_what_targets_take(tmp_path):
+def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_how_methods_stand(tmp_path):
     source = NetworkData(hidden=8, num_agents=10, partition=Shards(), local_steps=3, every=2)
-    setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3), (0.0, 0.999))
+    setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3))
     study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1, widen=1)
     results = run_study(study, tmp_path / "out")
     rows = {row["name"]: row for row in results.summary["networks"]}
     assert set(rows) == set(study.methods)
-    assert len(rows) == 11
+    assert len(rows) == 16
+    curves = {a.name: a.measures["accuracy"] for a in results.algorithms}
     for name, row in rows.items():
-        assert row["targets"][0]["rounds"] == 0, name
-        assert row["targets"][1]["rounds"] is None, name
-    # Two vectors each way for SCAFFOLD, one for FedAvg; a correction sends c down as well.
-    for name, times in (("SCAFFOLD", 2.0), ("drift", 1.5), ("importance", 1.0)):
+        for rival, count in row["rounds_to"].items():
+            reached = curves[name].rounds[curves[name].mean >= rows[rival]["accuracy"] - 1e-12]
+            assert count == (reached[0] if reached.size else None), (name, rival)
+        assert 2 <= row["steps_tried"] <= 4, name
+    # Two vectors each way for SCAFFOLD, one for FedAvg; an agent with two places is sent one model.
+    for name, times in (("SCAFFOLD", 2.0), ("importance", 1.0), ("FedAdam", 1.0)):
         ratio = rows[name]["megabytes_per_round"] / rows["FedAvg"]["megabytes_per_round"]
         assert ratio == pytest.approx(times, rel=0.01), name
+    assert rows["default"]["megabytes_per_round"] <= rows["FedAvg"]["megabytes_per_round"]
     tried = {
         name: [step for step, _ in search["losses"]]
         for name, search in results.summary["step_sizes"].items()
     }
-    np.testing.assert_allclose(tried["drift"][:2], [0.15, 0.9])  # E_k times as large
+    np.testing.assert_allclose(tried["default"][:2], [0.05, 0.3])
     for name, search in results.summary["step_sizes"].items():
         losses = dict(search["losses"])
         assert rows[name]["step_size"] == min(losses, key=lambda step: losses[step]), name

@@ -190,14 +190,14 @@ def reproduce_networks(
     options: RunOptions,
     setting: Annotated[
         str,
-        typer.Option(help="a, b-dirichlet, b-shards, c, d, e, or all (see docs/networks.md)."),
+        typer.Option(help="a, b-dirichlet, b-shards, c, d, e, f, or all (see docs/networks.md)."),
     ] = "all",
     quick: Annotated[
         bool, typer.Option(help="Smaller images, 30 rounds, 2 repetitions: minutes, not hours.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Neural networks: eleven methods on six federations, each at its own best step size.
+    """Neural networks: sixteen methods on seven federations, each at its own best step size.
 
     Needs PyTorch: pip install 'isfed[torch]'.
     """

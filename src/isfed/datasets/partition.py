@@ -248,6 +248,25 @@ def _agents_per_class(classes, counts, shares, num_agents: int) -> np.ndarray:
     return 1 + _round_to(over, rest)
 
 
+def easy_and_hard(
+    labels: np.ndarray, *, num_agents: int, easy: int = 2, share: float = 0.8, seed: int = 0
+) -> Partition:
+    """A `share` of the agents has the first `easy` classes, each of the others one other class.
+
+    The few others have more to teach for longer, which importance sampling can make use of.
+    """
+    labels = np.asarray(labels)
+    classes = np.unique(labels)
+    if not 1 <= easy < classes.size:
+        raise ValueError(f"easy={easy} must be between 1 and {classes.size - 1} of the classes")
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share} must be a number between 0 and 1")
+    merged = np.where(np.isin(labels, classes[:easy]), classes[0], labels)
+    others = classes[easy:].tolist()
+    shares = {classes[0].item(): share} | dict.fromkeys(others, (1.0 - share) / len(others))
+    return one_class(merged, num_agents=num_agents, shares=shares, seed=seed)
+
+
 def shards(labels: np.ndarray, *, num_agents: int, per_agent: int = 2, seed: int = 0) -> Partition:
     """Rows sorted by label and cut into equal shards, of which every agent gets `per_agent`.
 

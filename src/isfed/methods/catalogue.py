@@ -19,6 +19,7 @@ from isfed.methods.catalogue_entry import (
     SHORTER,
     STICH,
     UNIFORM,
+    WEIGHED,
     Entry,
     Knob,
 )
@@ -263,5 +264,15 @@ CATALOGUE: tuple[Entry, ...] = (
         minimises="as FedAvg; ISFedAvg with the choices that suit networks",
         needs="a score from every agent that answers", confirmed="as ISFedAvg",
         state="M + K",
+    ),
+    Entry(
+        name="LookAheadPasses", paper="ours: stratified passes by importance, FedAdam (Reddi et al."
+        " 2021, arXiv 2003.00295) with Nesterov's look-ahead, averaged models",
+        selects="in passes, one of each of L strata of like changes, more often where changes are "
+        "long", steps=SGD + " from w + beta_1 x (last move)",
+        combines=WEIGHED + ", through Adam; shows the mean over a pass",
+        minimises="as FedAvg; the default for networks",
+        unbiased="in every round for fixed changes; not given the earlier cohorts of the pass",
+        state="5 M + 33 K", knobs=(Knob("server_step_size", 1e-3, 0.1),),
     ),
 )  # fmt: skip

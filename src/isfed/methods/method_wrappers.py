@@ -27,6 +27,20 @@ def layers(method: Any, inside: str = "algorithm") -> Iterator[Any]:
         method = getattr(method, inside, None)
 
 
+def at_step_size(method: Any, step_size: float) -> Any:
+    """The same method with another step size, wherever it keeps that.
+
+    Args:
+        method: a record with a `step_size`, a method around one, or a `Federated`.
+        step_size: the new one.
+    """
+    inside = method.local if isinstance(method, Federated) else getattr(method, "algorithm", None)
+    if inside is None:
+        return replace(method, step_size=step_size)
+    place = "local" if isinstance(method, Federated) else "algorithm"
+    return replace(method, **{place: at_step_size(inside, step_size)})
+
+
 @dataclass(frozen=True)
 class Around(Forwarding, Composed):
     """What all methods around another share: they are like it unless they say otherwise."""

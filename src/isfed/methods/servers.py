@@ -306,7 +306,7 @@ def averaging(window: Any) -> Any:
 
 def name_of(server: Any) -> str:
     """The name of a server in tables and figures; that which adds the step needs none."""
-    return "" if adds_steps(server) else getattr(server, "name", type(server).__name__)
+    return "" if type(server) is Add else getattr(server, "name", type(server).__name__)
 
 
 def adds_steps(server: Any) -> bool:

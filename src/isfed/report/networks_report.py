@@ -11,27 +11,35 @@ import numpy as np
 from matplotlib.axes import Axes
 from rich.table import Table
 
-from isfed.base.text_format import plain_number
 from isfed.report.figures import label_axes, save_figure
-from isfed.report.page_data import PageTable, TableCell, number_cell
+from isfed.report.page_data import PageTable, TableCell
 from isfed.report.terminal_tables import percent, text_table
-from isfed.studies.networks_study import first_round
+from isfed.studies.networks_study import RIVALS
 from isfed.studies.results_reader import Measurements, Results
 
 # Colour, dashes and marker: the markers tell the lines apart in grey.
 LOOKS: dict[str, tuple[str, Any, str]] = {
     "FedAvg": ("black", "-", ""),
-    "importance": ("tab:blue", (0, (1, 1.2)), "o"),
-    "spread": ("tab:pink", (0, (6, 2)), "s"),
-    "difference": ("tab:green", "-", "^"),
-    "drift": ("tab:red", "-", "v"),
-    "drift, importance": ("tab:orange", (0, (3, 1, 1, 1)), "D"),
-    "FedProx": ("tab:cyan", (0, (6, 2)), "o"),
-    "SCAFFOLD": ("tab:brown", "-", "s"),
+    "FedAvg, averaged": ("black", (0, (6, 2)), "o"),
+    "FedAdam": ("tab:blue", (0, (1, 1.2)), "s"),
+    "FedAdam, averaged": ("tab:blue", "-", "s"),
+    "FedACG": ("tab:cyan", (0, (6, 2)), "D"),
     "FedVARP": ("tab:olive", "-", "^"),
+    "SCAFFOLD": ("tab:brown", "-", "v"),
     "clustered": ("tab:purple", (0, (3, 1, 1, 1)), "v"),
+    "clustered, averaged": ("tab:purple", "-", "v"),
     "Power-of-Choice": ("tab:gray", (0, (1, 1.2)), "D"),
+    "importance": ("tab:pink", (0, (1, 1.2)), "o"),
+    "stratified passes, averaged": ("tab:green", (0, (6, 2)), "^"),
+    "look-ahead Adam, averaged": ("tab:orange", (0, (6, 2)), "^"),
+    "stratified passes, look-ahead Adam, averaged": ("tab:green", "-", "D"),
+    "default": ("tab:red", "-", "o"),
+    "default, last model": ("tab:red", (0, (1, 1.2)), ""),
 }
+COLUMNS = (
+    "method", "step size", "accuracy (%)", "worst drop", "rounds to FedAvg", "to its average",
+    "MB a round", "useless steps",
+)  # fmt: skip
 
 
 def accuracy_curves(results: Results) -> dict[str, Measurements]:
@@ -67,89 +75,83 @@ def networks_figure(results: Results) -> list[Path]:
 
 
 def networks_table(results: Results) -> Table:
-    """Accuracy at the end, and the rounds, bytes and seconds to fixed accuracies."""
-    summary, table = results.summary, targets_table(results)
+    """Accuracy at the end, and how long it took to be where FedAvg ends."""
+    summary = results.summary
     return text_table(
         f"{summary['title']}: {summary['repetitions']} repetitions of {summary['rounds']} "
-        "rounds, accuracy ± standard error over the last of them; rounds (MB, s) to an accuracy",
-        ("method", "step", "accuracy", *table.columns[3:-1]),
-        ([cell.text for cell in row[:-1]] for row in table.rows),
+        "rounds, accuracy ± standard error over the last of them",
+        COLUMNS,
+        map(table_row, summary["networks"]),
     )
 
 
-def targets_table(results: Results) -> PageTable:
-    """What it took to reach fixed accuracies, and FedAvg's final one."""
-    networks = results.summary.get("networks") or ()
-    first = rounds_to_fedavg(networks, accuracy_curves(results))
-    names = [f"{100 * target['accuracy']:g}%" for row in networks[:1] for target in row["targets"]]
-    rows = []
-    for row in networks:
-        cells = [row["name"], number_cell(row["step_size"], ".3g")]
-        if row["diverged"]:
-            rows.append([*cells, "diverged", *("" for _ in names), ""])
-            continue
-        cells.append(TableCell(percent(row["accuracy"], row["accuracy_stderr"]), row["accuracy"]))
-        cells += [TableCell(reached(target), target["rounds"]) for target in row["targets"]]
-        as_fedavg = first.get(row["name"])
-        rows.append([*cells, TableCell("" if as_fedavg is None else str(as_fedavg), as_fedavg)])
-    columns = ("method", "step size", "accuracy (%)", *names, "as FedAvg")
-    caption = "Rounds (MB, s) to an accuracy, and rounds to FedAvg's final one"
-    return PageTable.of(caption, columns, rows)
+def table_row(row: Mapping[str, Any]) -> list[str]:
+    """The cells of one method, as text; COLUMNS are their names.
 
-
-def reached(target: Mapping[str, Any]) -> str:
-    """The rounds to an accuracy, and the megabytes and seconds that they took.
-
-    >>> reached({"rounds": 5, "megabytes": 0.2442, "seconds": 1234.5}), reached({"rounds": None})
-    ('5 (0.244, 1,230)', '-')
+    >>> table_row({"name": "FedAvg", "step_size": 0.2, "diverged": "in round 3"})[:3]
+    ['FedAvg', '0.2', 'diverged']
     """
-    if target["rounds"] is None:
-        return "-"
-    cost = (plain_number(target[key], 3) for key in ("megabytes", "seconds"))
-    return f"{target['rounds']} ({', '.join(cost)})"
+    first = [row["name"], f"{row['step_size']:.3g}"]
+    if row["diverged"]:
+        return [*first, "diverged", *("" for _ in COLUMNS[3:])]
+    drop, reached = row.get("worst_drop"), row.get("rounds_to", {})
+    return [
+        *first,
+        percent(row["accuracy"], row["accuracy_stderr"]),
+        "" if drop is None else f"{100 * drop:.1f}",
+        *(_rounds(reached.get(rival)) for rival in RIVALS),
+        f"{row['megabytes_per_round']:.3g}",
+        f"{row['steps_useless']} of {row['steps_tried']}",
+    ]
+
+
+def _rounds(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def targets_table(results: Results) -> PageTable:
+    """The same as a table of a page."""
+    rows = []
+    for row in results.summary.get("networks") or ():
+        cells: list[Any] = [TableCell(text, None) for text in table_row(row)]
+        numbers = (row["step_size"], row.get("accuracy"), row.get("worst_drop"))
+        for place, number in enumerate(numbers, start=1):
+            cells[place] = cells[place]._replace(value=number)
+        rows.append(cells)
+    caption = (
+        "Worst drop below the best accuracy so far, in points; rounds to the final accuracy of "
+        "FedAvg and of FedAvg averaged; step sizes up to twice the chosen one that were tried, and "
+        "how many of them left a model no better than a guess"
+    )
+    return PageTable.of(caption, COLUMNS, rows)
 
 
 def networks_verdict(results: Results) -> list[str]:
-    """Who reaches FedAvg's final accuracy first, and in how many rounds."""
-    rows = results.summary["networks"]
-    return verdict_lines(rows, accuracy_curves(results), results.summary["rounds"])
+    """Who is first where FedAvg ends, averaged or not."""
+    return verdict_lines(results.summary["networks"], results.summary["rounds"])
 
 
-def _fedavg_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    return next((r["accuracy"] for r in rows if r["name"] == "FedAvg" and not r["diverged"]), None)
-
-
-def rounds_to_fedavg(
-    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements]
-) -> dict[str, int]:
-    """The rounds until the mean accuracy is FedAvg's final one, by method, fastest first."""
-    level = _fedavg_level(rows)
-    if level is None:
-        return {}
-    first = {
-        name: rounds
-        for name, curve in curves.items()
-        if name != "FedAvg" and (rounds := first_round(curve.rounds, curve.mean, level)) is not None
-    }
-    return dict(sorted(first.items(), key=lambda pair: pair[1]))
-
-
-def verdict_lines(
-    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Measurements], rounds: int
-) -> list[str]:
-    """The same as sentences."""
-    level, first = _fedavg_level(rows), rounds_to_fedavg(rows, curves)
-    if level is None:
-        return []
-    if not first:
-        return [f"No other method reaches FedAvg's final accuracy, {100 * level:.1f}%."]
-    counts = "; ".join(f"{name} {count}" for name, count in first.items())
-    least = min(first.values())
-    best = [name for name, count in first.items() if count == least]
-    after = f"after {100 * least / rounds:.0f}% of the rounds"
-    return [
-        f"Rounds to FedAvg's final accuracy, {100 * level:.1f}% after {rounds}: {counts}.",
-        f"The first is {best[0]}, {after}."
-        if len(best) == 1
-        else f"The first, {after}: {'; '.join(best)}.",  # one of the names has a comma
-    ]
+def verdict_lines(rows: Sequence[Mapping[str, Any]], rounds: int) -> list[str]:
+    """A sentence for FedAvg, and one for FedAvg averaged."""
+    lines = []
+    for rival in RIVALS:
+        level = next(
+            (r["accuracy"] for r in rows if r["name"] == rival and not r["diverged"]), None
+        )
+        if level is None:
+            continue
+        first = {
+            row["name"]: row["rounds_to"][rival]
+            for row in rows
+            if row["name"] != rival and row.get("rounds_to", {}).get(rival) is not None
+        }
+        if not first:
+            lines.append(f"No other method reaches the {100 * level:.1f}% of {rival}.")
+            continue
+        least = min(first.values())
+        best = "; ".join(name for name, count in first.items() if count == least)
+        lines.append(
+            f"{rival} ends at {100 * level:.1f}% after {rounds} rounds. First there, after "
+            f"{least}: {best}."
+        )
+    return lines

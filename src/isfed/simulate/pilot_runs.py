@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from isfed.methods import ISFedAvg
+from isfed.methods.look_ahead_passes import LookAheadPasses
 from isfed.methods.servers import Average, adds_steps
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
@@ -30,6 +31,9 @@ REPETITIONS = 4
 SEED = 2**62 + 1  # of the trials, so that they say nothing about the run's own draws
 SHARE_OF_ROUNDS = 0.9  # the risk counts from here on
 LOOKS = 24  # models of those rounds whose risk is looked at
+TRIAL_ROUNDS = 20  # of a network: enough to rank its steps, see benchmarks/networks_steps.py
+FIRST_STEP = 0.1  # of a network; those tried are this times powers of 2
+MOST_ROWS = 5000  # on which the model at the end of such a trial is judged
 MOST_OF_LIMIT = 0.5  # of the mean-square limit: beyond, a square loss may overflow in a later run
 
 
@@ -44,8 +48,9 @@ def with_best_step_size(
     """The algorithm with a number for step_size="auto": the best for so many rounds, by trials.
 
     About eight step sizes run for all rounds, four times each, with the same draws; the one
-    with the lowest risk over the last tenth of the rounds is taken. What does not
-    run on compiled code, or follows a moving target, is left as it is.
+    with the lowest risk over the last tenth of the rounds is taken. For `LookAheadPasses`, the
+    default for networks, trials are single and have at most 20 rounds. What else does not run on
+    compiled code, or follows a moving target, is left as it is.
 
     Args:
         problem: what is learned.
@@ -61,6 +66,8 @@ def with_best_step_size(
         shown = replace(inside, average=server.window)
         shown = with_best_step_size(problem, shown, rounds=rounds, initial=initial, threads=threads)
         return replace(algorithm, algorithm=replace(inside, step_size=shown.step_size))
+    if isinstance(algorithm, LookAheadPasses):
+        return _after_short_trials(problem, algorithm, rounds, initial=initial, threads=threads)
     if not isinstance(algorithm, ISFedAvg):
         return algorithm
     linear = isinstance(problem.loss, LinearLoss)
@@ -91,7 +98,32 @@ def _step(place: int) -> float:
     return float(f"{10.0 ** (place / PER_DECADE):.2g}")
 
 
-def _lowest(risk: Callable[[int], float], place: int) -> int:
+def _after_short_trials(problem: Problem, algorithm: Any, rounds: int, **options: Any) -> Any:
+    """The algorithm at the best step size of a few short runs, each twice the one before."""
+    every = -(-len(problem.data.targets) // MOST_ROWS)
+    x, y = problem.data.features[::every], problem.data.targets[::every]
+    weights = problem.data.row_weights()[::every]
+    if algorithm.client_weights == "size":
+        weights = np.ones(len(y))
+
+    def at(place: int) -> Any:
+        return replace(algorithm, step_size=FIRST_STEP * 2.0**place)
+
+    def risk(place: int) -> float:
+        run = make_run(problem, at(place), seed=SEED, **options)
+        try:
+            history = drive(run, Recording(run, min(rounds, TRIAL_ROUNDS)))
+        except DivergenceError:
+            return math.inf
+        value = float(np.average(problem.loss.values(history.params[0], x, y), weights=weights))
+        return value if math.isfinite(value) else math.inf
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return at(_lowest(risk, 0, strides=(1,)))
+
+
+def _lowest(risk: Callable[[int], float], place: int, strides: Sequence[int] = STRIDES) -> int:
     """Where a function of whole numbers is lowest, as far as neighbours tell."""
     known: dict[int, float] = {}
 
@@ -101,7 +133,7 @@ def _lowest(risk: Callable[[int], float], place: int) -> int:
         return known[where]
 
     best = place
-    for stride in STRIDES:
+    for stride in strides:
         while True:
             nearby = min((best, best + stride, best - stride), key=at)
             if nearby == best:

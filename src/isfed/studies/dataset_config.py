@@ -91,6 +91,15 @@ class FewClasses(_ByClass):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EasyAndHard(_ByClass):
+    """A `share` of the agents holds the first `easy` classes, the others one other class each."""
+
+    easy: int = 2
+    share: float = 0.8
+    function = staticmethod(partitions.easy_and_hard)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     """Rows dealt at random, in amounts with a heavy tail."""
 
@@ -107,7 +116,7 @@ class PowerLaw:
 
 PARTITIONS = Registry(
     "partition", Partitioning, iid=Iid, dirichlet=Dirichlet, one_class=OneClass, shards=Shards,
-    few_classes=FewClasses, power_law=PowerLaw,
+    few_classes=FewClasses, easy_and_hard=EasyAndHard, power_law=PowerLaw,
 )  # fmt: skip
 REGISTRIES[Partitioning] = PARTITIONS
 READERS[Partitioning] = PARTITIONS.read

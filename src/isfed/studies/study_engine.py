@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from isfed.methods.method_wrappers import at_step_size
 from isfed.problems import Problem
 from isfed.simulate.simulate_call import check_run, choose_engine, make_run
 from isfed.studies.config_schema import ConfigError
@@ -196,7 +197,7 @@ def _try(
     groups = {
         f"{name}, step {step!r}": executor.cells(
             name, f"steps {name} {step!r}", search.repetitions, len(steps), source=search.source,
-            algorithm=replace(algorithm, step_size=step), rounds=search.rounds, seed=search.seed,
+            algorithm=at_step_size(algorithm, step), rounds=search.rounds, seed=search.seed,
             details=False,
         )
         for step in steps

@@ -27,6 +27,10 @@ MOST_NUMBERS = 50_000_000
 FLOOR = 0.2  # of the probabilities of agents, as `importance` has it
 CLEARLY = 0.8  # a strategy beats a simpler one if its variance is below this share of the other's
 BIASED = 0.25  # of the variance of uniform draws: a bias above it is worth a sentence
+DEFAULT = (  # whatever the variances are, for what they say of one round is not what it gains
+    "Use LookAheadPasses(num_active=...), which is what train(problem, rounds=..., "
+    "num_active=...) does."
+)
 SIMPLEST_FIRST = {  # what to write for each strategy
     "uniform": "FedAvg(...): agents and examples are alike enough",
     "importance": "importance(...)",
@@ -55,7 +59,7 @@ class NetworkDiagnosis:
 
     @property
     def choice(self) -> str:
-        """The strategy that is recommended: the simplest whose variance is near the least.
+        """The sampling strategy that is recommended: the simplest whose variance is near the least.
 
         Never "drift", whatever the bias: in the study of networks (docs/networks.md) it nowhere
         ended clearly above "difference", and lost or diverged on the CNN.
@@ -64,12 +68,15 @@ class NetworkDiagnosis:
         return next(name for name in SIMPLEST_FIRST if least >= CLEARLY * self.variance[name])
 
     def recommendation(self) -> str:
-        """A sentence, and the numbers behind it."""
+        """The method to use, the best single sampling strategy, and the numbers behind that."""
         numbers = "; ".join(
             f"{name} {value:.3g} ± {self.stderr[name]:.1g}" for name, value in self.variance.items()
         )
-        text = f"Use {SIMPLEST_FIRST[self.choice]}. Variance of a round over the squared gradient: "
-        text += f"{numbers}. Bias of the local steps: {self.drift:.3g}"
+        text = (
+            f"{DEFAULT} If you change the sampling alone: {SIMPLEST_FIRST[self.choice]}. Variance "
+            f"of a round over the squared gradient: {numbers}. Bias of the local steps: "
+            f"{self.drift:.3g}"
+        )
         if self.drift <= BIASED * self.variance["uniform"]:
             return f"{text}."
         return (

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from isfed.base.argument_checks import check_seed, check_whole, checked
 from isfed.base.atomic_files import load_arrays, save_arrays
+from isfed.methods.look_ahead_passes import LookAheadPasses
 from isfed.methods.method_wrappers import Scheduled, layers
 from isfed.problems import Problem
+from isfed.simulate.pilot_runs import with_best_step_size
 from isfed.simulate.run_driver import Recording, drive
 from isfed.simulate.run_history import DivergenceError, History
 from isfed.simulate.simulate_call import check_run, make_run
@@ -193,9 +195,10 @@ def _fingerprint(course: _Course, algorithm: Any, rounds: int, seed: int) -> str
 @checked
 def train(
     problem: Problem,
-    algorithm: Any,
+    algorithm: Any = None,
     *,
     rounds: int,
+    num_active: int | None = None,
     test: tuple[Any, Any] | None = None,
     every: int = 10,
     target: float | None = None,
@@ -215,8 +218,10 @@ def train(
 
     Args:
         problem: its loss is a `Network`.
-        algorithm: any `Algorithm`.
+        algorithm: any `Algorithm`. Unless given, `LookAheadPasses(num_active=...)`, whose local
+            step size is found by short trials before the first round.
         rounds: how many, unless the target is reached before.
+        num_active: L, the number of agents per round, if no algorithm is given.
         test: features and targets of rows that nobody trains on.
         every: rounds between evaluations; the last round is always among them.
         target: an accuracy at which to stop, in (0, 1].
@@ -248,7 +253,14 @@ def train(
         raise ValueError(f"target={target} must be an accuracy, a number in (0, 1]")
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the training to continue")
+    algorithm = _chosen(algorithm, num_active)
     check_run(problem, algorithm, rounds, 1)
+    place = None if folder is None else Path(folder)
+    if resume and place is not None and (place / CHECKPOINT).exists():
+        algorithm = _as_before(algorithm, place / CHECKPOINT)
+    algorithm = with_best_step_size(
+        problem, algorithm, rounds=rounds, initial=initial, threads=threads
+    )
     run: Any = make_run(
         problem, algorithm, seed=seed, initial=initial, engine="agents", clock=clock,
         threads=threads,
@@ -256,7 +268,6 @@ def train(
     run.agents[0].compare_speed(fixed=deterministic)
     measure: Any = _NoEvaluation(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
-    place = None if folder is None else Path(folder)
     course = _Course(run, recording, callbacks, test is not None, target, place, form)
     measured = course.measured
     if target is not None and math.isnan(measured.values[0, 0, 1]):
@@ -291,6 +302,28 @@ def train(
         history=history,
         how=run.agents[0].how,
     )
+
+
+def _chosen(algorithm: Any, num_active: int | None) -> Any:
+    """The algorithm given, or the default for so many agents per round."""
+    if algorithm is not None:
+        if num_active is not None:
+            raise ValueError(
+                f"num_active={num_active} is for the default method; the algorithm that is given "
+                "has its own"
+            )
+        return algorithm
+    if num_active is None:
+        raise ValueError("give num_active, the number of agents per round, or an algorithm")
+    return LookAheadPasses(num_active=num_active)
+
+
+def _as_before(algorithm: Any, path: Path) -> Any:
+    """The algorithm with the step size that trials found before a training was interrupted."""
+    arrays = load_arrays(path)
+    if getattr(algorithm, "step_size", None) != "auto" or "step_size" not in arrays:
+        return algorithm
+    return replace(algorithm, step_size=float(arrays["step_size"]))
 
 
 def _continue(path: Path, mark: str, course: _Course, *, resume: bool) -> None:

@@ -4,8 +4,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import ServerApp
 
-from isfed import flower
-from isfed.torch import importance
+from isfed import LookAheadPasses, flower
 from torchapp.task import Net, load, test
 
 app = ServerApp()
@@ -24,7 +23,7 @@ def main(grid, context):
     """All rounds."""
     torch.manual_seed(0)
     names = ["agent0", "agent1", "agent2"]  # as registered
-    algorithm = importance(num_active=2)
+    algorithm = LookAheadPasses(num_active=2)
     sizes = [1000, 350, 150]  # agents count by their images, as in Flower's FedAvg
     strategy = flower.Strategy(algorithm, num_agents=3, names=names, agent_weights=sizes)
     result = strategy.start(
