@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,15 +88,13 @@ class LocalOptions:
     sent: bool = False
     batch: int | None = None
 
-    @cached_property
+    @property
     def rule(self) -> StepRule:
         """These options as numbers, for compiled code."""
         corrected = self.correction is not None
-        return StepRule(
-            float(self.prox), float(self.momentum), self.nesterov, corrected, self.full_batch
-        )
+        return _step_rule(self.prox, self.momentum, self.nesterov, corrected, self.full_batch)
 
-    @cached_property
+    @property
     def idle(self) -> bool:
         """Whether agents only answer questions: no step is taken and no change is sent."""
         return self.silent and self.steps is not None and not self.steps.any()
@@ -110,8 +108,7 @@ class LocalOptions:
         """A copy with some fields changed; `dataclasses.replace` takes four times as long."""
         made = object.__new__(LocalOptions)
         made.__dict__.update(self.__dict__)
-        for cached in ("rule", "idle", "with_model"):  # they may have changed
-            made.__dict__.pop(cached, None)
+        made.__dict__.pop("with_model", None)
         made.__dict__.update(changed)
         return made
 
@@ -120,6 +117,13 @@ class LocalOptions:
         columns = ("steps", "correction", "velocity")
         cut = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
         return self.but(**{name: rows[places] for name, rows in cut.items()}) if cut else self
+
+
+@lru_cache(maxsize=64)
+def _step_rule(
+    prox: float, momentum: float, nesterov: bool, corrected: bool, full_batch: bool
+) -> StepRule:
+    return StepRule(float(prox), float(momentum), bool(nesterov), corrected, bool(full_batch))
 
 
 PLAIN_LOCAL = LocalOptions()

@@ -244,8 +244,9 @@ class MomentumMean(MeanOfAll):
         return work._replace(local=local, extra=BOTH_WAYS if self.buffer == "average" else {})
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
-        who, velocity = opened.cohort.agents[updates.place], updates.velocity
-        if self.momentum > 0.0 and who.size and self.buffer != "reset":
+        velocity = updates.velocity
+        if self.momentum > 0.0 and len(velocity) and self.buffer != "reset":
+            who = opened.cohort.agents[updates.place]
             if self.buffer == "average":
                 who = EVERY  # also those that are absent
                 velocity = self.mean(velocity, opened, updates, facts)
