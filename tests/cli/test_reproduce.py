@@ -62,6 +62,9 @@ def test_the_study_of_heterogeneity_heeds_the_options(run, tmp_path, monkeypatch
     assert [study.config[key] for key in ("rounds", "repetitions", "seed")] == [9, 2, 4]
     assert len(study.summary["points"]) == 2
     assert (study.path / "heterogeneity.png").exists()
+    # The answer does not wait for the study.
+    order = [text.index(words) for words in ("1.22e-02", "Results are in", "Now the gain over")]
+    assert order == sorted(order)
     code, text = run("reproduce", "regression", *words, "--resume")
     assert code == 0, text
 

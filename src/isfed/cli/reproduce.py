@@ -113,9 +113,10 @@ def reproduce_regression(
         from isfed.studies import paper_regression
 
         results = _run_experiment(paper_regression(**options.given), options)
-        if heterogeneity:
-            _heterogeneity(results.path / "heterogeneity", options)
         finish(results, paper_verdict(results))
+        if heterogeneity:  # after the answer, for it takes as long again
+            print_line("Now the gain over how unequal the agents are, for the second figure:")
+            _heterogeneity(results.path / "heterogeneity", options)
         end_if_diverged(results)
 
 
@@ -144,7 +145,7 @@ def _heterogeneity(folder: Path, options: RunOptions) -> None:
 
     results = run_with_progress(replace(Grid(), **options.given), folder, options)
     heterogeneity_figure(results)
-    write_page(results)
+    print_line(f"The gain over heterogeneity is in {write_page(results)}")
 
 
 @app.command("classification")
