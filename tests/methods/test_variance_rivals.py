@@ -23,6 +23,8 @@ from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import clustered_sampling, uniform_samplers
 from isfed.methods.fedvarp import ChangeMemory
 from isfed.methods.scaffold import Controls
+from isfed.sampling.designs import Deville
+from isfed.sampling.designs.outcomes import outcomes
 from isfed.simulate.simulate_call import make_run
 
 STEP = 0.03
@@ -221,6 +223,24 @@ def test_groups_by_size_are_blocks_if_all_weigh_the_same():
     assert np.array_equal(groups > 0.0, np.repeat(np.eye(3, dtype=bool), 2, axis=1))
     one = clustered_sampling.groups_by_size(np.array([0.2, 0.5, 0.3]), 1)
     np.testing.assert_allclose(one, [[0.2, 0.5, 0.3]])
+
+
+def test_groups_by_size_are_the_strata_of_devilles_draw():
+    """The same strata and inclusion probabilities; without borders inside agents the same draw."""
+    rng = np.random.default_rng(2)
+    for num, count in ((2, 4), (3, 7), (4, 9)):
+        weights = np.sort(rng.uniform(0.5, 1.5, count))[::-1]
+        weights = weights / weights.sum()
+        groups = clustered_sampling.groups_by_size(weights, num)
+        for drawn, _ in outcomes(Deville(), num * weights):  # one of each group, in order
+            units = sorted(drawn)
+            assert all(groups[place, unit] > 0.0 for place, unit in enumerate(units))
+    blocks = clustered_sampling.groups_by_size(np.full(6, 1 / 6), 3)
+    chances = {tuple(sorted(drawn)): p for drawn, p in outcomes(Deville(), np.full(6, 0.5))}
+    assert len(chances) == 8
+    for units, chance in chances.items():
+        expected = np.prod([blocks[place, unit] for place, unit in enumerate(units)])
+        assert abs(chance - expected) < 1e-12
 
 
 def test_agents_that_point_the_same_way_share_a_group():

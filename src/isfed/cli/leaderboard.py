@@ -34,6 +34,9 @@ def leaderboard(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version: minutes, to see how it works.")
     ] = False,
+    size: Annotated[
+        str, typer.Option(help="A smaller version that the protocol names: quick or first.")
+    ] = "",
     methods: Annotated[
         str, typer.Option(help="Methods that take part, separated by semicolons (default: all).")
     ] = "",
@@ -66,14 +69,15 @@ def leaderboard(
     from isfed.studies.leaderboard_config import read_protocol
     from isfed.studies.leaderboard_study import Leaderboard
 
+    size = "quick" if quick else size
     with one_line_errors():
         protocol = read_protocol(
-            file, quick=quick, methods=_names(methods), problems=_names(problems),
+            file, size=size, methods=_names(methods), problems=_names(problems),
             plugins=plugin or (), factorial=factorial, trials=trials, **options.given,
         )  # fmt: skip
         if options.backend is None and options.jobs != 1:
             options = replace(options, backend="loky")
-        folder = options.out or Path("runs") / f"{protocol.name}{'-quick' if quick else ''}"
+        folder = options.out or Path("runs") / f"{protocol.name}{size and f'-{size}'}"
         results = run_with_progress(Leaderboard(protocol), folder, options)
         for table in leaderboard_tables(results, short=True):
             rows = ([cell.text for cell in row] for row in table.rows)

@@ -34,6 +34,7 @@ U1, U2, U3, U4, U5, U6, U7, U8 = (np.uint64(i) for i in range(1, 9))
 U9, U10, U11, U12, U13, U14, U15 = (np.uint64(i) for i in range(9, 16))
 # Totals below TINY lose digits: they are first scaled by a power of two, which is exact.
 TINY, LIFT = 1e-280, 2.0**600
+SCANNED = 8  # blocks for each draw, up to which all of them are listed first
 MOST_BLOCKS = 64  # up to 1024 leaves a draw scans all the blocks, beyond it descends from the root
 
 
@@ -201,6 +202,8 @@ def _block_starts(nodes, at, count, abc, starts):
     a, b, c = abc
     blocks = (count + FAN - 1) >> SHIFT
     if blocks > MOST_BLOCKS:
+        if starts.size >= blocks:
+            _descended_starts(nodes, at, count, abc, starts)
         return
     reached = 0.0
     record = np.uint64(at + count)
@@ -215,7 +218,9 @@ def _block_at(nodes, at, count, abc, starts, target):
     """The block of leaves at cumulative weight `target`, and where it begins."""
     blocks = (count + FAN - 1) >> SHIFT
     if blocks > MOST_BLOCKS:
-        return _descend(nodes, at, count, abc, target)
+        if starts.size >= blocks:
+            return _last_start(starts, blocks, target)
+        return _descend(nodes, at, count, abc, target, 0.0)
     passed = 0
     for block in range(U1, np.uint64(blocks)):  # to the end: a count runs in SIMD
         passed += starts[block] <= target
@@ -223,15 +228,60 @@ def _block_at(nodes, at, count, abc, starts, target):
 
 
 @jit_call
-def _descend(nodes, at, count, abc, target):
-    """`_block_at` from the root down."""
+def _descended_starts(nodes, at, count, abc, starts):
+    """Where `_descend` has every block of leaves begin, in one pass over the tree.
+
+    From the right no start exceeds the next: the last that is not above a target is then the block
+    to which a descent would lead, also where rounding put two of them in the wrong order.
+    """
+    a, b, c = abc
+    level = 1
+    while (count - 1) >> (SHIFT * level) > 0:
+        level += 1
+    offset = num_nodes(count) - 1
+    parents = 1
+    starts[0] = 0.0
+    while level > 1:
+        level -= 1
+        size = ((count - 1) >> (SHIFT * level)) + 1
+        offset -= size
+        for place in range(parents):  # from the last on: children take the places of parents
+            parent = parents - 1 - place
+            reached = starts[parent]
+            record = at + count + RECORD * (offset + (parent << SHIFT))
+            for child in range(parent << SHIFT, min((parent + 1) << SHIFT, size)):
+                weight = a * nodes[record] + b * nodes[record + 1] + c * nodes[record + 2]
+                starts[child] = reached if weight > 0.0 else np.inf
+                reached += weight if weight > 0.0 else 0.0
+                record += RECORD
+        parents = size
+    for place in range(1, parents):
+        block = parents - 1 - place
+        starts[block] = min(starts[block], starts[block + 1])
+
+
+@jit_call
+def _last_start(starts, blocks, target):
+    """The last block that begins at or before `target`, and where."""
+    first, last = 0, blocks - 1
+    while first < last:
+        middle = (first + last + 1) >> 1
+        if starts[middle] <= target:
+            first = middle
+        else:
+            last = middle - 1
+    return first, starts[first]
+
+
+@jit_call
+def _descend(nodes, at, count, abc, target, low):
+    """`_block_at` from the root down; the table begins at cumulative weight `low`."""
     a, b, c = abc
     level = 1
     while (count - 1) >> (SHIFT * level) > 0:
         level += 1
     offset = num_nodes(count) - 1
     node = 0
-    low = 0.0
     while level > 1:
         level -= 1
         size = ((count - 1) >> (SHIFT * level)) + 1
@@ -588,9 +638,12 @@ def draw_equal(count, num, design, state, scratch, units, prob):
 def draw_from_table(nodes, count, floor, num, design, equal, state):
     """Draw from one table; `equal`: by `draw_equal`, which needs none. Returns (units, prob)."""
     shuffled = design == HARTLEY_RAO and not equal
+    blocks = (count + FAN - 1) >> SHIFT
+    # Many draws from a small table find their blocks faster in a list of all; the same ones.
+    listed = MOST_BLOCKS < blocks <= SCANNED * num
     scratch = (
         np.empty(num),
-        np.empty(MOST_BLOCKS),
+        np.empty(blocks if listed else MOST_BLOCKS),
         np.arange(count if shuffled or equal else 0),
         np.empty(table_size(count) if shuffled else 0),
     )

@@ -144,7 +144,7 @@ NUMBERS = {  # of the protocol, with the least that each may be
     "tuning_repetitions": 1, "tuning_seed": 0, "looks": 2,
 }  # fmt: skip
 FACTORIAL_NUMBERS = {"trials": 1, "repetitions": 2}
-TOP = (*NUMBERS, "name", "decades", "reference", "clock", "problem", "method", "factorial", "quick")
+TOP = (*NUMBERS, "name", "decades", "reference", "clock", "problem", "method", "factorial", "size")
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +284,7 @@ def _factorial(given: Any) -> dict[str, Any]:
 def read_protocol(
     path: Path | None = None,
     *,
-    quick: bool = False,
+    size: str = "",
     methods: Sequence[str] = (),
     problems: Sequence[str] = (),
     plugins: Sequence[str] = (),
@@ -295,7 +295,7 @@ def read_protocol(
 
     Args:
         path: the file; unless given, leaderboard.toml of the package.
-        quick: whether its [quick] table replaces what it names.
+        size: the table [size.NAME] of the file replaces what it names; "" is the full size.
         methods: which methods take part; all unless given. The reference always does.
         problems: which problems; all unless given.
         plugins: files or entry points with methods of the user's own.
@@ -307,13 +307,14 @@ def read_protocol(
             tables, folder = _load(own), Path()
     else:
         tables, folder = _load(path), path.parent
-    small = tables.pop("quick", {})
-    if quick:
-        # What is asked for by name is not cut down to what the quick version has.
-        names = {"methods": methods or small.get("methods", ()),
-                 "problems": problems or small.get("problems", ())}  # fmt: skip
-        methods, problems = names["methods"], names["problems"]
-        tables |= {key: value for key, value in small.items() if key not in names}
+    sizes = tables.pop("size", {})
+    if size and size not in sizes:
+        raise ConfigError(f"size={size!r} is not known{nearest(size, sizes)}")
+    small = dict(sizes[size]) if size else {}
+    # What is asked for by name is not cut down to what a smaller size has.
+    methods = methods or small.pop("methods", ())
+    problems = problems or small.pop("problems", ())
+    tables |= {key: value for key, value in small.items() if key not in ("methods", "problems")}
     tables["method"] = _chosen(tables["method"], methods, "method", tables["reference"])
     tables["problem"] = _chosen(tables["problem"], problems, "problem")
     tables["method"] += plugin_methods(plugins)

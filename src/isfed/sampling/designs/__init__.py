@@ -7,6 +7,7 @@ from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.independent import Poisson, WithReplacement
 from isfed.sampling.designs.local_pivotal import LocalPivotal
 from isfed.sampling.designs.rejective import ConditionalPoisson, Sampford
+from isfed.sampling.designs.sharded_tree import ShardedTree
 from isfed.sampling.designs.spread import Spread
 from isfed.sampling.designs.stratified import Clustered, Stratified
 from isfed.sampling.designs.sum_tree import SumTree
@@ -28,6 +29,7 @@ __all__ = [
     "LocalPivotal",
     "Poisson",
     "Sampford",
+    "ShardedTree",
     "Spread",
     "Stratified",
     "SumTree",
