@@ -30,7 +30,9 @@ def measure(command: list[str], *, cold: bool = False) -> tuple[float, float, fl
                 now = time.monotonic()
                 first = now - began if first is None else first
                 longest, last = max(longest, now - last), now
-                print(f"[{now - began:6.1f} s] {piece.decode(errors='replace')}", end="")
+                print(
+                    f"[{now - began:6.1f} s] {piece.decode(errors='replace')}", end="", flush=True
+                )
             code = process.wait()
         end = time.monotonic()
     return first or end - began, max(longest, end - last), end - began, code
