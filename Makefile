@@ -74,8 +74,8 @@ test-report: $(VENV)/.installed-report  ## run the tests of the report page, in 
 	@ISFED_TEST_REPORT=1 $(BIN)/python -m pytest tests/report
 
 test-ray: dev  ## run the tests on a local Ray cluster of two workers; skipped where Ray is missing
-	@echo "==> pytest tests/studies/test_ray.py"
-	@ISFED_TEST_RAY=1 $(BIN)/python -m pytest -rs tests/studies/test_ray.py
+	@echo "==> pytest tests/studies/test_ray.py tests/torch/test_ray_pool.py"
+	@ISFED_TEST_RAY=1 $(BIN)/python -m pytest -rs tests/studies/test_ray.py tests/torch/test_ray_pool.py
 
 test-faults: dev  ## faults on purpose: kills, full disks, damaged files, bad inputs; FAULTS="--kills 20 ..." for fewer
 	@echo "==> python tests/faults/main.py $(FAULTS)"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from peers import fedjax_rounds, pfl_rounds
 from torch import nn
-from torch_overhead import MODELS, STEP, B, Bare, E, L, Ours, make_data, measure, report
+from torch_overhead import BOTH, MODELS, STEP, B, Bare, E, L, Ours, make_data, measure, report
 
 from isfed import FedAvg, Problem
 from isfed.torch import Network
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--model", choices=("mlp", "cnn", "both"), default="both")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for name in MODELS if given.model == "both" else [given.model]:
+    for name in BOTH if given.model == "both" else [given.model]:
         seconds = measure(contestants(name), rounds=given.rounds)
         report(f"{name}, one thread, median of {given.rounds} rounds", seconds)
 

@@ -2,6 +2,7 @@
 
     python benchmarks/speed/torch_scale.py memory [--agents 10000]
     python benchmarks/speed/torch_scale.py processes [--rounds 10] [--model mlp|cnn]
+    python benchmarks/speed/torch_scale.py ray [--rounds 10] [--model mlp|cnn]
 
 Memory is what a run adds to the process beyond the data, in megabytes of resident memory; seconds
 are wall time per round, interleaved. On a busy machine two processes get twice the share of one,
@@ -70,8 +71,8 @@ def cpu_seconds() -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def processes(make, rounds: int) -> None:
-    """The same rounds in this process and in two others."""
+def processes(make, rounds: int, *, ray: bool) -> None:
+    """The same rounds in this process and in two: of this machine, or actors of Ray."""
     problem = Problem(make_data(), Network(make), local_steps=5, batch_size=20)
     algorithm = FedAvg(step_size=STEP, num_active=L)
     runs = {}
@@ -79,6 +80,8 @@ def processes(make, rounds: int) -> None:
         agents = problem.loss.make_agents(
             problem, algorithm.rules(K), seed=0, repetition=0, workers=workers
         )
+        if ray and workers > 1:
+            agents.use_ray(workers)
         state = algorithm.start(agents, problem.loss.initial())
         runs[workers] = [agents, algorithm.round(state, agents, 0), [], 0.0]
     for i in range(1, rounds + 1):
@@ -94,6 +97,8 @@ def processes(make, rounds: int) -> None:
         f"one process {1e3 * np.median(one):.0f} ms, two {1e3 * np.median(two):.0f} ms, "
         f"x {np.median(ratio):.2f} ({low:.2f} to {high:.2f}), {rounds} rounds"
     )
+    if ray:  # whose actors are no children of this process
+        return
     one, two = (run[3] for run in runs.values())
     print(
         f"CPU of all processes: one {one:.2f} s, two {two:.2f} s; on two idle cores x "
@@ -103,7 +108,7 @@ def processes(make, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("memory", "processes"))
+    parser.add_argument("what", choices=("memory", "processes", "ray"))
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
@@ -112,7 +117,7 @@ def main() -> None:
     if given.what == "memory":
         memory(given.agents)
     else:
-        processes({"mlp": mlp, "cnn": cnn}[given.model], given.rounds)
+        processes({"mlp": mlp, "cnn": cnn}[given.model], given.rounds, ray=given.what == "ray")
 
 
 if __name__ == "__main__":

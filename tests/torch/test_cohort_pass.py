@@ -184,13 +184,14 @@ def test_deterministic_fixes_the_choice_also_of_what_continues(monkeypatch, tmp_
     assert not np.array_equal(run(problem, monkeypatch, fast).params, whole.params)
 
 
-def test_two_processes_keep_groups_together():
+@pytest.mark.parametrize("group", [2, 5])
+def test_two_processes_keep_groups_together(group):
     problem = Problem(DATA, Network(mlp), 3, 2)
     rules = FedAvg(step_size=0.1, num_active=3).rules(5)
     one, two = (
         problem.loss.make_agents(problem, rules, seed=0, repetition=0, workers=n) for n in (1, 2)
     )
-    one.group = two.group = 2
+    one.group = two.group = group
     turns = request(one)
     for found, expected in zip(two.work(turns, 0), one.work(turns, 0), strict=True):
         np.testing.assert_array_equal(found, expected)

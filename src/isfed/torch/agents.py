@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
 from isfed.torch.cohort_pass import AHEAD, CohortPass
+from isfed.torch.flat_module import as_tensor
 from isfed.torch.module_worker import Turn, TurnResult, TurnTask, train_module
 from isfed.torch.process_pool import Pool, TurnBlock
 
@@ -52,8 +52,10 @@ class TorchAgents(AddressedAgents):
     ) -> None:
         super().__init__(problem, seed=seed, repetition=repetition)
         check_batches(problem, rules.example_design)
-        self.workers, self.pool = workers, None
+        self.workers = workers
         self.address = {"seed": seed, "repetition": repetition}
+        self.make_pool: Any = partial(Pool, problem, rules, workers - 1, self.address)
+        self.pool: Any = None  # from the first round on
         self.network: Any = problem.loss
         self.rules = rules
         self.scored = wants_norms(rules.agents, rules.examples)
@@ -93,10 +95,10 @@ class TorchAgents(AddressedAgents):
     ) -> Uploads:
         if self.shift.size:
             raise ValueError("drift is supported for linear losses only; use drift=0")
-        several = self.workers > 1 and turns.agents.size > 1
+        several = self.pool is not None or (self.workers > 1 and turns.agents.size > 1)
         if self.group is None and turns.agents.size > 1 and not local.full_batch:
             self._choose(turns, round_index, local)
-        take = self._take_turns_in_processes if several else self.take_turns
+        take = self._take_turns_elsewhere if several else self.take_turns
         uploads = take(turns, round_index, local, np.empty((turns.agents.size, self.num_params)))
         gradients = int(uploads.gradients.sum())
         scored = self.rules.agents.learns
@@ -104,51 +106,51 @@ class TorchAgents(AddressedAgents):
         self.advance_clock(turns.agents, uploads.gradients, round_index, local)
         return uploads
 
-    def _take_turns_in_processes(
+    def use_ray(self, workers: int | None) -> None:
+        """Let Ray's actors take the turns, one by one: so many, or one per processor."""
+        from isfed.torch.ray_pool import RayPool
+
+        self.make_pool = partial(RayPool, self.problem, self.rules, workers, self.address)
+        self.pool = self.make_pool()
+        self.workers, self.group, self.fixed = self.pool.count, 0, True
+        self.how = f"agent by agent, by {self.workers} actors of Ray"
+
+    def close(self) -> None:
+        """End the processes that take turns."""
+        if self.pool is not None:
+            self.pool.close()
+        self.pool = None
+
+    def _take_turns_elsewhere(
         self, turns: TrainRequest, round_index: int, local: LocalOptions, changes: np.ndarray
     ) -> Uploads:
-        """The turns in several processes, of which this is one.
+        """The turns in several processes.
 
         What the agents remember goes to the others with their turns, and comes back.
         """
         if self.pool is None:
-            self.pool = Pool(self.problem, self.rules, self.workers - 1, self.address)
+            self.pool = self.make_pool()
         params = np.asarray(turns.params, self.network.worker.flat.numpy_type)
-        which = turns.agents.tolist()
+        which, turns = turns.agents.tolist(), turns._replace(params=params)
         nodes = {} if self.rules.examples.equal else {k: self.table(k).nodes for k in which}
         memory = {k: self.memory[k] for k in which if k in self.memory}
-        group = self.group or 1  # turns that are taken at once stay together
-        block = TurnBlock(
-            turns._replace(params=params), round_index, local, nodes, memory, self.group
-        )
-        groups = -(-turns.agents.size // group)
-        edges = np.linspace(0, groups, self.workers + 1).astype(int) * group
-        edges = np.minimum(edges, turns.agents.size).tolist()
-        # This process also joins the parts, so that its own is the smallest: the first.
-        rows = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
-        first = rows[0].stop
-        others = [slice(part.start - first, part.stop - first) for part in rows[1:]]
-        threads = torch.get_num_threads()
+        block = TurnBlock(turns, round_index, local, nodes, memory, self.group)
         try:
-            theirs = self.pool.start(block.rows(slice(first, None)), others)
-            try:
-                torch.set_num_threads(1)  # other processes use the other cores
-                own = self.take_turns(*block.rows(rows[0])[:3], changes[:first])
-            finally:
-                torch.set_num_threads(threads)
-                results = self.pool.finish(len(others))
+            parts = self.pool.take(block, changes, self.take_turns)
         except (RuntimeError, KeyboardInterrupt):
             self.pool = None  # the next round begins with new processes, and reads no old replies
             raise
-        changes[first:] = theirs
-        for part in results:
+        some, count = parts[0][1].uploads, turns.agents.size
+        joint = [np.empty((count, *part.shape[1:]), part.dtype) for part in some[1:]]
+        for rows, part in parts:
+            for all_rows, own in zip(joint, part.uploads[1:], strict=True):
+                all_rows[rows] = own
             for k, nodes in part.nodes.items():
                 self.table(k).nodes[:] = nodes
-            self.memory.update(part.memory)
+            self.memory.update({k: kept.copy() for k, kept in part.memory.items()})
             self.turn_losses.update(part.turn_losses)
             self.trouble = self.trouble or part.trouble
-        parts = zip(own, *(part.uploads for part in results), strict=True)
-        return Uploads(changes, *map(np.concatenate, list(parts)[1:]))
+        return Uploads(changes, *joint)
 
     def take_turns(
         self, turns: TrainRequest, round_index: int, local: LocalOptions, changes: np.ndarray
@@ -162,7 +164,7 @@ class TorchAgents(AddressedAgents):
             velocity[...] = local.velocity
         flat = self.network.worker.flat
         # As the module can hold them.
-        models = torch.from_numpy(np.ascontiguousarray(turns.params)).to(flat.flat)
+        models = as_tensor(np.ascontiguousarray(turns.params)).to(flat.flat)
         models = models.expand(count, size)
         rows, change = torch.from_numpy(changes), torch.empty_like(flat.flat)
         every = [self._turn(turns, i, round_index, local, velocity) for i in range(count)]
@@ -231,7 +233,7 @@ class TorchAgents(AddressedAgents):
     def _choose(self, turns: TrainRequest, round_index: int, local: LocalOptions) -> None:
         """Decide it from the first cohort, or from the part of it that a process gets."""
         share = slice(0, -(-turns.agents.size // self.workers))
-        asked, models = turns._replace(agents=turns.agents[share]), torch.as_tensor(turns.params)
+        asked, models = turns._replace(agents=turns.agents[share]), as_tensor(turns.params)
         models = models.to(self.network.worker.flat.flat).expand(turns.agents.size, -1)
         velocity = np.zeros((asked.agents.size, self.num_params if local.momentum != 0.0 else 0))
         every = [

@@ -16,7 +16,7 @@ from isfed.sampling.policies import Refresh, Table
 from isfed.sampling.telemetry import TurnWatch
 from isfed.torch.example_norms import ExampleNorms
 from isfed.torch.fast_sequential import FastSequential
-from isfed.torch.flat_module import FlatModule, as_float64
+from isfed.torch.flat_module import FlatModule, as_float64, as_tensor
 
 _add: Any = getattr(torch, "_foreach_add_")  # noqa: B009  (one call for all tensors)
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
@@ -335,7 +335,7 @@ class LocalStep:
         self.given, self.velocity = task.velocity, self._tensor(task.velocity)
 
     def _tensor(self, vector: np.ndarray) -> Tensor:
-        return torch.as_tensor(vector[..., : self.model.shape[-1]]).to(self.model, copy=True)
+        return as_tensor(vector[..., : self.model.shape[-1]]).to(self.model, copy=True)
 
     def _direction(self, batch: BatchGradient, rows: tuple[int, ...]) -> Tensor:
         """Gradient, pull, correction and momentum."""

@@ -1,8 +1,9 @@
 """Turns of one round in several processes: the same numbers, sooner.
 
-A process holds the problem and one module. What an agent remembers travels with its turn, so that
-any process can take it and the result does not depend on how many there are. Arrays cross in a file
-that all processes map, in memory where possible: through a pipe they would be copied four times.
+A `TurnWorker` holds the module and data of agents. What an agent remembers travels with its turn,
+so that any worker can take it and the result does not depend on how many there are. Here workers
+are processes of this machine, in `ray_pool` actors on several. Arrays cross in a file that all
+processes map, in memory where possible: through a pipe they would be copied four times.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import os
 import pickle
 import shutil
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from isfed.base.temporary_folders import HeldFolder, remove_abandoned
 from isfed.federation.agents import LocalOptions, TrainRequest, Uploads
-from isfed.problems import Problem
+from isfed.problems import FederatedData, Problem
 
 PREFIX, SHARED_PREFIX = "isfed-pool-", "isfed-mail-"
 MEMORY = Path("/dev/shm")  # a folder of files that are never written to a disk, on Linux
@@ -38,7 +42,7 @@ class TurnBlock(NamedTuple):
     memory: dict[int, np.ndarray]
     group: int | None  # how many are taken at once
 
-    def rows(self, rows: slice) -> TurnBlock:
+    def rows(self, rows: Any) -> TurnBlock:
         """Some of the turns."""
         agents, params, step = self.turns
         some = TrainRequest(agents[rows], params if params.ndim == 1 else params[rows], step[rows])
@@ -50,7 +54,7 @@ class TurnBlock(NamedTuple):
 
 
 class BlockResult(NamedTuple):
-    """What a process sends back; the changes are in the shared memory."""
+    """What the turns of a block give."""
 
     uploads: Uploads
     nodes: dict[int, np.ndarray]
@@ -59,42 +63,94 @@ class BlockResult(NamedTuple):
     trouble: str
 
 
-def _make_agents(folder: str, address: dict[str, int]) -> Any:
-    """The agents of this process; the data are one file that all processes map."""
-    import joblib
-    import torch
-
-    torch.set_num_threads(1)
-    data, loss, steps, batch, name, rules = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
-    problem = Problem(data, pickle.loads(loss), np.asarray(steps), np.asarray(batch), name)
-    return problem.loss.make_agents(problem, rules, **address)
+# The turns of a block in this process, into the last argument.
+Here = Callable[[TrainRequest, int, LocalOptions, np.ndarray], Uploads]
 
 
-def _take_block(agents: Any, block: TurnBlock, changes: np.ndarray) -> BlockResult:
-    """The turns of a block, from what its agents remember."""
-    agents.memory, agents.turn_losses, agents.trouble = dict(block.memory), {}, ""
-    agents.group = block.group
-    for k, nodes in block.nodes.items():
-        agents.table(k).nodes[:] = nodes
-    uploads = agents.take_turns(block.turns, block.round_index, block.local, changes)
-    nodes = {k: agents.table(k).nodes for k in block.nodes}
-    uploads = uploads._replace(changes=np.empty(0))
-    return BlockResult(uploads, nodes, agents.memory, agents.turn_losses, agents.trouble)
+class AgentData(NamedTuple):
+    """The data of consecutive agents, and how much they work."""
+
+    first: int  # the number of the first one
+    data: FederatedData
+    local_steps: np.ndarray
+    batch_size: np.ndarray
+
+    @classmethod
+    def of(cls, problem: Problem, first: int = 0, end: int | None = None) -> AgentData:
+        """The agents from `first` to `end`, or all of them."""
+        data, some = problem.data, slice(first, end)
+        if (first, end) == (0, None):
+            return cls(0, data, problem.local_steps, problem.batch_size)
+        offsets = data.offsets[first : None if end is None else end + 1]
+        rows = slice(int(offsets[0]), int(offsets[-1]))
+        part = FederatedData(data.features[rows], data.targets[rows], offsets - offsets[0])
+        return cls(first, part, problem.local_steps[some], problem.batch_size[some])
 
 
-def _serve(pipe: Connection, folder: str, address: dict[str, int]) -> None:
+class TurnWorker:
+    """Takes turns of the agents whose data it gets; behind every pool.
+
+    Args:
+        settings: what `settings_of` gives.
+    """
+
+    def __init__(self, settings: bytes) -> None:
+        torch.set_num_threads(1)
+        self.loss, self.name, self.rules, self.address = pickle.loads(settings)
+        self.parts: dict[Any, Any] = {}  # the agents of every part of the data that it holds
+
+    def hold(self, part: Any, given: AgentData) -> None:
+        """Hold the agents of a part of the data."""
+        first, data, *work = given
+        problem = Problem(data, self.loss, *map(np.asarray, work), self.name)
+        agents = self.parts[part] = self.loss.make_agents(problem, self.rules, **self.address)
+        agents.first = first
+
+    def take(self, part: Any, block: TurnBlock, changes: np.ndarray) -> BlockResult:
+        """The turns of agents of one part, from what they remember."""
+        agents = self.parts[part]
+        first, turns = agents.first, block.turns
+        agents.memory = {k - first: kept.copy() for k, kept in block.memory.items()}
+        agents.turn_losses, agents.trouble, agents.group = {}, "", block.group
+        for k, nodes in block.nodes.items():
+            agents.table(k - first).nodes[:] = nodes
+        turns = turns._replace(agents=turns.agents - first)
+        uploads = agents.take_turns(turns, block.round_index, block.local, changes)
+        nodes = {k: agents.table(k - first).nodes for k in block.nodes}
+        memory, losses = (
+            {k + first: kept for k, kept in some.items()}
+            for some in (agents.memory, agents.turn_losses)
+        )
+        return BlockResult(uploads, nodes, memory, losses, agents.trouble)
+
+
+def settings_of(problem: Problem, rules: Any, address: dict[str, int]) -> bytes:
+    """What a worker needs beside data, by value: a module may be made by a lambda."""
+    import cloudpickle
+
+    return cloudpickle.dumps((problem.loss, problem.name, rules, address))
+
+
+def _serve(pipe: Connection, folder: str) -> None:
     """What a process does: answer requests until the other end of the pipe is closed."""
+    import joblib
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
-    agents, path, shared = None, "", np.empty(0, np.uint8)
+    worker, path, shared = None, "", np.empty(0, np.uint8)
     with suppress(EOFError, ConnectionError):
         while True:
             file, data, places, rows = pipe.recv()
             try:
-                agents = agents or _make_agents(folder, address)
+                if worker is None:  # the data are one file that all processes map
+                    settings, given = joblib.load(Path(folder) / PROBLEM, mmap_mode="r")
+                    worker = TurnWorker(settings)
+                    worker.hold(0, given)
                 if file != path:
                     path, shared = file, _mapped(file)
                 block, changes = pickle.loads(data, buffers=[shared[place] for place in places])
-                reply: Any = _take_block(agents, block.rows(rows), changes[rows])
+                result = worker.take(0, block.rows(rows), changes[rows])
+                uploads = result.uploads._replace(changes=np.empty(0))  # they are where they belong
+                reply: Any = result._replace(uploads=uploads)
             except Exception as error:  # is raised at the other end
                 own = type(error).__module__ != "builtins"  # which may not survive the pipe
                 reply = RuntimeError(f"{type(error).__name__}: {error}") if own else error
@@ -108,7 +164,6 @@ class Pool:
     """
 
     def __init__(self, problem: Any, rules: Any, processes: int, address: dict[str, int]) -> None:
-        import cloudpickle
         import joblib
         from joblib.externals.loky.backend import get_context
 
@@ -118,19 +173,41 @@ class Pool:
         self.bytes, self.path = np.empty(0, np.uint8), ""
         remove_abandoned(PREFIX)
         self.folder = HeldFolder(PREFIX)
-        # By value: a module made by a lambda or in __main__ must get there too.
-        loss, work = cloudpickle.dumps(problem.loss), (problem.local_steps, problem.batch_size)
-        parts = (problem.data, loss, *work, problem.name, rules)
+        parts = (settings_of(problem, rules, address), AgentData.of(problem))
         joblib.dump(parts, self.folder.path / PROBLEM)
         context: Any = get_context("loky")  # unlike "spawn" it does not run the user's script again
         for _ in range(processes):
             here, there = context.Pipe()
-            args = (there, str(self.folder.path), address)
+            args = (there, str(self.folder.path))
             process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
+
+    def take(self, block: TurnBlock, changes: np.ndarray, here: Here) -> list[tuple[Any, Any]]:
+        """The turns of a block, shared with this process; fills `changes`.
+
+        Returns the rows of the block that each result is of.
+        """
+        group = block.group or 1  # turns that are taken at once stay together
+        count = block.turns.agents.size
+        edges = np.linspace(0, -(-count // group), len(self.pipes) + 2).astype(int) * group
+        # This process also joins the parts, so that its own is the smallest: the first.
+        ends = pairwise(np.minimum(edges, count).tolist())
+        rows = [slice(begin, end) for begin, end in ends if end > begin]
+        first = rows[0].stop
+        others = [slice(part.start - first, part.stop - first) for part in rows[1:]]
+        threads = torch.get_num_threads()
+        theirs = self.start(block.rows(slice(first, None)), others)
+        try:
+            torch.set_num_threads(1)  # other processes use the other cores
+            own = here(*block.rows(rows[0])[:3], changes[:first])
+        finally:
+            torch.set_num_threads(threads)
+            results = self.finish(len(others))
+        changes[first:] = theirs
+        return list(zip(rows, [BlockResult(own, {}, {}, {}, ""), *results], strict=True))
 
     def start(self, block: TurnBlock, rows: list[slice]) -> np.ndarray:
         """Share turns among the processes; returns where the changes will be, (n, M)."""

@@ -210,6 +210,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     clock: Any = None,
     threads: int | None = None,
+    backend: Literal["processes", "ray"] = "processes",
     deterministic: bool = False,
 ) -> Training:
     """Train a network, evaluate it now and then, and keep the best and the last model.
@@ -234,7 +235,10 @@ def train(
         callbacks: called with a `Point` at every evaluation; one that returns True ends the
             training. Those with a method `close` are closed at the end.
         clock: how fast the agents are; the ledger then counts virtual seconds.
-        threads: processes that share the agents of a round; one unless given.
+        threads: processes that share the agents of a round, one unless given; with Ray, its actors,
+            one per processor of the cluster unless given.
+        backend: where turns are taken: in "processes" of this machine, or by "ray", on the cluster
+            that $RAY_ADDRESS names or on this machine.
         deterministic: whether to take turns agent by agent on a CPU. Otherwise the first cohort
             is timed, and small networks train several agents at once: faster, and the same up to
             rounding. A training that is continued keeps the choice.
@@ -265,7 +269,10 @@ def train(
         problem, algorithm, seed=seed, initial=initial, engine="agents", clock=clock,
         threads=threads,
     )  # fmt: skip
-    run.agents[0].compare_speed(fixed=deterministic)
+    agents = run.agents[0]
+    agents.compare_speed(fixed=deterministic)
+    if backend == "ray":
+        agents.use_ray(threads)
     measure: Any = _NoEvaluation(every) if test is None else Evaluate(network, *test, every=every)
     recording = Recording(run, rounds, measure)
     course = _Course(run, recording, callbacks, test is not None, target, place, form)
@@ -288,6 +295,7 @@ def train(
     try:
         history = course.drive(save)
     finally:
+        agents.close()
         for callback in callbacks:
             getattr(callback, "close", lambda: None)()
     points = slice(0, course.at + 1)
@@ -300,7 +308,7 @@ def train(
         accuracy=measured.values[0, points, 1],
         stopped=course.stopped and run.round_index < rounds,
         history=history,
-        how=run.agents[0].how,
+        how=agents.how,
     )
 
 
