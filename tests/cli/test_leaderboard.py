@@ -31,6 +31,7 @@ def test_a_small_leaderboard_from_start_to_verify(run, tmp_path):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Performance profiles" in page
     assert "What a part gains" in page
+    assert "Step sizes that were tried, small" in page
     code, text = run("leaderboard", "verify", str(folder), "--cells", "2")
     assert code == 0, text
     assert "the same bit for bit" in text

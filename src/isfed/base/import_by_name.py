@@ -14,6 +14,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+# Modules from files of the user's, which workers elsewhere cannot import: their classes are sent.
+user_modules: list[Any] = []
 # Folders whose modules a file may name; None for any module that Python finds.
 _trusted: ContextVar[tuple[Path, ...] | None] = ContextVar("_trusted", default=())
 

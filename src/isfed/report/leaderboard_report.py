@@ -211,10 +211,17 @@ def closest(results: Results) -> Results:
     return replace(results, algorithms=(first, *others[:MOST_CURVES]))
 
 
-def profile_figure(results: Results) -> Iterator[Figure]:
+def leaderboard_figures(results: Results) -> Iterator[Figure]:
+    """Performance profiles, and how the step size matters; nothing for another study."""
+    if results.kind == "leaderboard":
+        yield from _profiles(results)
+        yield from _sensitivity(results)
+
+
+def _profiles(results: Results) -> Iterator[Figure]:
     """Performance profiles by rounds of the methods that need only those heard."""
-    rankings = results.summary.get("rankings") or []
-    if results.kind != "leaderboard" or not rankings:
+    rankings = results.summary["rankings"]
+    if not rankings:
         return
     first = rankings[0]
     at = np.linspace(1.0, FARTHEST, len(first["methods"][0]["profile"]))
@@ -232,6 +239,30 @@ def profile_figure(results: Results) -> Iterator[Figure]:
         {"ratio": f"{AXIS_NAMES[first['axis']]} to the target over those of the best"},
         tuple(series), table, linear_only=True,
     )  # fmt: skip
+
+
+def _sensitivity(results: Results) -> Iterator[Figure]:
+    """How the level of the trials depends on the step size, for those that end closest."""
+    for problem in results.summary["problems"]:
+        rows = [r for r in results.summary["algorithms"] if r["problem"] == problem["name"]]
+        first, others = rows[:1], sorted(rows[1:], key=lambda row: row["level_db"])
+        series, best = [], []
+        for row in (*first, *others[:MOST_CURVES]):
+            pairs = [(step, level) for step, level in row["tried"] if level is not None]
+            if pairs:
+                steps, levels = (
+                    np.array(values, np.float64) for values in zip(*pairs, strict=True)
+                )
+                y = 10.0 * np.log10(np.maximum(levels, 1e-300))
+                series.append(Series(row["method"], np.log10(steps), y, y, y, {"step": 1.0}))
+                best.append([row["method"], number_cell(row["step_size"], ".3g")])
+        if series:
+            yield Figure(
+                f"Step sizes that were tried, {problem['name']}",
+                "distance to the minimiser at the end of a trial, dB",
+                {"step": "step size, powers of 10"}, tuple(series),
+                PageTable.of("Best step size", ["method", "step size"], best), linear_only=True,
+            )  # fmt: skip
 
 
 def markdown_table(table: PageTable) -> str:

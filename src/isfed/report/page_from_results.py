@@ -14,7 +14,7 @@ from isfed.base.text_format import plain_number
 from isfed.report import page_sentences
 from isfed.report.comparison_report import held_out_page_table
 from isfed.report.diagnosis_report import drawn_most, sampling_table, strategies_page_table
-from isfed.report.leaderboard_report import closest, leaderboard_tables, profile_figure
+from isfed.report.leaderboard_report import closest, leaderboard_figures, leaderboard_tables
 from isfed.report.networks_report import targets_table
 from isfed.report.page_curves import Quantity, quantities, series_of, units_of
 from isfed.report.page_data import (
@@ -65,7 +65,7 @@ def page_data(results: Results) -> PageData:
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
         next_steps=tuple(next_steps(results)),
-        figures=(*_gains(results), *profile_figure(results), *figures, *_inclusion(results)),
+        figures=(*_gains(results), *leaderboard_figures(results), *figures, *_inclusion(results)),
         tables=(
             *leaderboard_tables(results),
             *(table for make in further if (table := make(results)).rows),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from isfed.base.import_by_name import user_modules
 from isfed.base.temporary_folders import end_with
 from isfed.simulate.kernel_run import num_cores
 from isfed.simulate.simulate_call import make_run
@@ -128,6 +129,8 @@ def _ray(jobs: int | None) -> Iterator[int]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             ray.init(**options)
+    for module in user_modules:
+        ray.cloudpickle.register_pickle_by_value(module)
     try:
         there = int(ray.cluster_resources().get("CPU", 1))
         if jobs is not None and jobs > there:

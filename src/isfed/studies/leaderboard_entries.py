@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from isfed.base.import_by_name import missing_members
+from isfed.base.import_by_name import missing_members, user_modules
 from isfed.federation.variate_updates import Correction
 from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
@@ -210,7 +210,7 @@ def _file_kinds(path: Path) -> tuple[str, list[type]]:
         raise ConfigError(
             f"--plugin {path}: Python finds {module.__file__} first; give your file another name"
         )
-    _pickle_by_value(module)
+    user_modules.append(module)
     made_here = [v for v in vars(module).values() if getattr(v, "__module__", "") == stem]
     classes = [v for v in made_here if isinstance(v, type) and is_dataclass(v)]
     kinds = [kind for kind in classes if not missing_members(kind, Algorithm)]
@@ -243,13 +243,6 @@ def _named_kind(name: str) -> tuple[str, list[type]]:
     if absent:
         raise ConfigError(f"--plugin {name}: {point.value} lacks {', '.join(absent)}")
     return f"{point.value} {point.dist.version if point.dist else ''}".strip(), [kind]
-
-
-def _pickle_by_value(module: Any) -> None:
-    """Let Ray's workers, which may be on other machines, receive the classes themselves."""
-    ray = sys.modules.get("ray")
-    if ray is not None:
-        ray.cloudpickle.register_pickle_by_value(module)
 
 
 def explain(error: BaseException) -> str:
