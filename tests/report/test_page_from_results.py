@@ -209,13 +209,40 @@ def test_a_comparison_shows_what_was_held_out(tmp_path):
     part = {"examples": 1200, "loss": 0.25, "loss_stderr": 0.01, "error": 0.125}
     found = {"FedAvg": {"training": part, "rows": part | {"loss": 0.5}}}
     results = load_results(write(tmp_path / "a", [row("FedAvg", -30.0, 0.0)], held_out=found))
-    (table,) = page_data(results).tables
-    assert table.columns[-1] == "wrong"
+    (table,) = page_data(results).differences  # before the figures
+    assert table.columns == (
+        "way", "wrong, held-out rows (1,200)", "wrong, trained on (1,200)",
+        "loss, held-out rows (1,200)", "loss, trained on (1,200)",
+    )  # fmt: skip
     texts = [[cell.text for cell in cells] for cells in table.rows]
-    assert texts == [
-        ["FedAvg, trained on", "1,200", "0.25 ± 0.01", "12.5%"],
-        ["FedAvg, held-out rows", "1,200", "0.5 ± 0.01", "12.5%"],
-    ]
+    assert texts == [["FedAvg", "12.5%", "12.5%", "0.5 ± 0.01", "0.25 ± 0.01"]]
+
+
+def test_after_a_comparison_the_best_is_used(tmp_path):
+    rows = [
+        row("FedAvg", -30.0, 0.0, final_excess=0.2, final_stderr=0.01),
+        row("averaged", -33.0, 3.0, final_excess=0.1, final_stderr=0.01, gain_low_db=-1.0,
+            gain_high_db=6.0),
+    ]  # fmt: skip
+    more = {"next_steps": ["from isfed import FedAvg", "FedAvg()"], "winner": "averaged"}
+    folder = write(tmp_path / "c", rows, kind="comparison", **more)
+    for command, again in (
+        ("isfed compare t.csv --agent site", ["isfed compare t.csv --agent site --save model.json "
+                                              "--resume"]),
+        ("isfed compare t.csv --save model.json", []),
+    ):  # fmt: skip
+        (folder / "command.txt").write_text(command + "\n")
+        results = load_results(folder)
+        typed = [code for _, code in page_data(results).next_steps]
+        predict = "isfed predict model.json NEW.csv --append --out predicted.csv"
+        assert typed == ["from isfed import FedAvg\nFedAvg()", *again, predict]
+    measured = tuple(
+        replace(a, measures={"excess": a.measures["test_error"]}) for a in results.algorithms
+    )
+    (figure,) = page_data(replace(results, algorithms=measured)).figures
+    shown = [[cell.text for cell in cells] for cells in figure.table.rows]
+    assert [cells[0] for cells in shown] == ["averaged (recommended)", "FedAvg"]
+    assert shown[0][3] == "3.0 dB (−1.0 to 6.0)"
 
 
 def test_the_account_of_the_data_is_shown(tmp_path):

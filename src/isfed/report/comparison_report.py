@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from rich.table import Table
@@ -15,6 +17,7 @@ from isfed.report.terminal_tables import MOVING, text_table
 from isfed.studies.results_reader import Results
 
 HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
+UNSEEN_FIRST = ("rows", "agents", "training")
 HELD_OUT_TITLE = "Trained again without some rows and agents"
 
 
@@ -75,22 +78,25 @@ def _is_number(results: Results) -> bool:
 
 
 def held_out_page_table(results: Results) -> PageTable:
-    """The same for the page, a row for each algorithm and kind of rows."""
+    """For the page: what an analyst would notice, the errors on rows that were not seen first."""
     scale, unit, error = (1.0, "", "RMSE") if _is_number(results) else (100.0, "%", "wrong")
-    rows = (
-        (
-            f"{name}, {words}",
-            number_cell(part["examples"], ",.0f"),
-            level_cell(part["loss"], part["loss_stderr"], ""),
-            TableCell(f"{plain_number(scale * part['error'], 3)}{unit}", part["error"]),
-        )
-        for name, parts in (results.summary.get("held_out") or {}).items()
-        for kind, words in HELD_OUT.items()
-        if (part := parts.get(kind)) is not None
-    )
-    return PageTable.of(
-        HELD_OUT_TITLE, ("algorithm and rows", "how many rows", "loss", error), rows
-    )
+    held_out = results.summary.get("held_out") or {}
+    kinds = [kind for kind in UNSEEN_FIRST if any(kind in parts for parts in held_out.values())]
+    counts = {kind: parts[kind]["examples"] for parts in held_out.values() for kind in parts}
+    named = {kind: f"{HELD_OUT[kind]} ({counts[kind]:,})" for kind in kinds}
+    columns = [f"{error}, {named[kind]}" for kind in kinds] + [f"loss, {named[k]}" for k in kinds]
+
+    def cells(part: Mapping[str, Any] | None) -> tuple[TableCell, TableCell]:
+        if part is None:
+            return number_cell(None), number_cell(None)
+        text = f"{plain_number(scale * part['error'], 3)}{unit}"
+        return TableCell(text, part["error"]), level_cell(part["loss"], part["loss_stderr"], "")
+
+    rows = []
+    for name, parts in held_out.items():
+        errors, losses = zip(*(cells(parts.get(kind)) for kind in kinds), strict=True)
+        rows.append((name, *errors, *losses))
+    return PageTable.of(HELD_OUT_TITLE, ("way", *columns), rows)
 
 
 def agreement_line(results: Results) -> str | None:

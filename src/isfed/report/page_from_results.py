@@ -57,7 +57,7 @@ def page_data(results: Results) -> PageData:
         for problem, part in parts
     ]
     further = (
-        targets_table, held_out_page_table, _step_sizes, sampling_table, strategies_page_table,
+        targets_table, _step_sizes, sampling_table, strategies_page_table,
     )  # fmt: skip
     return PageData(
         title=results.name,
@@ -65,6 +65,7 @@ def page_data(results: Results) -> PageData:
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
         next_steps=tuple(next_steps(results)),
+        differences=(held_out,) if (held_out := held_out_page_table(results)).rows else (),
         figures=(*_gains(results), *leaderboard_figures(results), *figures, *_inclusion(results)),
         tables=(
             *leaderboard_tables(results),
@@ -95,12 +96,22 @@ def commands(results: Results) -> tuple[str, ...]:
 
 
 def next_steps(results: Results) -> Iterator[tuple[str, str]]:
-    """What to do after a diagnosis of a table: measure what it predicts."""
+    """After a diagnosis of a table: measure what it predicts. After that: use what is best."""
+    if lines := results.summary.get("next_steps"):
+        winner = results.summary.get("winner", "it")
+        yield f"Use {winner}, at its best step size, in Python:", "\n".join(lines)
     for command in commands(results):
         words = shlex.split(command)
         if results.kind == "diagnosis" and "--agent" in words:
             words = ["compare" if w == "diagnose" else w for w in words if w != "--theory"]
             yield "Measure on the same table what is predicted here:", shlex.join(words)
+        if results.kind == "comparison" and "--save" not in words:
+            again = [*words, "--save", "model.json", "--resume"]
+            yield "Keep the best model, without training again:", shlex.join(again)
+        if results.kind == "comparison":
+            model = words[words.index("--save") + 1] if "--save" in words else "model.json"
+            predict = ["isfed", "predict", model, "NEW.csv", "--append", "--out", "predicted.csv"]
+            yield "Predict the rows of a new table with it:", shlex.join(predict)
 
 
 def data_account(results: Results) -> Iterator[tuple[str, str]]:
@@ -197,12 +208,16 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     # No seconds: a page of the same results is the same page (they are in times.json).
     columns += ["uploads per round", "gradients per round"]
     rows = []
-    for algorithm in results.algorithms:
+    ranked = list(results.algorithms)
+    if results.kind == "comparison":  # the best first; what is not known last
+        ranked.sort(key=lambda a: np.nan_to_num(quantity.level(a)[0], nan=np.inf))
+    for algorithm in ranked:
         level = level_cell(*quantity.level(algorithm), quantity.unit)
         if algorithm.diverged_round is not None:
             level = f"diverged in round {algorithm.diverged_round:,}"
         gap = "" if algorithm is first else _beyond(quantity, algorithm, first)
-        cells = [algorithm.name, number_cell(algorithm.step_size, ".3g"), level, gap]
+        chosen = " (recommended)" if algorithm.name == results.summary.get("winner") else ""
+        cells = [algorithm.name + chosen, number_cell(algorithm.step_size, ".3g"), level, gap]
         if has_msd:
             cells.append({True: "yes", False: "no", None: "unknown"}[algorithm.settled])
         needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
@@ -216,6 +231,10 @@ def _beyond(quantity: Quantity, algorithm: AlgorithmResult, first: AlgorithmResu
     """How much better than the first: above it where more is better, else below it."""
     if quantity.key == "msd":  # over FedAvg at the same point, in a study of many problems
         return level_cell(algorithm.number("gain_db"), algorithm.number("gain_stderr_db"), "dB")
+    low, high = (algorithm.summary.get(f"gain_{end}_db") for end in ("low", "high"))
+    if quantity.key == "excess" and low is not None and high is not None:  # of paired runs
+        gain = algorithm.number("gain_db")
+        return TableCell(f"{gain:.1f} dB ({low:.1f} to {high:.1f})".replace("-", "−"), gain)
     (value, error), (level, level_error) = map(quantity.level, (algorithm, first))
     spread = math.hypot(error, level_error)
     if not quantity.rising:
