@@ -355,6 +355,8 @@ _BAD = [
     Nasty("one class", "t.csv", rows("site,x,y", "a,1,no", "a,2,no"), CLASSES),
     Nasty("two columns with missing values", "t.csv", extra("k", ("", "2", "", "1"))
           .replace("b,5", "b,")),
+    Nasty("a column that is almost empty", "t.csv",
+          rows("site,x,k,y", *(f"a,{n or ''},{n if n == 5 else ''},{n}" for n in range(10)))),
     Nasty("several problems", "t.csv",
           rows("site,x,who,k,y", *(f"{'ab'[n % 2]},{n},n{n},{'red' if n else 7},{n or ''}"
                                    for n in range(30)), "c,inf,n30,red,1")),

@@ -319,7 +319,10 @@ class _Encoder:
             )
             where = f"{self.source.name}: values are missing in {table_report.listed(list(each))}"
             mend = "fill them in"
-            otherwise = "leave the columns out (--drop), or set missing='mean' or missing=0"
+            most = table_report.MOST_MISSING * len(self.rows)
+            worst = [f"--drop {name!r}" for name, (n, _) in self.gaps.items() if n >= most]
+            options = f"{' '.join(worst)}, almost empty" if worst else "--drop"
+            otherwise = f"leave columns out ({options}), or set missing='mean' or missing=0"
         if self.like:
             otherwise = "or train the model with missing='mean'"
         return f"{where}; {mend}, {otherwise}"
@@ -339,7 +342,7 @@ class _Encoder:
             levels = [str(value) for value in self.categories[name]]
             note = f"{len(levels)}: {', '.join(levels[:5])}" + ", ..." * (len(levels) > 5)
             role = Role(name, table_report.CATEGORIES, note, filled)
-        if filled > table_report.MOST_MISSING * len(values):
+        if filled >= table_report.MOST_MISSING * len(values):
             share = 100 * filled / len(values)
             hint = f"{share:.0f}% of its values are missing; to leave it out, use --drop {name!r}"
             role = replace(role, hint=hint)
