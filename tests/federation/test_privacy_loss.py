@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta
+from audit import SameClip, audit, audit_code, stated
 
 from isfed.federation.privacy_loss import (
     NUM_LEVELS,
@@ -31,7 +31,8 @@ def epsilon(inclusion: float, noise: float, *, rounds: int = ROUNDS, delta: floa
         (0.1, 1.0, 9.97),
         (0.02, 1.0, 1.85),  # everybody's weighted change is clipped alike: who is drawn less
         (0.5, 1.0, 64.2),  # loses less, and who is drawn more loses more
-        (0.5, 5.0, 6.70),  # every change is clipped alike before it is weighted
+        (0.02, 0.2, 146.5),  # every change is clipped alike before it is weighted
+        (0.5, 5.0, 6.70),
     ],
 )
 def test_known_figures(inclusion, noise, wanted):
@@ -81,43 +82,19 @@ def test_released_scores_add_their_own_loss():
     assert nothing.tolist() == [0.0, 0.0]
 
 
-def audit(inclusion: float, noise: float, *, rounds: int, runs: int, delta: float) -> float:
-    """A lower bound on epsilon that holds with 99%: how well the best test tells two worlds apart.
-
-    In one world the agent sends a change of the largest length whenever it is drawn, in the other
-    nothing. The test is the likelihood ratio of all rounds; its threshold is found on other runs.
-    """
-    rng = np.random.default_rng(0)
-
-    def ratio(present: bool) -> np.ndarray:
-        total = np.zeros(2 * runs)
-        for _ in range(rounds):
-            sent = present * (rng.random(2 * runs) < inclusion)
-            seen = sent + noise * rng.standard_normal(2 * runs)
-            total += np.log1p(inclusion * np.expm1((2.0 * seen - 1.0) / (2.0 * noise**2)))
-        return total
-
-    here, away = ratio(True), ratio(False)
-    tune, test = slice(0, runs), slice(runs, None)
-
-    def bound(part: slice, threshold: float) -> float:
-        hits, false = (here[part] > threshold).sum(), (away[part] > threshold).sum()
-        low = beta.ppf(0.005, hits, runs - hits + 1) if hits else 0.0
-        high = beta.ppf(0.995, false + 1, runs - false)
-        return math.log(max(low - delta, 1e-300) / high)
-
-    best = max(
-        np.quantile(away[tune], [0.5, 0.9, 0.99, 0.999, 0.9995]), key=lambda t: bound(tune, t)
-    )
-    return bound(test, best)
-
-
 def test_an_audit_stays_below_epsilon_and_finds_what_the_same_clip_for_all_would_leak():
-    rounds, delta = 30, 1e-5
-    stated = epsilon(0.1, 1.0, rounds=rounds, delta=delta)
-    own = equal_noise(0.5, uniform=0.1, noise=1.0, rounds=rounds, delta=delta)
-    assert audit(0.1, 1.0, rounds=rounds, runs=100_000, delta=delta) <= stated
-    equal = audit(0.5, own, rounds=rounds, runs=100_000, delta=delta)
-    assert 0.3 < equal <= epsilon(0.5, own, rounds=rounds, delta=delta)
+    """By the likelihood ratio over 10^5 runs in each world."""
+    rounds, runs = 30, 100_000
+    at_uniform = stated(0.1, 1.0, rounds=rounds)
+    own = equal_noise(0.5, uniform=0.1, noise=1.0, rounds=rounds, delta=DELTA)
+    assert 0.3 < audit(0.1, 1.0, rounds=rounds, runs=runs) <= at_uniform
+    assert 0.3 < audit(0.5, own, rounds=rounds, runs=runs) <= stated(0.5, own, rounds=rounds)
     # Without it an agent that is drawn five times as often loses more than was stated.
-    assert audit(0.5, 1.0, rounds=rounds, runs=100_000, delta=delta) > stated
+    assert audit(0.5, 1.0, rounds=rounds, runs=runs) > at_uniform
+
+
+def test_an_audit_of_the_estimator_itself():
+    rounds, wanted = 10, stated(0.1, 1.0, rounds=10)
+    for inclusion in (0.1, 0.9):
+        assert audit_code(inclusion, 1.0, rounds=rounds, runs=1000) <= wanted
+    assert audit_code(0.9, 1.0, rounds=rounds, runs=1000, kind=SameClip) > wanted

@@ -59,3 +59,22 @@ def test_the_change_is_at_most_15_lines():
     ]
     assert changed == documented
     assert len(changed) <= 15
+
+
+def test_an_old_client_under_the_new_server_fails_loudly_and_saves_nothing(monkeypatch, tmp_path):
+    """A leftover of `before/` answers in the wrong form: the run must not end as if it learned."""
+    pytest.importorskip("torch")
+    folder, apps = EXAMPLE.parent / "flower-torch", {}
+    for version, part in (("before", "client_app"), ("after", "server_app")):
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchapp"]:
+            monkeypatch.delitem(sys.modules, name)
+        with monkeypatch.context() as path:
+            path.syspath_prepend(str(folder / version))
+            apps[part] = importlib.import_module(f"torchapp.{part}").app
+    model = tmp_path / "model.pt"
+    model.write_bytes(b"a better one")
+    grid = LocalGrid(apps["client_app"], [{"partition-id": k} for k in range(3)])
+    run_config = {"rounds": 9, "model": str(model)}
+    with pytest.raises((RuntimeError, ValueError), match=r"nobody's answer|every agent was left"):
+        apps["server_app"](grid, SimpleNamespace(run_config=run_config, state=None))
+    assert model.read_bytes() == b"a better one"

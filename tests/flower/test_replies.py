@@ -147,3 +147,30 @@ def test_metrics_of_agents_do_not_overwrite_the_cloud_s_own_report(tmp_path):
     result = make_strategy(EVERYBODY).start(make_grid(tmp_path, boast), initial(), num_rounds=1)
     report = result.train_metrics_clientapp[1]
     assert (report["answered"], report["refused_changes"], report["loss"]) == (AGENTS, 0, 2.0)
+
+
+def test_guards_send_nothing(tmp_path):
+    """What the cloud asks and what agents answer has the same bytes with guards and without."""
+    unlimited = {"largest_ratio": np.inf, "most_medians": np.inf, "largest_change": np.inf}
+    without = Safety(most_refusals=0, silent_rounds=0, most_inclusion=1.0, **unlimited)
+    travelled = []
+    for name, safety in (("guarded", Safety()), ("bare", without)):
+        replies = []
+        note = lambda _, reply, kept=replies: kept.append(reply) or reply  # noqa: E731
+        grid = make_grid(tmp_path / name, note)
+        strategy = make_strategy(EVERYBODY, safety=safety)
+        strategy._prepared(initial())
+        strategy.job.name = "one"
+        strategy.start(grid, initial(), num_rounds=3)
+        travelled.append([contents(message) for message in (*grid.sent, *replies)])
+    assert len(travelled[0]) == 2 * 3 * AGENTS
+    assert travelled[0] == travelled[1]
+
+
+def contents(message):
+    """All that a message carries."""
+    records = message.content.items()
+    return {
+        name: {key: getattr(value, "data", value) for key, value in record.items()}
+        for name, record in records
+    }

@@ -3,6 +3,7 @@
 `make test-hosts` runs it. What is lost here is packets, a cable, a disk and a checkpoint.
 """
 
+import contextlib
 import os
 import shutil
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from jobs import LONGEST, FaultyJob, Job, kill_process
 
 from isfed.flower.demo import in_process
 from isfed.flower.demo_app import DEFAULTS, write_app
-from isfed.flower.local_processes import marked
+from isfed.flower.local_processes import FederationError, marked
 
 pytestmark = pytest.mark.skipif(
     find_spec("flwr") is None or not os.environ.get("ISFED_TEST_HOSTS") or not in_own_namespace(),
@@ -95,6 +96,28 @@ def test_a_host_that_is_cut_off_is_absent_and_comes_back(hosts, tmp_path):
     job.plan({})
     lines = job.finish(LONGEST)
     assert lines[3]["answered"] == 3
+
+
+def test_a_cloud_that_was_killed_goes_on_with_the_same_draws(hosts, tmp_path):
+    """SuperLink and server app are gone in the middle of a round; the agents' hosts stay up."""
+    job = FaultyJob(hosts, tmp_path / "job", faults={"0": {"1": "hold"}}, rounds=3, active=3)
+    job.submit()
+    job.wait(lambda: job.works(0, 1), "agent 0 works on round 1")
+    kill_process(hosts, "superlink")
+    job.plan({})
+    hosts.start_link()
+
+    def again() -> bool:
+        with contextlib.suppress(FederationError):  # while the link finds its feet
+            job.submit()
+            return True
+        return False
+
+    job.wait(again, "the run was accepted again")
+    lines = job.finish(LONGEST)
+    assert [line["round_index"] for line in lines] == [0, 1, 2]  # none lost, none twice
+    assert [line["answered"] for line in lines] == [3, 3, 3]
+    assert [line["params"] for line in lines] == in_process(job.config).tolist()
 
 
 def test_a_cloud_that_was_rolled_back_is_answered(drift):

@@ -36,9 +36,8 @@ from isfed.methods.network_job import Job
 from isfed.methods.over_network import Weighting, check_weights, over_network, weighting_of
 from isfed.methods.private import private_part
 
-OURS = {field.name for field in fields(RoundReport)} | {
-    "epsilon"
-}  # metrics of the cloud, not of the agents
+# The metrics of the cloud, not of the agents.
+OURS = {field.name for field in fields(RoundReport)} | {"epsilon", "progress"}
 SILENT = (
     "nobody's answer could be used in {} rounds in a row, so the run ends; the checkpoint keeps "
     "what was learned before. Likely causes: the agents run an app without isfed's handler, such "
@@ -293,6 +292,7 @@ class Strategy(FedAvg):
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             result.arrays, metrics = self._round(job, number, result.arrays, train_config, grid)
+            metrics["progress"] = number / num_rounds
             result.train_metrics_clientapp[number] = metrics
             theirs = {name: value for name, value in metrics.items() if name not in OURS}
             evaluation.log_metrics(AGGREGATED, theirs)

@@ -112,7 +112,7 @@ class Job:
             step=step,
             left_out=left_out,
             agents=drawn.tolist(),
-            seconds=np.nan_to_num(seconds, nan=-1.0).tolist(),
+            seconds=[-1.0 if s != s else s for s in np.asarray(seconds).tolist()],
             epsilons=self._epsilons(),
         )
         self.round_index += 1

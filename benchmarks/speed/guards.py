@@ -1,6 +1,6 @@
 """What the guards of a cloud cost: a guarded round over a bare one, interleaved in one run.
 
-    python benchmarks/guards.py [--tries 41]
+    python benchmarks/speed/guards.py [--tries 41]
 
 The bare side runs the same method over the same kind of agents without `Guarded`, without a cap on
 inclusion, and without a report. That guards add no
