@@ -144,7 +144,8 @@ class AddressedAgents:
         self.num_params = problem.num_params
         self.sizes = problem.data.num_examples
         self.local_steps, self.batch_size = problem.local_steps, problem.batch_size
-        self.keys = {p: stream_key(seed, repetition=repetition, purpose=p) for p in Purpose}
+        # By purpose, as a list: looking up an enumeration in a dict takes as long as a short draw.
+        self.keys = [stream_key(seed, repetition=repetition, purpose=p) for p in Purpose]
         self.clock = Clock()
         self.timed = False  # whether turns are charged in virtual seconds
         self.shift = NO_SHIFT  # how far the true model has drifted, (M,); empty without drift

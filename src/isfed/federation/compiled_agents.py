@@ -40,6 +40,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import Deville
 from isfed.sampling.policies import memory_size
 
+EXAMPLES = Purpose.EXAMPLES
 NOBODY = np.empty((0, 0))
 NO_STEPS = np.empty(0, np.int64)
 
@@ -117,7 +118,6 @@ class CompiledAgents(AddressedAgents):
         )
         self._batched: Task | None = None
         self._work, self._gradients = TypedOnce(_work), TypedOnce(_gradients)
-        self._key = self.keys[Purpose.EXAMPLES]
         self.scores_wanted = rules.agents.learns
         self.nodes, self.at = example_tables(
             self.task, rules.examples, self.plan.examples, lambda: problem.optimum
@@ -146,7 +146,7 @@ class CompiledAgents(AddressedAgents):
         correction = NOBODY if local.correction is None else local.correction
         total = self._work(
             (agents, step, steps, models, correction),
-            task, self.plan, local.rule, self._key, round_index,
+            task, self.plan, local.rule, self.keys[EXAMPLES], round_index,
             (self.nodes, self.at, self.memory, self.shift), (agents, step, steps), models,
             (correction, velocity), (changes, scores, gradients, watch),
         )  # fmt: skip

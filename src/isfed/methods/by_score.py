@@ -23,10 +23,13 @@ from isfed.federation.safety import check_most_inclusion, limit_inclusion
 from isfed.methods.federated import Drawn, Evidence, Sampler
 from isfed.methods.local_steps import has_fixed_size
 from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy, Count, check_record
+from isfed.methods.uniform_samplers import uniform_columns
 from isfed.sampling.designs import Deville, LocalPivotal, Poisson, WithReplacement
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
 from isfed.sampling.score_table import rebuild
+
+AGENTS, ALL = Purpose.AGENTS, Refresh.ALL  # looked up once: an enumeration takes its time
 
 
 class ScoreState(NamedTuple):
@@ -135,6 +138,11 @@ class ByScore(Sampler):
         return self.policy.equal
 
     @cached_property
+    def _once(self) -> bool:
+        """Whether it is known that each agent is drawn at most once."""
+        return self.capped and hasattr(self.design, "code")
+
+    @cached_property
     def capped(self) -> bool:
         """Whether inclusion probabilities are capped at 1."""
         return not isinstance(self.design, WithReplacement)
@@ -192,14 +200,13 @@ class ByScore(Sampler):
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """L of K agents, eq. (4); with replacement, an agent drawn twice works once."""
         table = self.table(state, facts.num_agents)
-        if self.policy.refresh == Refresh.ALL:
+        if self.policy.refresh == ALL:
             table.replace(facts.weighed(agents.scores_at(params)))  # eq. (50)
         if self.most_inclusion < 1.0:
             table, _ = self._limited(table)
-        drawn, prob = table.draw(self.num_active, agents.stream(Purpose.AGENTS, round_index))
-        if self.capped and hasattr(self.design, "code"):  # each agent is drawn at most once
-            times = np.empty(drawn.size)
-            times.fill(1.0)  # twice as fast as np.ones
+        drawn, prob = table.draw(self.num_active, agents.stream(AGENTS, round_index))
+        if self._once:
+            times, _ = uniform_columns(drawn.size, facts.num_agents)
         else:
             _, first, counts = np.unique(drawn, return_index=True, return_counts=True)
             order = np.argsort(first, kind="stable")

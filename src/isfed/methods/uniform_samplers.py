@@ -88,12 +88,12 @@ class UniformCohort(Unscored):
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         drawn = draw_uniformly(agents, self.num_active, round_index)
-        ones, prob = _uniform_columns(drawn.size, facts.num_agents)
+        ones, prob = uniform_columns(drawn.size, facts.num_agents)
         return Cohort(drawn, self.num_active, ones, prob), state
 
 
 @lru_cache(maxsize=8)
-def _uniform_columns(count: int, num_agents: int) -> tuple[np.ndarray, np.ndarray]:
+def uniform_columns(count: int, num_agents: int) -> tuple[np.ndarray, np.ndarray]:
     """How often each was drawn, once, and p_k = 1/K; nobody writes to them."""
     return np.ones(count), np.full(count, 1.0 / num_agents)
 
@@ -117,7 +117,7 @@ class AllAgents(Unscored):
 @lru_cache(maxsize=8)
 def _everybody(num_agents: int) -> Cohort:
     """The cohort of all agents; nobody writes to it."""
-    return Cohort(np.arange(num_agents), num_agents, *_uniform_columns(num_agents, num_agents))
+    return Cohort(np.arange(num_agents), num_agents, *uniform_columns(num_agents, num_agents))
 
 
 @dataclass(frozen=True)
