@@ -25,7 +25,7 @@ from isfed.sampling import telemetry
 from isfed.sampling.designs import WithReplacement
 from isfed.sampling.policies import Initial, Refresh, Score, Table, memory_size
 from isfed.sampling.telemetry import TurnWatch
-from isfed.torch.cohort_pass import AHEAD, CohortPass
+from isfed.torch.cohort_pass import AHEAD, CohortPass, alike
 from isfed.torch.flat_module import as_tensor
 from isfed.torch.module_worker import Turn, TurnResult, TurnTask, train_module
 from isfed.torch.process_pool import Pool, TurnBlock
@@ -169,7 +169,7 @@ class TorchAgents(AddressedAgents):
         rows, change = torch.from_numpy(changes), torch.empty_like(flat.flat)
         every = [self._turn(turns, i, round_index, local, velocity) for i in range(count)]
         with torch.random.fork_rng():
-            for places in self._groups(every):
+            for places in alike(every, 0 if local.full_batch else self.group):
                 some = [every[i] for i in places]
                 if len(places) > 1:
                     ended, results = self._train_together(some, places, models, local, velocity)
@@ -210,20 +210,6 @@ class TorchAgents(AddressedAgents):
         )
         return Turn(task, slice(*self.offsets[k : k + 2].tolist()))
 
-    def _groups(self, every: list[Turn]) -> list[list[int]]:
-        """The places of the turns that are taken at once."""
-        if not self.group or every[0].full_batch:
-            return [[i] for i in range(len(every))]
-        return self._alike(every, self.group)
-
-    def _alike(self, every: list[Turn], group: int) -> list[list[int]]:
-        """The places of the turns of the same length, within every `group` of them."""
-        alike: dict[Any, list[int]] = {}
-        for i, turn in enumerate(every):
-            key = (i // group, turn.task.steps, turn.task.batch_size)
-            alike.setdefault(key, []).append(i)
-        return list(alike.values())
-
     def compare_speed(self, *, fixed: bool = False) -> None:
         """Let the first cohort decide by its time whether turns are taken at once, unless fixed."""
         on_device = self.network.worker.flat.device.type != "cpu"
@@ -239,8 +225,7 @@ class TorchAgents(AddressedAgents):
         every = [
             self._turn(asked, i, round_index, local, velocity) for i in range(asked.agents.size)
         ]
-        places = self._alike(every, len(every))[0]
-        places = places[: self.cohort.most()]
+        places = alike(every, len(every))[0][: self.cohort.most()]
         with torch.random.fork_rng():
             joint = self._joint(every[places[0]].task, places, local, velocity)
             some = [every[i] for i in places]

@@ -148,8 +148,10 @@ class CohortPass:
             found = []
             for turn, model, rows, targets in zip(turns, models, x, y, strict=True):
                 flat.load(model)
-                found.append(worker.batch(rows, targets, None, scored=scored))
-                LocalStep(worker, still(turn.task))(found[-1])
+                take_step = LocalStep(worker, still(turn.task))
+                step = 0.0 if take_step.plain else None
+                found.append(worker.batch(rows, targets, None, scored=scored, step=step))
+                take_step(found[-1])
             return found
 
         def at_once() -> list[BatchGradient]:
@@ -177,6 +179,17 @@ class CohortPass:
                 seconds[-1].append(clock() - before)
         apart, once = np.array(seconds).min(0)
         return float(apart / once)
+
+
+def alike(turns: Sequence[Turn], group: int | None) -> list[list[int]]:
+    """The places of the turns of one length within every `group` of them; alone without groups."""
+    if not group:
+        return [[i] for i in range(len(turns))]
+    places: dict[tuple[int, int, int], list[int]] = {}
+    for i, turn in enumerate(turns):
+        key = (i // group, turn.task.steps, turn.task.batch_size)
+        places.setdefault(key, []).append(i)
+    return list(places.values())
 
 
 def obstacle(worker: Worker, rules: AgentConfig, optimizer: OptimizerFactory | None) -> str:

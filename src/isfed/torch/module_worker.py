@@ -31,6 +31,7 @@ class BatchGradient(NamedTuple):
     norms: Tensor | None  # (B,), if asked for
     loss: Tensor  # the weighted mean loss
     vector: Tensor | None = None  # the gradients in one vector, if they are; until the next batch
+    moved: bool = False  # whether the model has taken the step already
 
 
 def per_example(values: Tensor) -> Tensor:
@@ -110,10 +111,14 @@ class Worker:
         """The loss of every example."""
         return per_example(self.loss(self.outputs(x), y))
 
-    def batch(self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool) -> BatchGradient:
+    def batch(
+        self, x: Tensor, y: Tensor, weight: Tensor | None, *, scored: bool,
+        step: float | None = None,
+    ) -> BatchGradient:  # fmt: skip
         """The gradient of the weighted mean loss; no weight means 1 for every example.
 
         A weight must be positive where scores are asked for: they come from the weighted losses.
+        With a `step`, passes written by hand take a plain step of that size on their way.
         """
         if len(x) > CHUNK:
             return self._chunks(x, y, weight, scored=scored)
@@ -122,12 +127,13 @@ class Worker:
         params, even = self.flat.params, 1.0 / len(x)
         if self.fast is not None and self.fast.takes(x, y):
             squares = None if exact is None else x.new_zeros(len(x))
-            mean, slopes = self.fast.batch(x, y, share, squares)
+            mean, slopes = self.fast.batch(x, y, share, squares, step)
             norms = _bound(slopes, share) if scored and exact is None else None
             if squares is not None:
                 squares /= (mean.new_full((), even) if share is None else share).square()
                 norms = squares.sqrt_()
-            return BatchGradient(self.fast.gradients, norms, mean, self.fast.gradient)
+            moved = step is not None
+            return BatchGradient(self.fast.gradients, norms, mean, self.fast.gradient, moved)
         if exact is not None:
             with exact.examples(len(x)):
                 mean = mean_loss(self.values(x, y), share)
@@ -278,6 +284,7 @@ def train_module(
         )
     made = None if optimizer is None else optimizer(flat.params, lr=task.step)
     take_step = LocalStep(worker, task, optimizer=made)
+    plain = task.step if take_step.plain and optimizer is None else None
     loss = flat.flat.new_zeros(())
     if turn.policy.refresh == Refresh.ALL and not turn.full_batch:
         task.table.replace(as_float64(worker.scores(x, y)))  # eq. (49)
@@ -291,7 +298,7 @@ def train_module(
             weight = None if drawn is None else torch.from_numpy(drawn).to(flat.flat)
             places = torch.from_numpy(turn.units).to(x.device)
             rows = x.index_select(0, places), y.index_select(0, places)
-        batch = worker.batch(*rows, weight, scored=scored)
+        batch = worker.batch(*rows, weight, scored=scored, step=plain)
         take_step(batch)
         loss += batch.loss
         turn.learn(None if batch.norms is None else as_float64(batch.norms))
@@ -353,6 +360,8 @@ class LocalStep:
         return self.velocity
 
     def __call__(self, batch: BatchGradient) -> None:
+        if batch.moved:
+            return
         if self.optimizer is not None:
             gradients = batch.gradients
             if not self.plain:
