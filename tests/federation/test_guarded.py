@@ -593,3 +593,23 @@ def test_who_is_left_out_is_not_asked_and_no_answer_is_not_a_number(ask):
     assert asked == [1, 2, 4]
     assert np.isnan(found).reshape(4, -1).all(axis=1).tolist() == [False, True, True, False]
     assert (found[[0, 3]] == 1.0).all()
+
+
+def test_what_is_refused_or_shortened_is_named_with_its_limit():
+    """The agent, what it sent, the limit, and what the operator can do."""
+    lengths, scores = {0: 5e4, 1: 20.0}, {2: -1.0, 3: math.inf}
+    cloud = Stepped(
+        ISFedAvg(step_size=0.1, num_active=6), np.zeros(1), 6,
+        lambda place, agent, *_: Upload(
+            np.array([lengths.get(agent, 1.0)]), scores.get(agent, 1.0), 0
+        ),
+    )  # fmt: skip
+    cloud.step()
+    reasons = "\n".join(cloud.border.reasons)
+    assert "agent 0: a change of length 50000 is refused" in reasons
+    assert "more than largest_ratio=1000 times the median agent's; look at that agent" in reasons
+    assert "agent 1: a change of length 20 is shortened to 10" in reasons
+    assert "raise Safety(most_medians=10)" in reasons
+    assert "agent 2: the score -1 is refused, for it is not between 0 and 1e+09" in reasons
+    assert "agent 3: the score inf is refused" in reasons
+    assert len(cloud.border.reasons) == 4

@@ -31,6 +31,7 @@ from isfed.sampling import telemetry
 COUNTS: tuple[str, ...] = (
     "drawn", "answered", "late", "refused_changes", "refused_scores", "shortened"
 )  # fmt: skip
+MOST_REASONS = 100  # that wait for a log
 LEAST_CAP = 10.0  # of weights: with a large floor, late answers still count as they should
 ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "noise_share")
 
@@ -101,6 +102,7 @@ class Guarded:
         self.records = AgentRecords(agents.num_agents)
         self.responses = Responses(agents.num_agents)
         self.tally = dict.fromkeys(COUNTS, 0)  # what happened at the border in a round
+        self.reasons: list[str] = []  # why something was refused or shortened, for a log
         self.first_step: float | None = None  # mu of round 0: lengths are compared as if it stayed
         # From the system's entropy: agents must not foresee which rounds are patient.
         self.rng = np.random.default_rng()
@@ -161,6 +163,14 @@ class Guarded:
             most_factor=self._most_factor(cohort, kept), **cut,
         ).multiplied(np.where(late, 1.0 / self.safety.patience, 1.0))  # fmt: skip
         self.records.refused[cohort.agents[kept[~scored]]] += 1
+        low, high = self.safety.scores.low, self.safety.scores.high
+        self.reasons += [
+            f"agent {cohort.agents[place]}: the score {score:.6g} is refused, for it is not "
+            f"between {low:g} and {high:g}; its change counts. If that range is too narrow: "
+            "Safety(scores=ScoreRange(...))"
+            for place, score in zip(kept[~scored], cut["score"][~scored], strict=True)
+        ]
+        del self.reasons[:-MOST_REASONS]
         self.responses.record_round(cohort.agents, accepted)
         new = self.records.exclude(self.safety.most_refusals)
         seconds = np.full(cohort.agents.size, np.nan)
@@ -207,11 +217,24 @@ class Guarded:
             agents[places], lengths[places], ratio=self.safety.largest_ratio
         )
         places = np.flatnonzero(good)
+        self.reasons += [
+            f"agent {agent}: a change of length {length:.6g} is refused, for it is not finite, "
+            f"above largest_change={self.safety.largest_change:g}, or more than largest_ratio="
+            f"{self.safety.largest_ratio:g} times the median agent's; look at that agent, or raise "
+            "the limit in Safety(...)"
+            for agent, length in zip(agents[~good], lengths[~good], strict=True)
+        ]
         limit = self.records.limit(
             agents[places], lengths[places], medians=self.safety.most_medians
         )
         long = places[lengths[places] > limit]
         if long.size:
+            self.reasons += [
+                f"agent {agents[place]}: a change of length {lengths[place]:.6g} is shortened to "
+                f"{limit:.6g}; if honest agents differ that much, raise Safety(most_medians="
+                f"{self.safety.most_medians:g})"
+                for place in long
+            ]
             change = change.copy()
             change[long, :trained] *= (limit / lengths[long])[:, None]
             lengths[long] = limit  # and no longer does it count in the median

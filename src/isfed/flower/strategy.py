@@ -197,6 +197,9 @@ class Strategy(FedAvg):
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
             atomic_files.save_arrays(self.checkpoint, job.checkpoint())
+        for reason in agents.reasons:
+            log(WARNING, "%s", reason)
+        agents.reasons.clear()
         log(INFO, "%s", report.line())
         for agent in np.flatnonzero(records.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
