@@ -107,7 +107,8 @@ def next_steps(results: Results) -> Iterator[tuple[str, str]]:
             yield "Measure on the same table what is predicted here:", shlex.join(words)
         if results.kind == "comparison" and "--save" not in words:
             again = [*words, "--save", "model.json", "--resume"]
-            yield "Keep the best model, without training again:", shlex.join(again)
+            same = "Keep the best model, without training again (with --out, if you gave one):"
+            yield same, shlex.join(again)
         if results.kind == "comparison":
             model = words[words.index("--save") + 1] if "--save" in words else "model.json"
             predict = ["isfed", "predict", model, "NEW.csv", "--append", "--out", "predicted.csv"]
@@ -201,15 +202,16 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
     base = "FedAvg there" if results.kind == "heterogeneity" else first.name
     way = "above" if quantity.rising else "below"
     unit = f" ({quantity.gap_unit})" if quantity.rising else ""
-    has_msd = not results.summary.get("no_msd")  # it is the msd that settles
+    ways = results.kind == "comparison"  # at step sizes that are best for so many rounds
+    has_msd = not results.summary.get("no_msd") and not ways  # it is the msd that settles
     columns = ["algorithm", "step size", quantity.level_name, f"{way} {base}{unit}"]
     columns += ["settled"] if has_msd else []
     columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
     # No seconds: a page of the same results is the same page (they are in times.json).
-    columns += ["uploads per round", "gradients per round"]
+    columns += [] if ways else ["uploads per round", "gradients per round"]
     rows = []
     ranked = list(results.algorithms)
-    if results.kind == "comparison":  # the best first; what is not known last
+    if ways:  # the best first; what is not known last
         ranked.sort(key=lambda a: np.nan_to_num(quantity.level(a)[0], nan=np.inf))
     for algorithm in ranked:
         level = level_cell(*quantity.level(algorithm), quantity.unit)
@@ -222,7 +224,8 @@ def _levels(results: Results, quantity: Quantity) -> PageTable:
             cells.append({True: "yes", False: "no", None: "unknown"}[algorithm.settled])
         needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
         cells += ["never" if n is None else number_cell(n, ",.0f") for n in needs]
-        cells += [number_cell(algorithm.number(f"{k}_per_round")) for k in NEEDED[1:]]
+        each = () if ways else NEEDED[1:]
+        cells += [number_cell(algorithm.number(f"{key}_per_round")) for key in each]
         rows.append(cells)
     return PageTable.of(f"{quantity.title}, with standard errors", columns, rows)
 
