@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-TALKING = ("compare", "diagnose", "predict", "report", "reproduce", "run")
+TALKING = ("compare", "diagnose", "leaderboard", "predict", "report", "reproduce", "run")
 FIRST, AGAIN, LOOK = 0.6, 4.0, 0.1  # seconds of silence before the first word, the next, a look
 
 
