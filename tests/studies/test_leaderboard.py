@@ -199,6 +199,27 @@ def test_a_leaderboard_has_all_its_tables(results):
         assert len(row["tried"]) >= 3
 
 
+def test_a_combination_that_raises_is_no_effect_of_its_parts(tiny, tmp_path):
+    """Points that are spread need to know how long a whole step is, which a plain mean does not."""
+    tiny |= {"method": tiny["method"][1:2], "problem": tiny["problem"][:1]}
+    tiny["factorial"] |= {
+        "sampler": ["uniform", "spread by score"], "estimator": ["Horvitz-Thompson", "plain mean"],
+        "server": ["plain"],
+    }  # fmt: skip
+    results = run_study(Leaderboard(make_protocol(tiny)), tmp_path / "out")
+    factorial = results.summary["factorial"]
+    (refused,) = factorial["refused"]
+    assert (refused["sampler"], refused["estimator"]) == ("spread by score", "plain mean")
+    assert "size of a whole step" in refused["reason"]
+    assert len(factorial["combinations"]) == 3
+    assert factorial["interactions"] == []
+
+
+def test_untuned_compositions_get_the_step_of_divided_steps(results):
+    steps = {row["method"]: row["step_size"] for row in results.summary["untuned"]}
+    assert steps["FedAvg with 1/E_k"] > steps["PowerOfChoice"]  # its steps are not divided
+
+
 def test_random_runs_are_the_same_again(results):
     assert [same for *_, same in verify(results, 4, 1)] == [True] * 4
 

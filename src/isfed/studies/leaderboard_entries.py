@@ -127,6 +127,11 @@ class BoardMethod:
         return read_algorithm(run | dict(self.options) | knobs, where=self.name)[1]
 
     @property
+    def divides(self) -> bool:
+        """Whether local steps are divided by E_k, as those of a composition are."""
+        return "kind" not in self.options or bool(self.options.get("divide_by_steps"))
+
+    @property
     def takes_auto(self) -> bool:
         """Whether step_size = "auto" is a step size of this method."""
         try:

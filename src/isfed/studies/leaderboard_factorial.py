@@ -9,7 +9,7 @@ import numpy as np
 
 from isfed.studies.leaderboard_config import Protocol
 from isfed.studies.leaderboard_entries import PARTS
-from isfed.studies.leaderboard_problem import COMBINED, TUNED, Board
+from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, Board
 from isfed.studies.leaderboard_scores import (
     Difference,
     decibels,
@@ -33,6 +33,10 @@ def summarise_factorial(protocol: Protocol, boards: Sequence[Board]) -> dict[str
     cells, chosen = {}, {}
     for name, levels in parts_of.items():
         found = [board.find(COMBINED, name) for board in boards]
+        raised = [run[1].reason for run in found if run and run[1].reason.startswith(RAISED)]
+        if raised:  # no effect of a part
+            refused.append({**dict(zip(PARTS, levels, strict=True)), "reason": raised[0]})
+            continue
         if all(run is not None for run in found):
             pairs = [(b, r) for b, r in zip(boards, found, strict=True) if r is not None]
             cells[levels] = np.concatenate([board.db(run[1]) for board, run in pairs])

@@ -18,6 +18,7 @@ from isfed.studies.results_summary import algorithm_rows
 from isfed.studies.work_cells import Finished
 
 TUNED, UNTUNED, COMBINED = "tuned", "untuned", "combined"  # the tracks
+RAISED = "it raised "  # how the reason of a method that failed begins
 BURN_IN = 0.25  # of the rounds: the worst peak counts after them
 WORST = 0.1  # of the agents
 

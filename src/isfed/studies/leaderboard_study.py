@@ -19,7 +19,7 @@ from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Executor
 from isfed.studies.leaderboard_config import BoardProblem, Protocol, Trial, make_protocol
 from isfed.studies.leaderboard_entries import BoardMethod, explain
-from isfed.studies.leaderboard_problem import COMBINED, TUNED, UNTUNED, Choice, Entry, Run
+from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, UNTUNED, Choice, Entry, Run
 from isfed.studies.leaderboard_scores import AXES, Scored, level_of, work_of
 from isfed.studies.leaderboard_summary import summarise_board
 from isfed.studies.results_folder import StoreError
@@ -123,18 +123,28 @@ class Leaderboard(Study):
         self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod]
     ) -> list[Entry]:
         """Every method as published, at step_size = "auto" or at what that is for FedAvg."""
-        note = executor.store.note(f"automatic step of {problem.name}")
+        steps = {divided: self._automatic(executor, problem, divided) for divided in (False, True)}
+        return [
+            Entry(
+                problem, method, UNTUNED,
+                Choice("auto" if method.takes_auto else steps[method.divides], {}),
+            )
+            for method in methods
+        ]  # fmt: skip
+
+    def _automatic(self, executor: Executor, problem: BoardProblem, divided: bool) -> float:
+        """What step_size = "auto" is for FedAvg, with or without the division by E_k."""
+        title = f"automatic step of {problem.name}{', divided' if divided else ''}"
+        note = executor.store.note(title)
         if note is None:
             with executor.reporting(f"{problem.name}: the automatic step size"):
-                fedavg = FedAvg(step_size="auto", num_active=problem.num_active)
+                fedavg = FedAvg(
+                    step_size="auto", num_active=problem.num_active, divide_by_steps=divided
+                )
                 found = with_best_step_size(problem.problem, fedavg, rounds=self.rounds)
             note = {"step": np.array(found.step_size)}
-            executor.store.keep_note(f"automatic step of {problem.name}", **note)
-        plain = float(note["step"])
-        return [
-            Entry(problem, method, UNTUNED, Choice("auto" if method.takes_auto else plain, {}))
-            for method in methods
-        ]
+            executor.store.keep_note(title, **note)
+        return float(note["step"])
 
     def _tuned(
         self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod], track: str
@@ -285,7 +295,7 @@ def failed(cell: Cell, error: Exception) -> Finished:
     params = np.zeros((count, problem_of(cell.source)[0].num_params))
     ledgers, zero = np.zeros((count, len(ENTRIES))), np.zeros(count, np.int64)
     history = History(none, params, none, none, zero, zero, ledgers=ledgers)
-    return Finished(history, None, 0.0, f"it raised {explain(error)}")
+    return Finished(history, None, 0.0, f"{RAISED}{explain(error)}")
 
 
 def verify(results: Results, count: int, seed: int) -> Iterator[tuple[str, int, bool]]:
