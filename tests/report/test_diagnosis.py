@@ -12,7 +12,7 @@ from isfed.report.diagnosis_report import (
     diagnosis_table,
     dominant_lines,
     inclusion_figure,
-    strategies_table,
+    tuned_table,
 )
 from isfed.report.page_from_results import page_data
 from isfed.studies import StoreError, load_results
@@ -33,15 +33,19 @@ def test_the_folder_holds_it(tmp_path):
         "none", "agents", "examples", "both",
     ]  # fmt: skip
     shown = StringIO()
-    Console(file=shown, width=80).print(diagnosis_table(results), strategies_table(results))
+    Console(file=shown, width=80).print(diagnosis_table(results), tuned_table(results))
     assert "…" not in shown.getvalue()  # nothing is cut on a narrow screen
     agents, examples = dominant_lines(results)
     assert f": {found.top_agents[0][0]} (" in agents
     assert f"of agent {found.top_examples[0][0]} (" in examples
     data = page_data(results)
-    assert data.advice[0].startswith("How certain: ")
-    assert data.advice[1].startswith("Step size: try ")
-    assert data.advice[2].endswith(results.summary["ways"]["recommendation"])
+    assert data.verdict == found.answer()
+    assert data.advice[0].startswith("Why FedAvg ends above the lowest loss: ")
+    assert data.advice[1].startswith("How certain: ")
+    assert found.tuned is not None
+    assert data.advice[2].startswith(
+        f"Step size: {found.tuned.advised.step_size:.2g} for 2,000 rounds"
+    )
     table = results.inclusion
     of_agents = table["inclusion"][table["unit"] == "agent"]
     np.testing.assert_array_equal(of_agents, np.sort(found.choices.agents)[::-1])

@@ -352,17 +352,20 @@ def test_levels_on_different_problems_are_not_compared(folder):
 
 
 def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
-    rows = [row("FedAvg", -30.0, 0.0), row("ISFedAvg", -33.0, 3.0)]
+    rows = [row("FedAvg", -30.0, 0.0), row("importance", -33.0, 3.0)]
     results = load_results(write(tmp_path / "c", rows, kind="comparison"))
     assert page_data(results).advice == ()  # folders of older versions have no prediction
-    predicted = {"diagnosed_db": 4.0, "distance_db": 5.0, "loss_db": 5.5, "these_steps_db": 3.0}
-    found = {"predicted": predicted, "gain_in_loss_db": 3.1, "gain_in_loss_stderr_db": 0.2}
-    known = replace(results, summary={**results.summary, **found})
+    step = results.algorithms[0].step_size
+    found = {
+        name: {"excess": e, "step_size": step} for name, e in (("FedAvg", 2.0), ("importance", 1.0))
+    }
+    for algorithm, gain in zip(results.algorithms, (0.0, 2.0), strict=True):
+        algorithm.summary["gain_db"] = gain
+    known = replace(results, summary={**results.summary, "predicted": found})
     (line,) = page_data(known).advice
-    assert line.startswith(
-        "What theory predicts: `isfed diagnose` gives 4.0 dB, compared with uniform sampling"
-    )
-    assert "3.0 dB. Measured: 3.1 ± 0.2 dB." in line
+    assert line.startswith("What theory predicted, which `isfed diagnose --rounds")
+    assert "differ by 1.0 dB on average" in line
+    assert line.endswith("step sizes within a factor of 1.0.")
 
 
 def test_folders_of_one_name_go_by_their_paths(tmp_path):

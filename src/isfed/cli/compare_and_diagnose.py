@@ -64,7 +64,7 @@ def compare_on_table(
     local_steps: Annotated[int, typer.Option(help="Steps of an agent per round.")] = 1,
     ridge: Annotated[float, typer.Option(help="Weight of |model|^2 in the loss.")] = RIDGE,
     rounds: Annotated[int, typer.Option(help="Rounds per repetition.")] = 2000,
-    repetitions: Annotated[int, typer.Option(help="Number of independent repetitions.")] = 20,
+    repetitions: Annotated[int, typer.Option(help="Number of independent repetitions.")] = 12,
     seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
     threads: Threads = None,
     out: Out = None,
@@ -78,20 +78,22 @@ def compare_on_table(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Would importance sampling help on your own data, and by how much?
+    """Which way to learn suits your own data, and what does it buy?
 
-    Trains FedAvg and ISFedAvg on your table, each at its own best step size, and reports how many
-    rounds, uploads and gradient evaluations each needs to reach the loss with which FedAvg ends.
+    Trains FedAvg, importance sampling, passes and control variates on your table, the last model
+    and the average of the last half of the rounds, each at its own best step size. Reports the
+    error on rows that were not trained on, how certain the difference is, what each needs to reach
+    the loss with which FedAvg ends, and the lines that use the best.
     """
     from isfed.datasets.dataset_files import inner_name, stem
     from isfed.report.comparison_report import (
         agreement_line,
         comparison_figure,
         comparison_table,
-        held_out_table,
+        next_lines,
+        rounds_lines,
     )
     from isfed.report.progress_bar import RunProgress
-    from isfed.report.terminal_tables import settling_lines
     from isfed.studies import Budget, Workers
     from isfed.studies.comparison import forecast
     from isfed.studies.comparison_run import ComparisonStudy
@@ -117,7 +119,7 @@ def compare_on_table(
         Folder(folder, study).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
         study.check()
-        algorithms = list(study.algorithms.values())
+        algorithms = list(study.ways.values())
         expected = forecast(problem, algorithms, budget, threads=workers.threads)
         print_line(expected.line())
         with RunProgress(errors if as_json else console) as progress, report_long_steps():
@@ -129,11 +131,9 @@ def compare_on_table(
         comparison_figure(results)
         print_line(results.summary["verdict"])
         console.print(comparison_table(results))
-        for shown in (held_out_table(results), agreement_line(results)):
-            if shown is not None:
-                console.print(shown, highlight=False)
-        for line in settling_lines(results):
-            print_line(line)
+        for line in (*next_lines(results), *rounds_lines(results), agreement_line(results)):
+            if line is not None:
+                print_line(line)
         if save is not None:
             model = save_best(results, source, save)
             name = model.trained["algorithm"]
@@ -179,6 +179,7 @@ def diagnose_problem(
         float | None,
         typer.Option(help=f"Only for a table: weight of |model|^2 in the loss (default: {RIDGE})."),
     ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of a run, for which steps are best.")] = 2000,
     theory: Annotated[
         bool, typer.Option("--theory", help="Also print the constants of the paper's lemmas.")
     ] = False,
@@ -191,8 +192,8 @@ def diagnose_problem(
 
     Fits the model once, on the whole table, and computes there exactly how noisy a round's gradient
     estimate is under uniform sampling and under importance sampling of agents, of examples and of
-    both. From this it predicts the error that remains, the largest stable step sizes, and who would
-    be drawn most.
+    both. From this it predicts what every way of `isfed compare` would end with after --rounds at
+    its best step size, the largest stable step sizes, and who would be drawn most.
 
     WHAT is a table (Parquet, CSV, text, LIBSVM, Feather, Excel; give --agent and --target), or a
     name: paper, equal, outliers (the paper's regression), ijcnn1, ijcnn1-natural, parkinsons,
@@ -206,7 +207,7 @@ def diagnose_problem(
         inclusion_figure,
         setting_line,
         strategies_line,
-        strategies_table,
+        tuned_table,
     )
     from isfed.studies import ConfigError
     from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
@@ -225,16 +226,18 @@ def diagnose_problem(
             if read is not None:
                 _print_account(Path(what).name, problem, read.account.lines())
             result = diagnose(
-                problem, num_active=usual if active is None else active, theory=theory
-            )
+                problem, num_active=usual if active is None else active, theory=theory,
+                rounds=rounds,
+            )  # fmt: skip
             results = write_diagnosis(folder, problem, result, table=read, overwrite=overwrite)
         inclusion_figure(results)
         for line in answer_lines(results):
             print_line(line)
         print_line(setting_line(results))
+        if result.tuned:
+            console.print(tuned_table(results))
         console.print(diagnosis_table(results))
-        if not result.degenerate:
-            console.print(strategies_table(results))
+        if not result.degenerate and not result.tuned:
             print_line(strategies_line(results))
         if theory:
             print_line(

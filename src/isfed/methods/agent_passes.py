@@ -103,7 +103,8 @@ class Passes(ByScore):
         order = self._order(state, order)
         strata = np.repeat(order, copies[order]).reshape(self.num_active, -1)
         shuffle = np.argsort(points[count + 1 :].reshape(strata.shape), axis=1, kind="stable")
-        state.cohorts[:] = np.sort(np.take_along_axis(strata, shuffle, axis=1).T, axis=1)
+        dealt = strata[np.arange(self.num_active)[:, None], shuffle]
+        state.cohorts[:] = np.sort(dealt.T, axis=1)
         state.left[0] = len(state.cohorts)
 
     def _order(self, state: Any, order: np.ndarray) -> np.ndarray:
@@ -125,9 +126,11 @@ class Passes(ByScore):
             table = self.table(state.scores._replace(nodes=table.nodes.copy()), facts.num_agents)
             table, _ = self._limited(table)
         scores, wanted = self._wanted(table, facts)
-        tried = [(1.0 - share) * wanted + share * equal for share in SHARES]
-        price = np.asarray(self.costs or np.ones(facts.num_agents))
-        lost = [pass_variance(scores, p * places) * float((p * price).sum()) for p in tried]
+        shares = np.array(SHARES)[:, None]
+        tried = (1.0 - shares) * wanted + shares * equal
+        lost = pass_variance(scores, tried * places)
+        if self.costs:
+            lost = lost * (tried * np.asarray(self.costs)).sum(axis=1)
         return tried[int(np.argmin(lost))]
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
@@ -171,11 +174,12 @@ def rounded(expected: np.ndarray, offset: float) -> np.ndarray:
     return np.diff(np.floor(ends + offset)).astype(np.int64)
 
 
-def pass_variance(scores: np.ndarray, expected: np.ndarray) -> float:
+def pass_variance(scores: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """What varies in the sum of a pass, up to a factor: noise of turns, and rounding of places.
 
     Agent k with n places and gradients of length s contributes s^2 / n by the noise of its turns,
     and (s / n)^2 f (1 - f) because its places are a whole number, f the fraction of n.
     """
     fraction = expected - np.floor(expected)
-    return float(np.sum(scores**2 * (1.0 / expected + fraction * (1.0 - fraction) / expected**2)))
+    each = scores**2 * (1.0 / expected + fraction * (1.0 - fraction) / expected**2)
+    return each.sum(axis=-1)

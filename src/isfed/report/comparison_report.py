@@ -13,63 +13,92 @@ from rich.table import Table
 from isfed.base.text_format import plain_number
 from isfed.report.figures import label_axes, plot_band, save_figure
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
-from isfed.report.terminal_tables import MOVING, text_table
+from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
 HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
 UNSEEN_FIRST = ("rows", "agents", "training")
 HELD_OUT_TITLE = "Trained again without some rows and agents"
+DOUBLED = {
+    "FedAvg, 2 L agents": "twice the agents per round",
+    "FedAvg, 2 B rows": "twice the rows per step",
+}
+MORE_ROUNDS = 0.01  # of the lowest loss: where the best way is further above, more rounds help
 
 
 def comparison_table(results: Results) -> Table:
-    """What each needs to reach FedAvg's final loss."""
-    algorithms, summaries = results.algorithms, [a.summary for a in results.algorithms]
-    marks = [MOVING if algorithm.settled is False else "" for algorithm in algorithms]
+    """All ways, the best first, and what FedAvg would gain from more work."""
+    ranked = sorted(results.algorithms, key=lambda a: -a.number("gain_db"))
+    held_out, predicted = (results.summary.get(key) or {} for key in ("held_out", "predicted"))
+    base = predicted.get("FedAvg", {}).get("excess")
 
-    def spent(key: str) -> list[str]:
-        return ["never" if row[key] is None else f"{row[key]:,.0f}" for row in summaries]
+    def expected(name: str) -> str:
+        found = predicted.get(name, {}).get("excess")
+        known = base and found and math.isfinite(base) and math.isfinite(found)
+        return f"{10.0 * math.log10(base / found):.1f}" if known else ""
 
-    shares = [row["final_relative"] for row in summaries]
-    shares = ["" if share is None else f"{100 * share:.3g}%" for share in shares]
-    gain, error = (results.summary[f"gain_in_loss_{key}"] for key in ("db", "stderr_db"))
-    finals = [_with_error(row["final_excess"], row["final_stderr"], 3) for row in summaries]
-    rows = {
-        "best step size": [f"{algorithm.step_size:.3g}" for algorithm in algorithms],
-        "final loss over the optimum": [f + m for f, m in zip(finals, marks, strict=True)],
-        "  as a share of the optimum": shares,
-        "  below FedAvg's": ["", "" if gain is None else f"{gain:.1f} ± {error:.1f} dB"],
-        **{key: spent(key) for key in ("rounds", "uploads", "gradients")},
-    }
-    return text_table(
-        "What each needs to reach FedAvg's final loss",
-        ["", *(algorithm.name for algorithm in algorithms)],
-        ([heading, *cells] for heading, cells in rows.items()),
-        wrap=True,
-    )
-
-
-def _with_error(value: float, error: float, digits: int) -> str:
-    return f"{plain_number(value, digits)} ± {plain_number(error, 1)}"
-
-
-def held_out_table(results: Results) -> Table | None:
-    """Loss and error on rows that were trained on, held out, and of agents held out."""
-    held_out = results.summary["held_out"]
-    if not held_out:
-        return None
-    number = _is_number(results)
     rows = []
-    for kind, words in HELD_OUT.items():
-        parts = [of_kind[kind] for of_kind in held_out.values() if kind in of_kind]
-        if len(parts) < len(held_out):
-            continue
-        losses = (_with_error(part["loss"], part["loss_stderr"], 4) for part in parts)
-        rows.append((f"loss, {words} ({parts[0]['examples']:,})", *losses))
-        if number:
-            rows.append(("  RMSE", *(plain_number(part["error"], 3) for part in parts)))
-        else:
-            rows.append(("  wrong", *(f"{100.0 * part['error']:.3g}%" for part in parts)))
-    return text_table(HELD_OUT_TITLE, ["", *held_out], rows, wrap=True)
+    for algorithm in ranked:
+        row, name = algorithm.summary, algorithm.name
+        gain = "" if row.get("gain_db") is None else f"{row['gain_db']:.1f}"
+        if gain and name != "FedAvg":
+            gain += f" ({row['gain_low_db']:.1f} to {row['gain_high_db']:.1f})"
+        part = held_out.get(name, {}).get("rows")
+        unseen = "" if part is None else _error_cell(results, part["error"])
+        uploads = "never" if row["uploads"] is None else f"{row['uploads']:,.0f}"
+        chosen = "> " if name == results.summary.get("winner") else ""
+        final = plain_number(row["final_excess"], 3)
+        step = f"{algorithm.step_size:.3g}"
+        rows.append((chosen + name, step, final, gain, expected(name), uploads, unseen))
+    for name, words in DOUBLED.items():
+        if name in predicted and expected(name):
+            more = predicted[name]
+            cost = " and ".join(
+                f"{more[key]:g}x the {key}" for key in ("uploads", "gradients") if more[key] > 1.0
+            )
+            step = f"{more['step_size']:.3g}"
+            rows.append((f"FedAvg, {words}: {cost}", step, "", "", expected(name), "", ""))
+    error = "RMSE" if _is_number(results) else "wrong"
+    return text_table(
+        "Ways to learn, each at its best step size",
+        ("", "step size", "final loss over the lowest", "below FedAvg's (dB)", "predicted (dB)",
+         "uploads to FedAvg's end", f"{error}, rows held out"),
+        rows,
+        caption="In brackets the 95% intervals of paired t tests, for all ways together. > is what "
+        "is recommended: the simplest of the best, if it is surely better than FedAvg.",
+        wrap=True,
+    )  # fmt: skip
+
+
+def _error_cell(results: Results, value: float) -> str:
+    return plain_number(value, 3) if _is_number(results) else f"{100.0 * value:.3g}%"
+
+
+def next_lines(results: Results) -> list[str]:
+    """What to do next."""
+    winner, lines = results.summary.get("winner", "FedAvg"), results.summary.get("next_steps")
+    if not lines:
+        return []
+    return [
+        f"What to do next: use {winner} with this step size, in Python",
+        *lines,
+        "or add --save model.json --resume to this command, and `isfed predict model.json NEW` "
+        "applies its model to new rows.",
+    ]
+
+
+def rounds_lines(results: Results) -> list[str]:
+    """Whether more rounds would lower the loss noticeably."""
+    if results.kind != "comparison" or "winner" not in results.summary:
+        return []
+    best = min(results.algorithms, key=lambda a: a.number("final_excess")).summary
+    share = best.get("final_relative")
+    if share is None or share <= MORE_ROUNDS:
+        return []
+    return [
+        f"More --rounds would lower the loss: after {results.summary['rounds']:,} the best way is "
+        f"still {100.0 * share:.2g}% above the lowest possible."
+    ]
 
 
 def _is_number(results: Results) -> bool:
@@ -100,40 +129,45 @@ def held_out_page_table(results: Results) -> PageTable:
 
 
 def agreement_line(results: Results) -> str | None:
-    """What `isfed diagnose` predicts, and why this is not that."""
-    predicted, gain = results.summary.get("predicted"), results.summary.get("gain_in_loss_db")
-    if not predicted or gain is None:
+    """How well theory predicted the gains and the step sizes."""
+    predicted = results.summary.get("predicted") or {}
+    if "excess" not in (predicted.get("FedAvg") or {}):  # folders of older versions have others
         return None
-    steps = " and ".join(f"{a.step_size:.2g}" for a in results.algorithms)
-    error = results.summary["gain_in_loss_stderr_db"]
-    spread = "" if error is None else f" ± {error:.1f}"
-    why = ""
-    if len({a.step_size for a in results.algorithms}) > 1:
-        why = (
-            " Each method has its own best step size here, larger where there is less noise, so "
-            "part of the gain is used for speed."
-        )
-    there = predicted.get("diagnosed_db", math.nan)  # folders of older versions have none
-    small = f"{predicted['distance_db']:.1f} dB in the distance to the optimum"
+    base, errors, steps = predicted["FedAvg"]["excess"], {}, []
+    for algorithm in results.algorithms:
+        found, gain = predicted.get(algorithm.name), algorithm.summary.get("gain_db")
+        if found is None or gain is None or not (base > 0.0 and found["excess"] > 0.0):
+            continue
+        steps.append(abs(math.log(algorithm.step_size / found["step_size"])))
+        if algorithm.name != "FedAvg":
+            errors[algorithm.name] = 10.0 * math.log10(base / found["excess"]) - gain
+    if not errors:
+        return None
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    mean = sum(map(abs, errors.values())) / len(errors)
     return (
-        f"What theory predicts: `isfed diagnose` gives {there:.1f} dB, compared with uniform "
-        "sampling that never takes an example twice, at one small step size, for a run that has "
-        "settled. Compared with FedAvg, which may take an example twice, and for steps that move "
-        f"the model as far, that is {small} and {predicted['loss_db']:.1f} dB in the loss. At the "
-        f"best step sizes ({steps}) after {results.summary['rounds']} rounds it is "
-        f"{predicted['these_steps_db']:.1f} dB. Measured: {gain:.1f}{spread} dB.{why}"
+        f"What theory predicted, which `isfed diagnose --rounds {results.summary['rounds']}` shows "
+        f"without training: gains that differ by {mean:.1f} dB on average from those measured, and "
+        f"by {abs(errors[worst]):.1f} dB at most ({worst}); step sizes within a factor of "
+        f"{math.exp(max(steps)):.1f}."
     )
 
 
 def comparison_figure(results: Results) -> list[Path]:
     """Loss over the optimum against rounds, with FedAvg's final loss as a line."""
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
-    looks = (("tab:blue", "-"), ("black", (0, (4, 1.5))))
-    for algorithm, (colour, dashes) in zip(results.algorithms, looks, strict=True):
+    winner = results.summary.get("winner")
+    for algorithm in results.algorithms:
         curve = algorithm.measures["excess"]
-        label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
-        look = {"linestyle": dashes, "label": label}
+        look: dict[str, Any] = {"linestyle": "-", "linewidth": 0.8}
+        colour = "lightgrey"
+        if algorithm.name in ("FedAvg", winner):
+            first = algorithm.name == "FedAvg"
+            colour = "tab:blue" if first else "black"
+            label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
+            look = {"linestyle": "-" if first else (0, (4, 1.5)), "label": label, "zorder": 3}
         plot_band(axes, curve.rounds, curve.mean, curve.stderr, colour, **look)
+    axes.plot([], [], color="lightgrey", label="the other ways")
     level = results.summary["level"]
     axes.axhline(level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
     axes.annotate(

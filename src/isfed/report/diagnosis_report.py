@@ -24,6 +24,10 @@ STRATEGIES = {
     "drift": "correction='drift'",
     "drift, spread": "correction='drift', Spread()",
 }
+CERTAIN = (
+    "How certain: docs/appendix/ways.md lists predicted and measured gains of every way on tables "
+    "and made-up problems; `isfed compare` measures yours."
+)
 STRATEGY_KEYS = ("variance", "times_smaller", "drift", "excess")
 
 
@@ -40,9 +44,8 @@ def diagnosis_table(results: Results) -> Table:
         f"gain in the {error} (dB)": lambda o: f"{_finite(o['gain_db']):.2f}",
         "largest stable step size (1)": lambda o: _known(o["step_limit"]),
         "careful step size (2)": lambda o: _known(o["careful_limit"]),
-        "rounds to settle (3)": lambda o: _known(o["settled_after"]),
-        "effective agents (4)": lambda o: f"{o['agents_size'] / num_active:.0%}",
-        "effective examples (4)": lambda o: f"{o['examples_size'] / batch:.0%}",
+        "effective agents (3)": lambda o: f"{o['agents_size'] / num_active:.0%}",
+        "effective examples (3)": lambda o: f"{o['examples_size'] / batch:.0%}",
     }
     names = ["none" if o["sampling"] == "uniform" else o["sampling"] for o in options]
     return text_table(
@@ -51,7 +54,7 @@ def diagnosis_table(results: Results) -> Table:
         ([heading, *map(cell, options)] for heading, cell in shown.items()),
         caption="(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step "
         "by E_k, is smaller. (2) Stable even if every example had the largest curvature that it "
-        "can have. (3) At a quarter of the largest stable step size. (4) The effective sample size "
+        "can have. (3) The effective sample size "
         "of a draw, compared with that of a uniform draw.",
         wrap=True,
     )
@@ -106,7 +109,9 @@ def setting_line(results: Results) -> str:
 def answer_lines(results: Results) -> list[str]:
     """The answer in plain words: what to do, what it gains, how sure that is, who is drawn most."""
     summary = results.summary
-    answer = [summary["recommendation"], *summary["remarks"]]
+    first = summary.get("answer") or summary["recommendation"]
+    cause = summary.get("cause") if not summary.get("degenerate") else ""
+    answer = [first, *([cause] if cause else []), *summary["remarks"]]
     if summary.get("degenerate"):
         return answer  # there is no gain to be sure of, and nobody worth drawing more often
     return [*answer, sure_line(results), *first_step_lines(results), *dominant_lines(results)]
@@ -114,6 +119,8 @@ def answer_lines(results: Results) -> list[str]:
 
 def sure_line(results: Results) -> str:
     """How sure the gain is, and when it counts."""
+    if results.summary.get("tuned"):
+        return CERTAIN
     rounds = results.summary["settling_rounds"]
     when = "once the model has settled"
     if rounds is not None:
@@ -132,6 +139,13 @@ def sure_line(results: Results) -> str:
 def first_step_lines(results: Results) -> list[str]:
     """The step size to begin with."""
     summary = results.summary
+    for way in summary.get("tuned") or ():
+        if way["name"] == summary["advised"]:
+            known = "" if way["settled"] is None else f"{plain_number(max(1.0, way['settled']), 2)}"
+            settled = f"; the noise prevails after about {known}" if known else ""
+            return [
+                f"Step size: {way['step_size']:.2g} for {summary['run_rounds']:,} rounds{settled}."
+            ]
     best = next(o for o in summary["options"] if o["sampling"] == summary["best"])
     largest, careful = best["step_limit"], best["careful_limit"]
     if largest is None:
@@ -199,19 +213,25 @@ def inclusion_figure(results: Results) -> list[Path]:
     return save_figure(figure, results.path, "inclusion")
 
 
-def strategies_table(results: Results) -> Table:
-    """The ways to sample agents, side by side; mini-batches are uniform in all of them."""
-    summary = results.summary["ways"]
+def tuned_table(results: Results) -> Table:
+    """All ways, the best first, each at its best step size."""
+    summary = results.summary
+    ranked = sorted(summary["tuned"], key=lambda way: -_finite(way["gain_db"]))
     return text_table(
-        f"Ways to sample agents, at step_size={summary['step_size']:.3g}",
-        ("", "variance", "times smaller", "risk by drift (1)", "excess risk (2)"),
+        f"Predicted after {summary['run_rounds']:,} rounds, each way at its best step size",
+        ("", "below FedAvg's loss (dB)", "step size", "uploads", "gradients"),
         (
-            (STRATEGIES[row["name"]], *(f"{_finite(row[key]):.3g}" for key in STRATEGY_KEYS))
-            for row in summary["ways"]
+            (
+                ("> " if way["name"] == summary["advised"] else "") + way["name"],
+                f"{_finite(way['gain_db']):.1f}", f"{way['step_size']:.3g}",
+                *(f"{way[key]:g}x" for key in ("uploads", "gradients")),
+            )
+            for way in ranked
         ),
-        caption="(1) Caused by local steps that run towards the agents' own minimisers. (2) All "
-        "that remains, to first order in the step size.",
-    )
+        caption="Losses above the lowest possible. 2 L: with twice the agents per round, 2 B: with "
+        "twice the rows per step. > is what is recommended: the simplest of the best.",
+        wrap=True,
+    )  # fmt: skip
 
 
 def strategies_page_table(results: Results) -> PageTable:
@@ -226,6 +246,17 @@ def strategies_page_table(results: Results) -> PageTable:
     )
     caption = f"Ways to sample agents, at step size {summary['step_size']:.3g}"
     return PageTable.of(caption, columns, rows)
+
+
+def tuned_page_table(results: Results) -> PageTable:
+    """The same for the page."""
+    columns = ("way", "below FedAvg's loss (dB)", "step size", "uploads", "gradients")
+    rows = (
+        (way["name"], *(number_cell(way[key], form) for key, form in (
+            ("gain_db", ".1f"), ("step_size", ".3g"), ("uploads", "g"), ("gradients", "g"))))
+        for way in sorted(results.summary.get("tuned") or (), key=lambda w: -_finite(w["gain_db"]))
+    )  # fmt: skip
+    return PageTable.of("Every way at its best step size, predicted", columns, rows)
 
 
 def strategies_line(results: Results) -> str:

@@ -13,7 +13,12 @@ import numpy as np
 from isfed.base.text_format import plain_number
 from isfed.report import page_sentences
 from isfed.report.comparison_report import held_out_page_table
-from isfed.report.diagnosis_report import drawn_most, sampling_table, strategies_page_table
+from isfed.report.diagnosis_report import (
+    drawn_most,
+    sampling_table,
+    strategies_page_table,
+    tuned_page_table,
+)
 from isfed.report.leaderboard_report import closest, leaderboard_figures, leaderboard_tables
 from isfed.report.networks_report import targets_table
 from isfed.report.page_curves import Quantity, quantities, series_of, units_of
@@ -57,7 +62,7 @@ def page_data(results: Results) -> PageData:
         for problem, part in parts
     ]
     further = (
-        targets_table, _step_sizes, sampling_table, strategies_page_table,
+        targets_table, tuned_page_table, _step_sizes, sampling_table, strategies_page_table,
     )  # fmt: skip
     return PageData(
         title=results.name,

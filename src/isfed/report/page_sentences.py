@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isfed.report.comparison_report import agreement_line
+from isfed.report.comparison_report import agreement_line, rounds_lines
 from isfed.report.diagnosis_report import first_step_lines, strategies_line, sure_line
 from isfed.report.networks_report import networks_verdict
 from isfed.report.page_curves import Quantity, quantities
@@ -16,7 +16,7 @@ from isfed.studies.results_reader import AlgorithmResult, Results
 MEANING = {
     "experiment": "An experiment",
     "tuned": "Methods at one step size, and each again at its own best one",
-    "comparison": "FedAvg against importance sampling, each at its own best step size",
+    "comparison": "ways to learn, each at its own best step size",
     "heterogeneity": "The gain of importance sampling over the heterogeneity of the agents",
     "diagnosis": "What importance sampling would do, predicted without training",
     "systems": "Every system that the paper names",
@@ -47,7 +47,7 @@ def summary_line(results: Results) -> str:
 
 def verdict(results: Results) -> str:
     """The answer in one text: that of the folder, or who is best by how much."""
-    for key in ("verdict", "recommendation"):
+    for key in ("verdict", "answer", "recommendation"):
         if results.summary.get(key):
             return str(results.summary[key])
     parts = by_problem(results)
@@ -132,13 +132,17 @@ def advice(results: Results) -> Iterator[str]:
         yield from networks_verdict(results)
     if results.kind == "leaderboard":
         yield from results.summary["factorial"].get("sentences", ())
-    if results.kind == "comparison" and (line := agreement_line(results)):
-        yield line
+    if results.kind == "comparison":
+        yield from rounds_lines(results)
+        if line := agreement_line(results):
+            yield line
     if "settling_rounds" not in results.summary or results.summary.get("degenerate"):
         return
+    if cause := results.summary.get("cause"):
+        yield cause
     yield sure_line(results)
     yield from first_step_lines(results)
-    if "ways" in results.summary:
+    if "ways" in results.summary and not results.summary.get("tuned"):
         yield strategies_line(results)
 
 
@@ -150,6 +154,8 @@ def warnings(results: Results) -> Iterator[str]:
             f"size than {algorithm.step_size:.3g}."
         )
     moving = [a.name for a in results.algorithms if a.settled is False]
+    if results.kind == "comparison":
+        moving = []  # a step size that is best for so many rounds is never settled before them
     if moving:
         more = f" and {len(moving) - MOST_NAMES} more" if len(moving) > MOST_NAMES else ""
         yield (

@@ -43,6 +43,7 @@ from isfed.sampling.telemetry import uniform_rows
 from isfed.simulate.kernel import ControlPlan, KernelState, Plan, RoundParts, run_rounds
 from isfed.simulate.run_driver import Block, Run
 
+LEAST_TURNS = 2_000  # of agents: fewer are done before other threads have started
 PARTS_PER_THREAD = 4  # so that a thread that was held up does not keep the others waiting
 
 
@@ -175,6 +176,10 @@ class KernelRun(Run):
             write_mean(sums, self.round_index, model)
         return shown
 
+    @property
+    def current(self) -> np.ndarray:
+        return self.arrays.params
+
     def _parts(self, first: int, rounds: int) -> RoundParts:
         """What passes and averages need for the next rounds; fewer where a new pass must wait.
 
@@ -234,6 +239,8 @@ class KernelRun(Run):
         repetitions = len(self.passes)
         block, done = self._room(num_rounds), np.zeros(repetitions, np.int64)
         pieces = min(repetitions, self.threads * PARTS_PER_THREAD if self.threads > 1 else 1)
+        if num_rounds * repetitions * self.plan.num_active < LEAST_TURNS:
+            pieces = 1
         edges = np.linspace(0, repetitions, pieces + 1).astype(int).tolist()
         run = partial(self._run, parts, first, block, done)
         if pieces == 1:

@@ -65,6 +65,12 @@ class RoundsRun(Run):
             [self._good.get(rep, self.algorithm.model(s)) for rep, s in enumerate(self.states)]
         )
 
+    @property
+    def current(self) -> np.ndarray:
+        return np.array(
+            [getattr(state, "params", self.algorithm.model(state)) for state in self.states]
+        )
+
     def _distance(self, state: Any, agents: Any) -> float:
         """|w_i - w^o|^2, eq. (56), where w^o is the minimiser of the method's objective."""
         shift = agents.shift if self._response.size else NO_SHIFT

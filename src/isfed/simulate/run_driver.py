@@ -67,6 +67,11 @@ class Run:
         self.trouble = ""  # what the agents say about a model that diverged
 
     @property
+    def current(self) -> np.ndarray:
+        """(R, M) the models that agents start from, where others are shown."""
+        return self.params
+
+    @property
     def step_size(self) -> float:
         """The step size used; nan for a method without one."""
         return float(getattr(self.algorithm, "step_size", np.nan))

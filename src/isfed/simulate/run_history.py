@@ -88,7 +88,8 @@ class Measured:
         if measure.every < 1:
             raise ValueError(f"every={measure.every} must be at least 1")
         self.measure = measure
-        self.rounds = np.unique(np.append(np.arange(0, rounds, measure.every), rounds))
+        begin = getattr(measure, "begin", 0)  # what is measured at the end only says from where on
+        self.rounds = np.unique(np.append(np.arange(begin, rounds, measure.every), rounds))
         self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
 
     def measure_at(self, run: Any, round_index: int) -> None:
@@ -96,9 +97,13 @@ class Measured:
         point = int(np.searchsorted(self.rounds, round_index))
         if self.rounds[point] == round_index:
             of_ledgers = getattr(self.measure, "of_ledgers", None)
-            self.values[:, point] = (
-                self.measure(run.params) if of_ledgers is None else of_ledgers(run.ledgers())
-            )
+            of_both = getattr(self.measure, "of_both", None)  # those shown, and those sent
+            if of_ledgers is not None:
+                self.values[:, point] = of_ledgers(run.ledgers())
+            elif of_both is not None:
+                self.values[:, point] = of_both(run.params, run.current)
+            else:
+                self.values[:, point] = self.measure(run.params)
 
     def fields(self) -> dict[str, Any]:
         """What a history keeps of it."""

@@ -1,7 +1,6 @@
-"""What importance sampling buys on a problem: FedAvg against ISFedAvg, each at its best step size.
+"""Ways to learn on a problem, each at its best step size: what they buy, how certain that is.
 
-The yardstick is the loss that FedAvg ends with. How many rounds, uploads and gradient evaluations
-does each need to get there?
+The yardstick is FedAvg: its error on rows that it has not seen, and the loss that it ends with.
 """
 
 from __future__ import annotations
@@ -13,18 +12,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from isfed.base.text_format import plain_number
 from isfed.problems import Problem
 from isfed.simulate.run_history import stderr_of_mean
 from isfed.simulate.simulate_call import make_run
 from isfed.studies.results_summary import LevelChange, level_change
+from isfed.theory.tuned_ways import BASE, in_words, recommended
 
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
-TRIAL, MOST_TRIAL = 0.2, 2.0  # seconds of work, and of time at most, of each method
+LEAST_GAIN = 0.5  # dB: less is not worth a change
+CONFIDENCE = 0.95  # of all intervals of a comparison together
+ALIKE_ERROR = (
+    0.01  # of FedAvg's RMSE, or of all rows: errors nearer than that are alike in practice
+)
+SETTLED_SHARE = 0.01  # of the lowest loss: above, more rounds would lower the loss noticeably
+TRIAL, MOST_TRIAL = 0.05, 1.0  # seconds of work, and of time at most, of each method
+FIRST_TRIAL = 16  # rounds
 LONG = 600.0  # seconds: beyond, it says what to reduce
 LEAST_ROUNDS, LEAST_REPETITIONS = 200, 5  # that it advises
-USUAL_STEPS = 9  # step sizes that are tried, as a rule: seven, and two beyond the edge
+USUAL_RUNS = 40  # that find the step sizes of a way and of its average, as a rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +43,17 @@ class Budget:
         num_active: L, the number of agents per round.
         rounds: the number of rounds of every repetition.
         repetitions: independent runs, at least 2.
-        tuning_repetitions: independent runs with every step size that is tried.
+        tuning_repetitions: independent runs with step sizes that are tried: half as many with the
+            first ones, twice as many with the last.
         records: how often the loss is measured in a run.
         seed: the seed of all random draws.
     """
 
     num_active: int
     rounds: int = 2000
-    repetitions: int = 20
+    repetitions: int = 12
     tuning_repetitions: int = 4
-    records: int = 100
+    records: int = 50
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -90,59 +99,82 @@ class Curve:
         return int(self.rounds[reached[0]]) if reached.size else None
 
 
+def gain_interval(one: np.ndarray, other: np.ndarray, level: float) -> tuple[float, float, float]:
+    """How far `other` is below `one` in dB, on average over pairs, and the interval of a t test.
+
+    0 is inside exactly if the test finds no difference. Losses of single runs vary by factors, not
+    by sums: their logarithms are nearly normal.
+
+    >>> gain, low, high = gain_interval(np.array([2.0, 4.1, 6.0]), np.array([1.0, 2.0, 3.0]), 0.95)
+    >>> 2.8 < low < 3.01 < gain < 3.1 < high < 3.3
+    True
+    """
+    each = 10.0 * np.log10(one / other)
+    reach = special.stdtrit(each.size - 1, 0.5 + 0.5 * level) * stderr_of_mean(each[:, None])[0]
+    mean = float(each.mean())
+    return mean, mean - float(reach), mean + float(reach)
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What a comparison of FedAvg with ISFedAvg found, each at its own best step size.
+    """What a comparison found, every way at its own best step size.
 
     Attributes:
-        fedavg, isfedavg: the loss of either along its run, at its best step size.
+        curves: the loss of every way along its run, by name, the simplest first.
         optimum_risk: P(w^o), the lowest possible loss.
         model_bytes: the size of one model when it is sent.
+        held_out: the error of every way on rows it has not seen, one for every run; empty if none.
+        number: whether that error is an RMSE, else a share of wrong classes.
     """
 
-    fedavg: Curve
-    isfedavg: Curve
+    curves: Mapping[str, Curve]
     optimum_risk: float
     model_bytes: int = 0
+    held_out: Mapping[str, np.ndarray] | None = None
+    number: bool = True
+
+    @property
+    def fedavg(self) -> Curve:
+        """FedAvg's last model."""
+        return self.curves[BASE]
 
     @property
     def level(self) -> float:
-        """FedAvg's final excess loss, which both are to reach."""
+        """FedAvg's final excess loss, which all are to reach."""
         return float(self.fedavg.final.mean())
 
-    @property
-    def difference(self) -> tuple[float, float]:
-        """FedAvg's final loss less ISFedAvg's, and its standard error over the repetitions."""
-        one, other = self.fedavg.final, self.isfedavg.final
-        error = np.hypot(*(stderr_of_mean(part[:, None])[0] for part in (one, other)))
-        return float(one.mean() - other.mean()), float(error)
+    def gain_db(self, name: str) -> tuple[float, float, float]:
+        """How far a way ends below FedAvg in dB, and the interval of a paired t test.
+
+        The intervals of all ways hold together with 95% (Bonferroni).
+        """
+        if name == BASE:
+            return 0.0, 0.0, 0.0
+        one, other = self.fedavg.final, self.curves[name].final
+        if not (np.isfinite(one + other).all() and min(one.min(), other.min()) > 0.0):
+            return math.nan, math.nan, math.nan  # as low as rounding lets it be
+        each = 1.0 - (1.0 - CONFIDENCE) / max(1, len(self.curves) - 1)
+        return gain_interval(one, other, each)
 
     @property
-    def gain_db(self) -> tuple[float, float]:
-        """How far ISFedAvg's final excess loss is below FedAvg's, in dB, and its standard error."""
-        means = [float(curve.final.mean()) for curve in (self.fedavg, self.isfedavg)]
-        if min(means) <= 0.0:
-            return float("nan"), float("nan")
-        errors = [
-            float(stderr_of_mean(curve.final[:, None])[0]) / mean
-            for curve, mean in zip((self.fedavg, self.isfedavg), means, strict=True)
-        ]
-        per_share = 10.0 / np.log(10.0)  # dB, to first order
-        return 10.0 * float(np.log10(means[0] / means[1])), per_share * math.hypot(*errors)
+    def winner(self) -> str:
+        """The simplest of the best of those that are surely better than FedAvg, else FedAvg."""
+        gains = {name: self.gain_db(name) for name in self.curves}
+        left = {name: 10.0 ** (-gain / 10.0) for name, (gain, low, _) in gains.items() if low > 0.0}
+        best = recommended(left) if left else BASE
+        return best if gains[best][0] >= LEAST_GAIN else BASE
 
     @property
     def buys(self) -> bool:
-        """Whether ISFedAvg ends lower by more than two standard errors, and gets there sooner."""
-        gain, error = self.difference
-        mine, theirs = self.isfedavg.first_at(self.level), self.fedavg.first_at(self.level)
-        sooner = mine is not None and theirs is not None and mine < theirs
-        return gain > 2.0 * error and sooner
+        """Whether some way is surely better than FedAvg."""
+        return self.winner != BASE
 
-    def rows(self) -> list[dict[str, float | str | None]]:
+    def rows(self) -> list[dict[str, Any]]:
         """For a table: what each needs to reach FedAvg's final loss; None where it does not."""
-        rows = []
-        for curve in (self.fedavg, self.isfedavg):
-            rounds, scale = curve.first_at(self.level), abs(self.optimum_risk)
+        rows, scale = [], abs(self.optimum_risk)
+        for name, curve in self.curves.items():
+            rounds = curve.first_at(self.level)
+            known = [value if math.isfinite(value) else None for value in self.gain_db(name)]
             rows.append(
                 {
                     "name": curve.name,
@@ -150,62 +182,76 @@ class Comparison:
                     "final_excess": float(curve.final.mean()),
                     "final_stderr": float(stderr_of_mean(curve.final[:, None])[0]),
                     "final_relative": float(curve.final.mean()) / scale if scale > 0.0 else None,
+                    "gain_db": known[0], "gain_low_db": known[1], "gain_high_db": known[2],
                     "rounds": rounds,
                     "uploads": None if rounds is None else rounds * curve.uploads,
                     "gradients": None if rounds is None else rounds * curve.gradients,
                 }
-            )
+            )  # fmt: skip
         return rows
 
-    def relative(self) -> str:
-        """The gain in dB and as a share, with its confidence."""
-        gain, error = self.gain_db
-        if not np.isfinite(gain):
-            return ""
-        share = 100.0 * (1.0 - 10.0 ** (-gain / 10.0))
-        return (
-            f" The loss above the optimum is {share:.0f}% lower, or {gain:.1f} dB "
-            f"(95% confidence: {gain - 2 * error:.1f} to {gain + 2 * error:.1f} dB)."
-        )
-
-    def savings(self) -> str:
-        """The uploads and bytes that reaching FedAvg's final loss takes less."""
-        before, after = (row["uploads"] for row in self.rows())
-        if not (isinstance(before, float) and isinstance(after, float) and self.model_bytes):
-            return ""
-        saved = before - after
-        return f" It saves {saved:,.0f} uploads, {size_words(saved * self.model_bytes)}."
-
     def verdict(self) -> str:
-        """What importance sampling buys, in a sentence or three."""
-        said = self._verdict()
-        return said + (self.relative() + self.savings() if self.buys else "")
+        """The practical effect, then how certain it is."""
+        return " ".join([*self._unseen(), *self._sooner(), self._certain()])
 
-    def _verdict(self) -> str:
-        gain, error = self.difference
-        about = f"{plain_number(abs(gain), 2)} ± {plain_number(error, 1)}"
-        before, after = self.rows()
+    def _error(self, value: float) -> str:
+        return f"RMSE {plain_number(value, 3)}" if self.number else f"{100.0 * value:.3g}% wrong"
+
+    def _unseen(self) -> list[str]:
+        """What differs on rows that were not trained on, in the user's units."""
+        if not self.held_out or BASE not in self.held_out:
+            return []
+        means = {name: float(errors.mean()) for name, errors in self.held_out.items()}
+        base = means[BASE]
+        near = ALIKE_ERROR * (base if self.number else 1.0)
+        apart = {name: value for name, value in means.items() if abs(value - base) > near}
+        limit = "1% of it" if self.number else "1 percentage point"
+        start = "On rows they have not seen,"
+        if not apart:
+            return [
+                f"{start} all ways predict alike: {self._error(base)} (no practical difference: "
+                f"none is further than {limit} from FedAvg's)."
+            ]
+        best = self.winner if self.winner in apart else min(apart, key=lambda name: apart[name])
+        word = "better" if apart[best] < base else "worse"
+        return [f"{start} {best} predicts {word}: {self._error(apart[best])}, FedAvg "
+                f"{self._error(base)}."]  # fmt: skip
+
+    def _sooner(self) -> list[str]:
+        """What the best way saves."""
+        rows = {row["name"]: row for row in self.rows()}
+        before, after = rows[BASE]["uploads"], rows[self.winner]["uploads"]
+        if not self.buys or not before or after is None:
+            return []
+        share, saved = after / before, before - after
+        words = f"{100.0 * share:.0f}% of the uploads" if share < 0.95 else "as many uploads"
+        bytes_ = f", {size_words(saved * self.model_bytes)} less" if saved > 0.0 else ""
+        return [
+            f"With {in_words(self.winner)} you reach FedAvg's final loss with {words} "
+            f"({after:,.0f} instead of {before:,.0f}{bytes_})."
+        ]
+
+    def _certain(self) -> str:
+        runs = f"{self.fedavg.final.size} paired runs"
         if self.buys:
+            gain, low, high = self.gain_db(self.winner)
+            share = 100.0 * (1.0 - 10.0 ** (-gain / 10.0))
             return (
-                f"Importance sampling reaches FedAvg's final loss after {after['rounds']} rounds "
-                f"instead of {before['rounds']} ({after['uploads']:.0f} uploads instead of "
-                f"{before['uploads']:.0f}, {after['gradients']:.0f} gradients instead of "
-                f"{before['gradients']:.0f}), and ends {about} lower."
+                f"How certain: in {runs} its loss above the lowest possible ends {share:.0f}% "
+                f"below FedAvg's, {gain:.1f} dB (95% interval of a paired t test: "
+                f"{low:.1f} to {high:.1f} dB)."
             )
-        if gain > 2.0 * error:
-            return (
-                f"Importance sampling ends {about} lower than FedAvg, but gets to "
-                f"FedAvg's final loss no sooner: after {after['rounds']} rounds, FedAvg after "
-                f"{before['rounds']}."
-            )
-        if gain < -2.0 * error:
-            return (
-                f"Importance sampling buys nothing here: it ends {about} above FedAvg. Keep FedAvg."
-            )
+        gains = {name: self.gain_db(name) for name in self.curves if name != BASE}
+        gains = {name: found for name, found in gains.items() if found[0] == found[0]}
+        if not gains:
+            return f"Keep FedAvg: in {runs} its loss is as low as rounding lets it be."
+        best = max(gains, key=lambda name: gains[name][0])
+        gain, low, high = gains[best]
+        if low > 0.0:
+            return f"Keep FedAvg: {best} ends lower, but by {gain:.1f} dB only, in {runs}."
         return (
-            "Importance sampling buys nothing here that can be told from chance: the final losses "
-            f"differ by {about} after {self.fedavg.rounds[-1]} rounds. Keep "
-            "FedAvg, or look again with more --rounds."
+            f"Keep FedAvg: in {runs} nothing ends lower that can be told from chance ({best}: "
+            f"{low:.1f} to {high:.1f} dB, 95% interval of a paired t test)."
         )
 
 
@@ -265,36 +311,42 @@ class Forecast:
         return work_of(budget) / max(1, work_of(self.budget))
 
 
-def work_of(budget: Budget) -> int:
-    """Rounds of both methods: the step sizes, the runs that count, the held-out ones."""
+def work_of(budget: Budget, ways: int = 5) -> int:
+    """Rounds: the step sizes, the runs that count, those without what is held out."""
     tuning = max(2, budget.tuning_repetitions)
-    return 2 * budget.rounds * (USUAL_STEPS * tuning + budget.repetitions + tuning)
+    runs = USUAL_RUNS * tuning // 4 + 2 * (budget.repetitions + tuning)
+    return ways * budget.rounds * runs
 
 
 def forecast(problem: Problem, algorithms: list[Any], budget: Budget, *, threads=None) -> Forecast:
     """Run every method for a moment, and evaluate the risk once."""
-    tuning = max(2, budget.tuning_repetitions)
+    tuning, ways = max(2, budget.tuning_repetitions), len(algorithms)
     seconds = 0.0
-    each = work_of(budget) / len(algorithms)
+    each = work_of(budget, ways) / ways
     for algorithm in algorithms:
         tiny = replace(algorithm, step_size=1e-12)
         run = make_run(problem, tiny, repetitions=range(tuning), seed=budget.seed, threads=threads)
         run.compile()
         run.advance(1)  # what is done once is not counted
-        rounds, spent, count = 1, 0.0, 0
-        worked = time.process_time()
-        # So much work, not so much time: where others work too, a moment says little.
-        while time.process_time() - worked < TRIAL and spent < MOST_TRIAL and count < budget.rounds:
-            began = time.perf_counter()
-            run.advance(rounds)
-            spent += time.perf_counter() - began
-            count += rounds
+        rounds, spent = FIRST_TRIAL, 0.0
+        worked = began = time.process_time()
+        # So much work, not so much time: where others work too, a moment says little. The last
+        # part counts, which is the longest.
+        while began - worked < TRIAL and rounds <= budget.rounds:
             rounds *= 2
-        seconds += each * spent / (count * tuning)
+            clock, began = time.perf_counter(), time.process_time()
+            run.advance(rounds)
+            spent = time.perf_counter() - clock
+            if spent > MOST_TRIAL:
+                break
+        seconds += each * spent / (rounds * tuning)
+    start = np.zeros(problem.num_params)
+    problem.risk(start)  # the first time it looks for the libraries that have threads
     began = time.perf_counter()
-    problem.risk(np.zeros(problem.num_params))
-    looks = 2 * budget.records * (USUAL_STEPS * tuning + budget.repetitions)
-    return Forecast(work_of(budget), seconds + looks * (time.perf_counter() - began), budget)
+    problem.risk(start)
+    looks = ways * 2 * budget.records * (USUAL_RUNS * FINAL_SHARE + budget.repetitions)
+    seconds += looks * (time.perf_counter() - began)
+    return Forecast(work_of(budget, ways), seconds, budget)
 
 
 def duration(seconds: float) -> str:

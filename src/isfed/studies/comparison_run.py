@@ -1,90 +1,74 @@
-"""FedAvg against a challenger: the search for their step sizes, their runs, their folder."""
+"""Ways to learn against FedAvg: the search for their step sizes, their runs, their folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from isfed.base.portable_arithmetic import inner
-from isfed.methods import FedAvg, ISFedAvg
 from isfed.problems import Problem
-from isfed.problems.losses import LinearLoss
-from isfed.sampling.policies import Uniform
+from isfed.problems.losses import LinearLoss, Logistic, Softmax
 from isfed.simulate.simulate_call import check_run
-from isfed.studies.comparison import FINAL_SHARE, Budget, Comparison, Curve
+from isfed.studies.comparison import Budget, Comparison, Curve
 from isfed.studies.config_schema import write_table
 from isfed.studies.executors import Executor, Progress, Workers
 from isfed.studies.held_out_error import Kept, qualities
 from isfed.studies.name_registry import write_algorithm
+from isfed.studies.paired_step_search import PairedSearch, WithExcess
 from isfed.studies.problem_sources import FileSource, Given, ProblemSource
 from isfed.studies.results_reader import StepSearch
-from isfed.studies.study_engine import NoStepError, Outcome, Search, Study, search_step_size
+from isfed.studies.study_engine import NoStepError, Outcome, Study
 from isfed.studies.work_cells import CellStore, Finished, problem_of
 from isfed.theory.diagnosis import nothing_to_learn
-from isfed.theory.msd_prediction import Prediction, predict
+from isfed.theory.noise_path import TunedWay
 from isfed.theory.probabilities import TheoryError
+from isfed.theory.tuned_ways import AVERAGED, BASE, predict_ways, ways_to_learn
 
-FIRST_POWERS = range(-6, 1)  # of 2, times one over the mean curvature: the first step sizes
-MOST_WIDER = 10  # more step sizes at each end, if the best is there
-MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
-FLAT = 1e-12  # of the largest curvature: below, rounding
+NO_PREDICTION = 1.0 / 16.0  # of one over the mean curvature: where the search begins then
 TUNING_SEED = 1_000_003  # added to the seed: the step size is not chosen on the runs that count
-
-
-@dataclass
-class Excess:
-    """P(w_i) - P(w^o), measured along a run."""
-
-    problem: Problem
-    least: float
-    every: int
-    names: tuple[str, ...] = ("excess",)
-
-    def __call__(self, params: np.ndarray) -> np.ndarray:
-        """The excess of every model, (R, 1)."""
-        with np.errstate(over="ignore"):  # on the way to divergence
-            return np.array([[self.problem.risk(model) - self.least] for model in params])
-
-
-@dataclass(frozen=True)
-class WithExcess(ProblemSource):
-    """A source whose runs are measured by their excess loss."""
-
-    source: ProblemSource
-    every: int
-
-    def make(self) -> Problem:
-        """As that of the source."""
-        return problem_of(self.source)[0]
-
-    def measure(self, problem: Problem) -> Excess:
-        """The excess loss."""
-        return Excess(problem, problem.risk(problem.optimum), self.every)
 
 
 @dataclass(frozen=True, eq=False)
 class ComparisonStudy(Study):
-    """What is compared: FedAvg and a challenger, each at its best step size."""
+    """What is compared: ways to learn, each at its best step size."""
 
     name: str
     source: ProblemSource
     budget: Budget
-    challenger: Any = None  # ISFedAvg with memory
+    challenger: Any = None  # instead of the ways that are known
     kind: ClassVar[str] = "comparison"
 
     rounds = property(lambda self: self.budget.rounds)
     repetitions = property(lambda self: self.budget.repetitions)
     seed = property(lambda self: self.budget.seed)
 
-    @property
+    @cached_property
+    def ways(self) -> dict[str, Any]:
+        """Those that train differently, at a step size that means nothing yet."""
+        problem, _ = problem_of(self.source)
+        steps = int(problem.local_steps.max())
+        ways = ways_to_learn(self.budget.num_active, local_steps=steps)
+        if problem.data.weights is not None:  # with which control variates cannot run
+            ways = {name: way for name, way in ways.items() if way.memory is None}
+        if self.challenger is not None:
+            ways = {BASE: ways[BASE], self.challenger.name: self.challenger}
+        return ways
+
+    @cached_property
     def algorithms(self) -> dict[str, Any]:
-        """Both, at a step size that means nothing yet."""
-        fedavg = FedAvg(step_size=1.0, num_active=self.budget.num_active)
-        other = self.challenger or ISFedAvg(step_size=1.0, num_active=self.budget.num_active)
-        return {fedavg.name: fedavg, other.name: other}
+        """The ways, and each again with an average shown if it can."""
+        found = {}
+        for name, way in self.ways.items():
+            found[name] = way
+            if getattr(way, "average", None) is False:
+                found[name + AVERAGED] = replace(way, average=True, label=name + AVERAGED)
+        return found
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -104,46 +88,65 @@ class ComparisonStudy(Study):
             check_run(problem, algorithm, self.rounds, self.repetitions)
 
     def outcome(self, executor: Executor) -> Outcome:
-        """Compare, and add what is known of rows held out and of theory."""
-        comparison, results = self.compared(executor)
-        curves = (comparison.fedavg, comparison.isfedavg)
+        """Compare, and add what theory predicted."""
+        comparison, results, held_out = self.compared(executor)
+        curves, winner = comparison.curves, comparison.winner
         problem, _ = problem_of(self.source)
         flat = nothing_to_learn(problem.data.targets)
         models = {name: r.history.params.mean(axis=0).tolist() for name, r in results.items()}
-        gains = [gain if np.isfinite(gain) else None for gain in comparison.gain_db]
+        gain, low, high = comparison.gain_db(winner)
+        method = replace(self.algorithms[winner], step_size=curves[winner].step_size)
+        known = "" if flat else winner
         outcome = self.summarised(
             results,
-            verdict=f"Importance sampling buys nothing here: {flat}"
-            if flat
-            else comparison.verdict(),
+            verdict=f"Keep FedAvg: {flat}" if flat else comparison.verdict(),
             buys=comparison.buys and not flat,
+            winner=known or BASE,
+            next_steps=next_steps(method, problem, self.source, self.rounds),
             optimum_risk=comparison.optimum_risk,
             level=comparison.level,
-            step_sizes={c.name: StepSearch(c.step_size, c.tried).as_dict() for c in curves},
+            step_sizes={
+                name: StepSearch(c.step_size, c.tried).as_dict() for name, c in curves.items()
+            },
             model_bytes=comparison.model_bytes,
-            gain_in_loss_db=gains[0],
-            gain_in_loss_stderr_db=gains[1],
-            held_out=self.held_out(executor, curves),
-            predicted=self.predicted(curves),
+            gain_in_loss_db=gain if math.isfinite(gain) else None,
+            gain_interval_db=[v if math.isfinite(v) else None for v in (low, high)],
+            held_out=held_out,
+            predicted=self.predicted and {n: vars(way) for n, way in self.predicted.items()},
             models=models,
             **account_of(self.source),
-        )
+        )  # fmt: skip
         rows = outcome.summary["algorithms"]
-        for row, more, curve in zip(rows, comparison.rows(), curves, strict=True):
+        for row, more, curve in zip(rows, comparison.rows(), curves.values(), strict=True):
             row |= more | curve.change.as_dict()
         return outcome
 
-    def compared(self, executor: Executor) -> tuple[Comparison, dict[str, Finished]]:
-        """Tune and run both algorithms."""
+    def compared(
+        self, executor: Executor
+    ) -> tuple[Comparison, dict[str, Finished], dict[str, Any] | None]:
+        """Tune and run all ways, and train them again without what is held out."""
         problem, _ = problem_of(self.source)
-        pairs = [self._curve(executor, name, a) for name, a in self.algorithms.items()]
-        (fedavg, other), results = zip(*pairs, strict=True)
+        curves, results = {}, {}
+        for name, way in self.ways.items():
+            for shown, tried in self._tuned(executor, name, way).items():
+                curves[shown], results[shown] = self._curve(executor, shown, tried)
+        held_out = self.held_out(executor, curves)
+        errors = {
+            name: np.array(parts["rows"]["errors"])
+            for name, parts in (held_out or {}).items()
+            if "rows" in parts
+        }
         size = problem.num_params * np.dtype(np.float64).itemsize
-        comparison = Comparison(fedavg, other, problem.risk(problem.optimum), size)
-        return comparison, dict(zip(self.algorithms, results, strict=True))
+        least, number = (
+            problem.risk(problem.optimum),
+            not isinstance(problem.loss, Logistic | Softmax),
+        )
+        order = [name for name in self.algorithms if name in curves]
+        curves, results = ({n: part[n] for n in order} for part in (curves, results))
+        return Comparison(curves, least, size, errors, number), results, held_out
 
-    def held_out(self, executor: Executor, curves: Sequence[Curve]) -> dict[str, Any] | None:
-        """How well both do on rows and agents that they were not trained on; None if not known."""
+    def held_out(self, executor: Executor, curves: Mapping[str, Curve]) -> dict[str, Any] | None:
+        """How well all do on rows and agents that they were not trained on; None if not known."""
         problem, _ = problem_of(self.source)
         if not isinstance(problem.loss, LinearLoss):
             return None
@@ -152,74 +155,71 @@ class ComparisonStudy(Study):
             num_active = min(self.budget.num_active, problem_of(kept)[0].num_agents)
         except ValueError:  # a class that only agents have that are held out
             return None
-        held_out = {}
-        for curve in curves:
-            title = f"{curve.name}, held out"
+        groups = {}
+        for name, curve in curves.items():
             changes = {"step_size": curve.step_size, "num_active": num_active}
-            cells = executor.cells(
-                curve.name, f"held out {curve.name} {curve.step_size!r}",
-                self._tuning_repetitions, 2, source=kept,
-                algorithm=replace(self.algorithms[curve.name], **changes), rounds=self.rounds,
+            groups[name] = executor.cells(
+                name, f"held out {name} {curve.step_size!r}",
+                self._tuning_repetitions, len(curves), source=kept,
+                algorithm=replace(self.algorithms[name], **changes), rounds=self.rounds,
                 seed=self.seed, details=False,
             )  # fmt: skip
-            result = executor.run({title: cells}, title, warn=False)[title]
-            if not result.diverged:
-                held_out[curve.name] = qualities(problem, result.history.params, self.seed)
-        return held_out
+        found = executor.run(groups, "without what is held out", warn=False)
+        return {
+            name: qualities(problem, result.history.params, self.seed)
+            for name, result in found.items()
+            if not result.diverged
+        }
 
-    def predicted(self, curves: Sequence[Curve]) -> dict[str, float] | None:
-        """The gain in the loss that theory expects: at one small step, and at these steps."""
+    @cached_property
+    def predicted(self) -> dict[str, TunedWay] | None:
+        """What theory expects of every way; None where it knows nothing."""
         problem, _ = problem_of(self.source)
-        start = np.zeros(problem.num_params)
-        if problem.num_params > MOST_PREDICTED:
-            return None
-        methods = [replace(self.algorithms[c.name], step_size=c.step_size) for c in curves]
         try:
-            # `diagnose` compares with the challenger that draws uniformly, not with FedAvg.
-            methods.append(replace(methods[-1], agents=Uniform(), examples=Uniform()))
-            predictions = [predict(problem, method) for method in methods]
-        except (TheoryError, ValueError, AttributeError, TypeError):
+            return predict_ways(problem, num_active=self.budget.num_active, rounds=self.rounds)
+        except (TheoryError, ValueError, AttributeError, TypeError, np.linalg.LinAlgError):
             return None  # a loss or a method of the user's own
-        excess = [prediction.excess(self.rounds, start) for prediction in predictions[:2]]
-        distance, loss = zip(*(_per_move(prediction) for prediction in predictions), strict=True)
-        pairs = {
-            "diagnosed_db": [distance[2], distance[1]],
-            "distance_db": distance[:2], "loss_db": loss[:2], "these_steps_db": excess,
-        }  # fmt: skip
-        if not all(np.isfinite(pair).all() and min(pair) > 0.0 for pair in pairs.values()):
-            return None
-        return {name: 10.0 * float(np.log10(a / b)) for name, (a, b) in pairs.items()}
 
     @property
     def _tuning_repetitions(self) -> int:
         return max(2, self.budget.tuning_repetitions)
 
-    @property
-    def _measured(self) -> WithExcess:
-        return WithExcess(self.source, max(1, self.rounds // self.budget.records))
-
-    def _search(self, executor: Executor, name: str, algorithm: Any) -> StepSearch:
-        """Factors of 2 around one over the mean curvature, until the best is inside."""
+    def _centre(self) -> float:
+        """Where the search begins if nothing is predicted."""
         problem, _ = problem_of(self.source)
         curvature = inner(problem.data.row_weights(), problem.loss.curvature(problem.data.features))
-        search = Search(
-            source=self._measured, grid=[float(2.0**power / curvature) for power in FIRST_POWERS],
-            rounds=self.rounds, repetitions=self._tuning_repetitions,
-            seed=self.seed + TUNING_SEED, share=FINAL_SHARE, widen=MOST_WIDER,
+        return NO_PREDICTION / curvature
+
+    def _tuned(self, executor: Executor, name: str, way: Any) -> dict[str, dict[float, float]]:
+        """The losses of step sizes of a way and of its average."""
+        shown = [n for n in (name, name + AVERAGED) if n in self.algorithms]
+        known = self.predicted or {}
+        guess = known[name].step_size if name in known else self._centre()
+        search = PairedSearch(
+            executor, name, replace(way, average=True) if len(shown) > 1 else way, shown,
+            source=self.source, rounds=self.rounds, seed=self.seed + TUNING_SEED,
+            runs=self._tuning_repetitions,
+            # Rounded, so that the last bits of a factorisation do not matter.
+            guesses=[
+                float(f"{known[n].step_size if n in known else guess:.3g}") for n in shown
+            ],
         )  # fmt: skip
-        return search_step_size(executor, name, algorithm, search)
+        return search.losses()
 
     def _run(self, executor: Executor, name: str, algorithm: Any, step: float) -> Finished:
         title = f"{name}, step {step:.3g}"
+        source = WithExcess(self.source, max(1, self.rounds // self.budget.records))
         cells = executor.cells(
-            name, f"algorithm {name} {step!r}", self.repetitions, 2, source=self._measured,
+            name, f"algorithm {name} {step!r}", self.repetitions, 2, source=source,
             algorithm=replace(algorithm, step_size=step), rounds=self.rounds, seed=self.seed,
         )  # fmt: skip
-        return executor.run({title: cells})[title]
+        return executor.run({title: cells}, warn=False)[title]
 
-    def _curve(self, executor: Executor, name: str, algorithm: Any) -> tuple[Curve, Finished]:
-        search = self._search(executor, name, algorithm)
-        tried, best = dict(search.losses), search.best
+    def _curve(
+        self, executor: Executor, name: str, tried: dict[float, float]
+    ) -> tuple[Curve, Finished]:
+        algorithm, tried = self.algorithms[name], dict(tried)
+        best = StepSearch.of(tried).best
         while (result := self._run(executor, name, algorithm, best)).diverged:
             # Rare, because it did not diverge while tuning: the next smaller step is the best then.
             tried[best] = np.inf
@@ -240,6 +240,41 @@ class ComparisonStudy(Study):
         return curve, result
 
 
+def next_steps(method: Any, problem: Problem, source: ProblemSource, rounds: int) -> list[str]:
+    """The lines of Python that use a method on the same data."""
+    words = {"step_size": float(f"{method.step_size:.3g}"), "num_active": method.num_active}
+    several = int(problem.local_steps.max()) > 1
+    maker = "ISFedAvg"
+    if method.agents.equal:
+        maker = "FedAvg"
+        words |= {"divide_by_steps": True} if several else {}
+    elif method.memory is not None:
+        words["correction"] = method.memory.kind
+    words |= {key: True for key in ("passes", "average") if getattr(method, key)}
+    made = f"{maker}({', '.join(f'{key}={value!r}' for key, value in words.items())})"
+    if not isinstance(source, FileSource):
+        return [f"history = simulate(problem, {made}, rounds={rounds})"]
+    return [
+        f"from isfed import Columns, {maker}, simulate",
+        "from isfed.studies.problem_sources import FileSource",
+        f"problem = {_spelled(source)}.make()",
+        f"model = simulate(problem, {made}, rounds={rounds}).params[0]",
+    ]
+
+
+def _spelled(record: Any) -> str:
+    """A record as it is typed, without what is as usual."""
+    words = []
+    for part in fields(record):
+        value = getattr(record, part.name)
+        usual = part.default if part.default_factory is MISSING else part.default_factory()
+        if value == usual or part.name == "sha256":
+            continue
+        text = _spelled(value) if is_dataclass(value) else repr(value)
+        words.append(f"{part.name}={repr(str(value)) if isinstance(value, Path) else text}")
+    return f"{type(record).__name__}({', '.join(words)})"
+
+
 def compare(
     problem: Problem,
     budget: Budget,
@@ -248,12 +283,12 @@ def compare(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare FedAvg with a challenger, each at its own best step size.
+    """Compare ways to learn with FedAvg, each at its own best step size.
 
     Args:
         problem: what is learned.
         budget: how long and how often to run.
-        challenger: an algorithm; ISFedAvg with memory unless given.
+        challenger: an algorithm instead of the ways that are known.
         workers: where to run; in this process unless given.
         progress: is informed of the work as it goes.
     """
@@ -270,15 +305,3 @@ def account_of(source: ProblemSource) -> dict[str, Any]:
         return {}
     account = source.table().account
     return {"data": account.lines(), "account": account.as_dict()}
-
-
-def _per_move(prediction: Prediction) -> tuple[float, float]:
-    """What remains at a small step size, in the distance and in the loss, over how far it moves.
-
-    Without 1/E_k a model moves E_k times as far at the same step size, along all directions.
-    """
-    curved = prediction.curvature > FLAT * prediction.curvature[-1]
-    noise, curvature = prediction.noise, prediction.curvature
-    each = np.divide(noise, curvature, out=np.zeros_like(noise), where=curved)
-    move = prediction.curvature.sum() / np.trace(prediction.risk)
-    return float(each.sum() / move), float(np.diag(prediction.risk) @ each / move)

@@ -1,6 +1,6 @@
 """Rows and agents that a model has never seen: how well it does on them.
 
-The comparison itself trains on all rows. Beside it, both methods are trained once more, at the same
+The comparison itself trains on all rows. Beside it, all ways are trained once more, at the same
 step sizes, without a fifth of the rows of every agent and without a tenth of the agents.
 """
 
@@ -106,5 +106,6 @@ def qualities(problem: Problem, models: np.ndarray, seed: int) -> dict[str, dict
             "examples": len(y),
             "loss": float(mean[0]), "loss_stderr": float(error[0]),
             "error": float(mean[1]), "error_stderr": float(error[1]),
+            "errors": each[:, 1].tolist(),
         }  # fmt: skip
     return result

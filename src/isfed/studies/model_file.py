@@ -97,8 +97,8 @@ def load_model(path: Path) -> SavedModel:
 
 
 def save_best(results: Results, source: FileSource, path: Path) -> SavedModel:
-    """Save the model of the method that ended lower: the mean of its repetitions."""
-    best = min(results.algorithms, key=lambda a: a.summary["final_excess"])
+    """Save the model of the way that is recommended: the mean of its repetitions."""
+    best = results[results.summary["winner"]]
     recipe = source.table().recipe
     params = np.array(results.summary["models"][best.name], dtype=np.float64)
     model = SavedModel(

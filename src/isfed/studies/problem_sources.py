@@ -177,6 +177,7 @@ class FileSource(ProblemSource):
     sha256: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "file", Path(self.file))
         for name in ("batch_size", "local_steps"):
             value = getattr(self, name)
             if is_number(value) and value < 1:

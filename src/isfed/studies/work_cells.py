@@ -112,8 +112,9 @@ class CellStore:
         """The repetitions that cells of that name were begun for."""
         spans = set()
         pattern = re.compile(re.escape(stem) + r"\.(\d+)-(\d+)(\.checkpoint)?\.npz")
-        for path in () if self.folder is None else self.folder.glob("*.npz"):
-            match = pattern.fullmatch(path.name)
+        kept = (f"{file}.npz" for file in self.kept)
+        for name in kept if self.folder is None else (p.name for p in self.folder.glob("*.npz")):
+            match = pattern.fullmatch(name)
             if match:
                 spans.add((int(match[1]), int(match[2])))
         return [range(*edges) for edges in sorted(spans)]

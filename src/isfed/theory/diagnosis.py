@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.argument_checks import check_active, checked
+from isfed.base.argument_checks import check_active, check_whole, checked
 from isfed.base.gram_matrix import one_thread
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
@@ -26,12 +26,14 @@ from isfed.theory.round_curvature import hessian
 from isfed.theory.round_variance import gradient_variances
 from isfed.theory.stable_step_size import SHARE_OF_LIMIT, StableSteps
 from isfed.theory.strategies import LEAST_GAIN, Ways, compare_ways
+from isfed.theory.tuned_ways import TunedWays, predict_ways
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
 ALIKE = 0.01  # of the noise of uniform sampling: agents that cause less are alike
 MOST_LOCAL = 50_000  # agents x parameters up to which the agents' own minimisers are looked for
 SINGULAR = 1e-12  # of the largest curvature: below, rounding
 TOP = 5  # of the agents and examples that would dominate
+ROUNDS = 2000  # of a run, unless said
 OFTENER = 1.005  # times uniform: what is drawn no more often, to three digits, is not named
 
 
@@ -70,6 +72,7 @@ class Diagnosis:
         remarks: what is special about the problem.
         degenerate: why there is nothing to gain, whatever the numbers say; empty if there may be.
         ways: to sample agents: spreads and corrections as well.
+        tuned: what every way would end with at its best step size; None where that is not known.
     """
 
     problem: str
@@ -85,6 +88,13 @@ class Diagnosis:
     remarks: list[str] = field(default_factory=list)
     degenerate: str = ""
     ways: Ways | None = None
+    tuned: TunedWays | None = None
+
+    def answer(self) -> str:
+        """What to do, in words; empty where runs cannot be predicted."""
+        if self.degenerate:
+            return f"It would not help you: {self.degenerate}"
+        return "" if self.tuned is None else self.tuned.answer()
 
     @property
     def settling_rounds(self) -> float | None:
@@ -153,6 +163,9 @@ class Diagnosis:
             ],
             "constants": self.constants,
             "ways": None if self.ways is None else self.ways.as_dict(),
+            "answer": self.answer(),
+            "cause": "" if self.ways is None else self.ways.cause(),
+            **({} if self.tuned is None else self.tuned.as_dict()),
         }
 
 
@@ -177,6 +190,7 @@ def diagnose(
     importance: Policy | None = None,
     params: np.ndarray | None = None,
     theory: bool = True,
+    rounds: int = ROUNDS,
 ) -> Diagnosis:
     """Predict what importance sampling of agents, of examples and of both would gain.
 
@@ -187,6 +201,7 @@ def diagnose(
             model; `Memory()` unless given.
         params: the model to look at; w^o unless given. No run is made.
         theory: also compute the constants of the paper's lemmas.
+        rounds: of a run; every way is predicted at the step size that is best for so many.
 
     Examples:
         >>> from isfed import EQUAL
@@ -200,8 +215,15 @@ def diagnose(
             f"{type(problem.loss).__name__} is diagnosed by {elsewhere}(problem, num_active=..., "
             "step_size=..., params=...)"
         )
+    check_whole(rounds, name="rounds", least=1)
     with one_thread(problem.data.features):
-        return _diagnose(problem, num_active, importance or Memory(), params, theory=theory)
+        found = _diagnose(problem, num_active, importance or Memory(), params, theory=theory)
+        tuned = None
+        if params is None and not found.degenerate:
+            with suppress(TheoryError, ValueError, np.linalg.LinAlgError):
+                ways = predict_ways(problem, num_active=num_active, rounds=rounds)
+                tuned = TunedWays(ways, rounds)
+    return replace(found, tuned=tuned)
 
 
 def _diagnose(

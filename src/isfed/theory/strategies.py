@@ -49,8 +49,7 @@ from isfed.theory.stable_step_size import stable_step_size
 
 LEAST_GAIN = 0.5  # dB; what is below is not worth a change
 SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
-# 0.2 dB, about what ten repetitions can show: what is nearer is the same. Where learned scores or
-# memories cannot help they cost less than that (`python benchmarks/corrected_steps.py scores`).
+# 0.2 dB, about what ten repetitions can show; learned scores that cannot help cost less than that.
 WORTH = 10.0**0.02
 ROUNDING = 1e-9  # of a variance: what is nearer is equal
 SMALL = 0.25  # of the share of direction: a share of size that is not worth naming
@@ -58,6 +57,12 @@ ORDERS = 32  # random orders of the agents whose variances are averaged
 SKETCH = 64  # numbers of a gradient by which agents are put in an order
 # From the simplest to the one with the most memory; of equally good ones the first is recommended.
 NAMES = ("uniform", "importance", "spread", "difference", "drift", "drift, spread")
+CAUSES = {
+    "size": "some agents have larger gradients than others",
+    "direction": "agents pull in different directions",
+    "drift": "local steps run towards the agents' own minimisers",
+    "noise": "a step looks at a few rows only",
+}
 STEERED = ("drift", "drift, spread")  # without the drift of local steps
 HOW = {
     "uniform": "agents=Uniform()",
@@ -154,6 +159,12 @@ class Ways:
         policy = "Memory()" if self.weighted or spread else "Uniform()"
         return f"{reason}: use {HOW[best.name]} with agents={policy}{split}."
 
+    def cause(self) -> str:
+        """Where the error of FedAvg comes from, in words."""
+        ranked = sorted(self.sources.shares().items(), key=lambda pair: -pair[1])
+        parts = [f"{CAUSES[name]} ({share:.0%})" for name, share in ranked if share >= 0.05]
+        return f"Why FedAvg ends above the lowest loss: {', '.join(parts)}." if parts else ""
+
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON, which has no infinity and no nan."""
         listed = {"ways": self.ways, "methods": self.methods}
@@ -239,7 +250,7 @@ def compare_ways(
     variance["difference"] = variance["drift"] = min(scored, equal)
     # Under a spread the cloud chooses between probabilities by score and equal ones by itself.
     variance["drift, spread"] = min(errors.variance(known, spread=True) for known in either)
-    drift = _drift(problem, model, means, mu)
+    drift = local_drift(problem, model, means, mu)
     uniform = variance["uniform"]
     strategies = {
         name: _way(name, variance[name], uniform, 0.0 if name in STEERED else drift, mu)
@@ -352,7 +363,7 @@ def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> n
     return (ahead - behind) / (2.0 * reach)
 
 
-def _drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) -> float:
+def local_drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) -> float:
     """1/2 b' H^-1 b, the excess risk where the mean turn of E_k full steps stands still."""
     steps = problem.local_steps
     if steps.max() == 1:

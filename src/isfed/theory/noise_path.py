@@ -1,0 +1,175 @@
+"""What every way to learn ends with at its best step size within a budget: no training run.
+
+In the eigenbasis of the Hessian at w^o a model is a sum over rounds of the noise s_j that each of
+them added, times a weight: mu (1 - mu lambda)^(T-1-j) for the last model, and the mean of such
+weights for an averaged one. The variance follows from these weights and the covariance of s_j:
+
+- independent rounds: sum_j w_j^2 Var(s_j);
+- passes: what agents contribute sums to nothing over a pass, so that only the deviations of the
+  weights from their mean over the pass count, and what rounding to whole places leaves;
+- control variates: what agents contribute fades as they are heard, up to what their gradients move;
+- learned scores: those of an agent or example that was last met when the model was far off are
+  those of the start.
+
+Var(s_j) goes from that at the start to that at w^o as the squared distance does, and grows with the
+step size as the mean-square limit says. All is to first order: exact for least squares at small
+steps, an estimate for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from isfed.methods.model_average import first_averaged
+
+FACTOR = math.sqrt(2.0)  # between two step sizes
+MOST_OF_LIMIT = 0.7  # of the mean-square limit: beyond, single draws throw a run far off
+SMALLEST = 48  # factors below that: where the search for a step size ends
+FORGIVEN = 1.05  # times the least loss: of step sizes of an average within it, the largest
+LATE = 0.95  # of the rounds: the middle of the last tenth, over which runs are measured
+OVERFLOW = 600.0  # exp of it is a number
+
+
+@dataclass(frozen=True)
+class TunedWay:
+    """A way at the step size that is predicted to be its best."""
+
+    name: str
+    step_size: float
+    excess: float  # P(w) - P(w^o) at the end
+    settled: float  # rounds after which the mean error is below the noise
+    uploads: float = 1.0  # those of a round, over those of FedAvg
+    gradients: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class NoisePath:
+    """The error of one way along its run, direction by direction of the Hessian's eigenbasis.
+
+    Args:
+        curvature: (M,) the eigenvalues.
+        start: (M,) w_0 - w^o.
+        agents, examples: (2, M) the variance of a round by its two sources, at w_0 and at w^o.
+        limit: the mean-square limit of the step size.
+        drift: excess risk by local steps, over mu^2.
+        moved: (M,) what gradients move past control variates, over mu.
+        fades: the share of what agents contribute that control variates take away in a round.
+        per_pass: rounds of a pass; 1 where agents are drawn anew in every round.
+        rounding: (M,) the variance of a pass's mean by whole numbers of places.
+        stale: (2, M) the variance at w^o by agents and by examples with the scores of the start.
+        met: the chance that an agent, and that an example, is met in a round and scored again.
+        level: P(w^o): where the excess risk is below, scores are those of w^o.
+    """
+
+    curvature: np.ndarray
+    start: np.ndarray
+    agents: np.ndarray
+    examples: np.ndarray
+    limit: float
+    drift: float = 0.0
+    moved: np.ndarray | float = 0.0
+    fades: float = 0.0
+    per_pass: int = 1
+    rounding: np.ndarray | float = 0.0
+    stale: np.ndarray | None = None
+    met: tuple[float, float] = (1.0, 1.0)
+    level: float = 1.0
+
+    def parts(self, step: float, rounds: int, *, averaged: bool) -> tuple[float, float]:
+        """The excess risk of the mean error, and that of the noise, after so many rounds."""
+        shrink, count = 1.0 - step * self.curvature, np.arange(rounds)[:, None]
+        left = shrink ** (rounds - 1 - count)  # (T, M)
+        begin = first_averaged(rounds) if averaged else rounds - 1
+        if averaged:  # the mean of what remains of a round's noise in the models that are averaged
+            sums = np.cumsum(left[::-1], axis=0)[::-1]  # of the powers 0 to T-1-j
+            sums[:begin] = left[:begin] / left[begin] * sums[begin] if begin else sums[:begin]
+            left = np.nan_to_num(sums) / (rounds - begin)
+        mean = self.start * left[0] * shrink
+        away = self.curvature * self.start**2
+        risk = (shrink ** (2 * count) @ (0.5 * away))[:, None]  # of the mean error
+        far = risk / max(0.5 * float(away.sum()), 1e-300)
+        agents, examples = (
+            pair[1] + far * (pair[0] - pair[1]) + (1.0 - far) * self._old(place, risk)
+            for place, pair in enumerate((self.agents, self.examples))
+        )
+        agents = agents * (1.0 - self.fades) ** count
+        noise = examples + step * self.moved
+        if self.per_pass > 1:
+            full = -(-rounds // self.per_pass) * self.per_pass
+            passes = np.zeros((full, left.shape[1]))
+            passes[:rounds] = left
+            passes = passes.reshape(-1, self.per_pass, left.shape[1])
+            sums = passes.sum(axis=1)
+            apart = (passes - sums[:, None] / self.per_pass).reshape(full, -1)[:rounds]
+            variance = (apart**2 * agents).sum(axis=0) * self.per_pass / (self.per_pass - 1)
+            variance = variance + (sums**2).sum(axis=0) * self.rounding
+            variance = variance + (left**2 * noise).sum(axis=0)
+        else:
+            variance = (left**2 * (agents + noise)).sum(axis=0)
+        variance = step**2 * variance / (1.0 - step / self.limit)
+        bias = 0.5 * float(self.curvature @ mean**2) + self.drift * step**2
+        return bias, 0.5 * float(self.curvature @ variance)
+
+    def _old(self, place: int, risk: np.ndarray) -> np.ndarray | float:
+        """What scores from far off cost: of those whose last turn was when the risk was high."""
+        if self.stale is None:
+            return 0.0
+        rounds = len(risk)
+        keep = 1.0 - min(self.met[place], OVERFLOW / rounds, 0.5)
+        powers = keep ** np.arange(rounds)[:, None]
+        high = risk / (risk + self.level)
+        share = powers * (1.0 + (1.0 - keep) * np.cumsum(high / powers, axis=0))
+        worse = self.stale[place] - (self.agents, self.examples)[place][1]
+        return np.minimum(share, 1.0) * worse
+
+    def excess(self, step: float, rounds: int, *, averaged: bool) -> float:
+        """P(w) - P(w^o) in the middle of the last tenth of the rounds."""
+        with np.errstate(all="ignore"):
+            value = sum(self.parts(step, max(1, round(LATE * rounds)), averaged=averaged))
+        return value if math.isfinite(value) else math.inf
+
+    def tuned(self, name: str, rounds: int, *, averaged: bool, **costs: float) -> TunedWay:
+        """At the best of step sizes a factor sqrt(2) apart."""
+        known: dict[int, float] = {}
+
+        def at(place: int) -> float:
+            if place not in known:
+                step = self._step(place)
+                known[place] = self.excess(step, rounds, averaged=averaged)
+            return known[place]
+
+        best = 0
+        for stride in (8, 4, 2, 1):
+            near = range(max(0, best - 2 * stride), min(SMALLEST, best + 2 * stride) + 1, stride)
+            if stride == 8:
+                near = range(0, SMALLEST + 1, stride)
+            best = min(near, key=at)
+        if averaged:  # averaging forgives the step size, and a larger one forgets the start sooner
+            best = min(p for p in known if known[p] <= FORGIVEN * at(best))
+        step = self._step(best)
+        return TunedWay(name, step, at(best), self._settled(step), **costs)
+
+    def _step(self, place: int) -> float:
+        return MOST_OF_LIMIT * self.limit * FACTOR**-place
+
+    def _settled(self, step: float) -> float:
+        """Rounds until the mean error's risk is below what one round's noise leaves in the end."""
+        shrink = np.clip((1.0 - step * self.curvature) ** 2, 1e-300, 1.0)
+        noise = self.agents[1] + self.examples[1]
+        left = np.divide(
+            step**2 * noise, 1.0 - shrink, out=np.zeros_like(noise), where=shrink < 1.0
+        )
+        end, away = float(self.curvature @ left), self.curvature * self.start**2
+        if not end > 0.0 or away.sum() <= end:
+            return 0.0 if away.sum() <= end else math.inf
+        low, high = 0.0, 1.0
+        while (away * shrink**high).sum() > end and high < 1e12:
+            low, high = high, 2.0 * high
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            small = (away * shrink**middle).sum() > end
+            low, high = (middle, high) if small else (low, middle)
+        return high
