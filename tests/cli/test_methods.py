@@ -22,6 +22,32 @@ def test_the_command(run):
     assert as_table().row_count == len(entries())
 
 
+def test_methods_are_selected_by_words_and_shown_with_their_constructors(run):
+    code, text = run("methods", "ISFedAvg")
+    text = " ".join(text.split())
+    assert code == 0
+    assert "ISFedAvg(step_size, num_active, agents=Memory()" in text
+    assert "MOCHA" not in text
+    code, text = run("methods", "--json", "--network", "--unbiased", "uniform")
+    found = json.loads(text)
+    assert code == 0
+    assert 0 < len(found) < len(entries())
+    for entry in found:
+        assert entry["network"].startswith("yes")
+        assert entry["unbiased"].startswith("yes")
+        assert any("uniform" in entry[key].lower() for key in HEADINGS)
+        assert entry["constructor"].startswith(entry["name"] + "(")
+    code, text = run("methods", "no such method")
+    assert code == 2
+    assert "no method has 'no such method' in its entry" in text
+
+
+def test_shells_can_complete_commands(run):
+    code, text = run("--show-completion", "bash")
+    assert code == 0
+    assert "COMP_WORDS" in text
+
+
 def printed(width):
     text = io.StringIO()
     Console(width=width, file=text).print(for_terminal(width))

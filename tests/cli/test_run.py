@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from isfed.studies import load_results
-from isfed.studies.name_registry import POLICIES
+from isfed.studies.name_registry import DESIGNS, POLICIES
 
 SMALL = """
 rounds = 40
@@ -202,6 +202,43 @@ def test_a_module_that_the_file_names_runs_only_if_allowed(run, tmp_path, monkey
     assert code == 0, text
     again = (tmp_path / "runs" / "mine" / "command.txt").read_text()
     assert again.split() == ["isfed", "run", "mine.toml", *flag]
+
+
+FAULTY = """
+from isfed import Deville
+
+class Wrong(Deville):
+    def draw(self, inclusion, rng):
+        {line}
+"""
+
+
+@pytest.mark.parametrize("jobs", [(), ("--backend", "loky", "--jobs", "2")])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("return inclusion.nothing", "AttributeError: 'numpy.ndarray' object has no attribute"),
+        ("raise ValueError('too few')", "ValueError: too few"),
+        ("return Deville().draw(2 * inclusion, rng)", "ValueError: inclusion["),
+    ],
+)
+def test_a_fault_in_a_class_of_users_has_its_file_and_line(run, tmp_path, line, said, jobs):
+    (tmp_path / "code").mkdir()
+    place = tmp_path / "code" / "my_design.py"
+    place.write_text(FAULTY.format(line=line))
+    (tmp_path / "mine.toml").write_text(SMALL + 'agent_design = "my_design:Wrong"\n')
+    before = list(sys.path)
+    try:
+        code, text = run("run", "mine.toml", "--trust", "code", *jobs)
+    finally:
+        sys.path[:] = before
+        sys.modules.pop("my_design", None)
+        DESIGNS._known.pop("my_design:Wrong", None)
+    text = " ".join(text.split())
+    assert code == 1, text
+    assert said in text
+    assert "my_design.py, line 6, in draw" in text
+    assert "isfed has a fault" not in text
 
 
 def test_data_sets_have_their_names_in_a_fresh_process():

@@ -18,6 +18,7 @@ from isfed import (
     Uniform,
     WithReplacement,
 )
+from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.policies import Initial, Refresh, Table, agent_score, spread_of_norms
 
 POLICIES = [Uniform(), Oracle(), Current(), Running(), Memory()]
@@ -282,3 +283,16 @@ def test_a_bad_rate_is_named(rate):
 def test_memory_needs_a_score_with_memory():
     with pytest.raises(ValueError, match="a memory needs score=AVERAGED_BOUND"):
         Memory(score=Score.BOUND)
+
+
+def test_a_subclass_that_draws_in_its_own_way_is_heard():
+    class First(Deville):
+        def draw(self, inclusion, rng):
+            assert super().draw(inclusion, rng).size == 2
+            return np.array([0, 1])
+
+    units, prob = Table(5, Uniform(), First()).draw(2, Stream(0))
+    np.testing.assert_array_equal(units, [0, 1])
+    np.testing.assert_allclose(prob, 0.2)
+    assert compiled_code(Deville) == Deville.code
+    assert compiled_code(First) is None

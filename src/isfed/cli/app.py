@@ -34,7 +34,6 @@ TyperArgument.__init__ = _made_with_help
 app = typer.Typer(
     help="Federated learning under importance sampling.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(reproduce.app, name="reproduce")

@@ -6,8 +6,11 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
+import sysconfig
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -153,22 +156,42 @@ def one_line_errors(
 
 def _explained(error: Exception, known: tuple[type[Exception], ...]) -> tuple[str, int]:
     """What to say of an error, and the code to end with."""
-    if isinstance(error, ValueError):
-        return str(error), BAD_USAGE
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     not_installed = isinstance(error, ImportError) and "pip install" in str(error)  # an extra
     if isinstance(error, known) or not_installed:
         return str(error), RUN_FAILED
+    place = _place_in_code_of_users(error)
+    if place:
+        return f"{what} ({place}; {TRACEBACK}=1 shows how it came there)", RUN_FAILED
+    if isinstance(error, ValueError):
+        return str(error), BAD_USAGE
     if isinstance(error, MemoryError):
         return f"not enough memory ({error or 'for so many rounds and repetitions'})", RUN_FAILED
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        what = f"{error.strerror or error}{where}; what was saved before is intact"
-        return what, RUN_FAILED
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+        told = f"{error.strerror or error}{where}; what was saved before is intact"
+        return told, RUN_FAILED
     return (
-        f"isfed has a fault: {what[:300]}; please report it with what {TRACEBACK}=1 prints",
+        f"isfed has a fault: {what}; please report it with what {TRACEBACK}=1 prints",
         OUR_FAULT,
     )
+
+
+def _place_in_code_of_users(error: Exception) -> str:
+    """The last line that is neither isfed's nor a library's, or nothing.
+
+    Read from the text, which also has the lines of other processes.
+    """
+    import isfed
+
+    folders = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed = {Path(path).resolve() for path in (*folders, Path(isfed.__file__).parent)}
+    text = "".join(traceback.format_exception(error))
+    for name, line, function in reversed(re.findall(r'File "(.+)", line (\d+), in (.+)', text)):
+        path = Path(name).resolve()
+        if path.is_file() and not installed & {*path.parents}:
+            return f"{name}, line {line}, in {function}"
+    return ""
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from isfed.problems import Problem
 from isfed.problems.compiled_losses import risks
 from isfed.sampling import score_table as table
 from isfed.sampling.designs import Design
+from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.policies import (
     Initial,
     Policy,
@@ -27,7 +28,7 @@ STORED_FROM = 16  # features; below, storing one more number a row would not be 
 
 def compiled_design(design: Design) -> bool:
     """Whether compiled code knows a design."""
-    return hasattr(design, "code")
+    return compiled_code(type(design)) is not None
 
 
 def check_batch(batch_size: int, num_examples: int, design: Design, *, agent: int) -> None:

@@ -25,6 +25,7 @@ from isfed.methods.local_steps import has_fixed_size
 from isfed.methods.method_protocol import CheckedDesign, CheckedPolicy, Count, check_record
 from isfed.methods.uniform_samplers import uniform_columns
 from isfed.sampling.designs import Deville, LocalPivotal, Poisson, WithReplacement
+from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.designs.spread import Spread, best_share, order_alike, projection
 from isfed.sampling.policies import Initial, Memory, Policy, Refresh, ScorePolicy, Table
 from isfed.sampling.score_table import rebuild
@@ -140,7 +141,7 @@ class ByScore(Sampler):
     @cached_property
     def _once(self) -> bool:
         """Whether it is known that each agent is drawn at most once."""
-        return self.capped and hasattr(self.design, "code")
+        return self.capped and compiled_code(type(self.design)) is not None
 
     @cached_property
     def capped(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -76,25 +78,65 @@ def _network(name: str) -> str:
     return network_support(METHODS[name](**{key: options[key] for key in required}))
 
 
-def as_json() -> str:
+def select(words: Sequence[str], *, unbiased: bool = False, network: bool = False) -> list[Entry]:
+    """The entries in which all words occur, in any case.
+
+    Args:
+        words: parts of words; none selects all entries.
+        unbiased: only methods whose mean update is that of full participation.
+        network: only methods that run on Flower.
+    """
+    return [
+        entry
+        for entry in entries()
+        if all(any(w.lower() in getattr(entry, key).lower() for key in HEADINGS) for w in words)
+        and (not unbiased or entry.unbiased.startswith("yes"))
+        and (not network or entry.network.startswith("yes"))
+    ]
+
+
+def constructor(name: str) -> str:
+    """How a method is made: required arguments bare, the others with their defaults."""
+    is_record = dataclasses.is_dataclass(METHODS[name])
+    made = {
+        field.name: field.default_factory
+        for field in (dataclasses.fields(METHODS[name]) if is_record else ())
+        if field.default_factory is not dataclasses.MISSING
+    }
+
+    def shown(key: str, default: Any) -> str:
+        if default is inspect.Parameter.empty:
+            return key
+        called = getattr(made.get(key), "__name__", "")  # of a class: Memory()
+        value = made[key]() if key in made else default
+        return f"{key}={called}()" if called.isidentifier() else f"{key}={value!r}"
+
+    arguments = inspect.signature(METHODS[name]).parameters.items()
+    return f"{name}({', '.join(shown(key, argument.default) for key, argument in arguments)})"
+
+
+def as_json(listed: Sequence[Entry] | None = None) -> str:
     """A list of records, one for each method."""
-    return json.dumps([asdict(entry) for entry in entries()], indent=1)
+    chosen = entries() if listed is None else listed
+    records = [asdict(entry) | {"constructor": constructor(entry.name)} for entry in chosen]
+    return json.dumps(records, indent=1)
 
 
 def for_terminal(width: int) -> RenderableType:
     """A table, or in a terminal that is too narrow for it the same as a list."""
-    return as_table() if width >= WIDE else as_list()
+    return as_table() if width >= WIDE else as_list(entries())
 
 
-def as_list() -> Group:
-    """One method after the other, a line for each column of the table."""
+def as_list(listed: Sequence[Entry]) -> Group:
+    """One method after the other: its constructor, and a line for each column of the table."""
     parts: list[RenderableType] = []
-    for entry in entries():
+    for entry in listed:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column()
         for key in list(HEADINGS)[1:]:
             grid.add_row(f"  {HEADINGS[key]}", Text(getattr(entry, key)))
+        grid.add_row("  constructor", Text(constructor(entry.name)))
         parts += [Text(entry.name, style="bold"), grid, Text()]
     return Group(*parts)
 

@@ -18,6 +18,7 @@ from isfed.base.jit import jit_inline
 from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as tables
 from isfed.sampling.designs import Design
+from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.designs.inclusion import check_floor
 
 
@@ -317,7 +318,7 @@ class Table:
 
     def draw(self, num: int, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
         """The units drawn, and for each the inclusion probability over `num` (p_k or p_n)."""
-        code = getattr(self.design, "code", None)
+        code = compiled_code(type(self.design))
         if code is None:  # a design that compiled code does not know
             inclusion = self.inclusion(num)
             units = self.design.draw(inclusion, stream)
@@ -338,7 +339,7 @@ class Table:
                     f"update returned {scores!r}: expected {units.size} finite scores >= 0, one "
                     "for each unit"
                 )
-        code = getattr(self.design, "code", tables.SYSTEMATIC)
+        code = getattr(self.design, "code", tables.SYSTEMATIC)  # also if a subclass draws itself
         rule = int(self.policy.refresh)  # Numba looks at an enumeration for 70 microseconds
         refresh_touched(
             self.nodes, 0, self.count, units.copy(), scores.copy(), units.size, rule, code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,20 @@ class Design(Protocol):
                 or a seed.
         """
         ...
+
+
+@lru_cache
+def compiled_code(kind: type) -> int | None:
+    """The number by which compiled code knows a class of designs.
+
+    None where there is none, or where a subclass draws in its own way.
+    """
+    for above in kind.__mro__:
+        if "code" in vars(above):
+            return vars(above)["code"]
+        if "draw" in vars(above):
+            return None
+    return None
 
 
 class FixedSize:
