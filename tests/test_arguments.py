@@ -262,6 +262,7 @@ CALLS = OTHERS | {name: (getattr(isfed, name), *rest) for name, rest in METHODS.
 NOT_CALLED = {
     "Agents", "Algorithm", "Design", "Loss", "Measure", "Method", "Policy", "History",
     "LocalOptions", "ModelState", "Results", "Server", "TrainRequest", "Upload", "Uploads", "Score",
+    "Initial", "Purpose", "Refresh", "ScorePolicy",
     "DivergenceError", "NoOptimumError", "Uniform", "EQUAL", "OUTLIERS", "PAPER", "__version__",
     "Cohort", "Estimator", "Evidence", "Facts", "Sampler", "Updates", "Work",
 }  # fmt: skip

@@ -8,6 +8,7 @@ import sys as _sys
 import typing as _typing
 
 if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, and so does `_homes`
+    from isfed.base.random_streams import Purpose as Purpose
     from isfed.base.random_streams import Stream as Stream
     from isfed.datasets import Columns as Columns
     from isfed.datasets import read_table as read_table
@@ -129,11 +130,14 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.sampling.estimation import estimate_mean as estimate_mean
     from isfed.sampling.estimation import estimate_total as estimate_total
     from isfed.sampling.policies import Current as Current
+    from isfed.sampling.policies import Initial as Initial
     from isfed.sampling.policies import Memory as Memory
     from isfed.sampling.policies import Oracle as Oracle
     from isfed.sampling.policies import Policy as Policy
+    from isfed.sampling.policies import Refresh as Refresh
     from isfed.sampling.policies import Running as Running
     from isfed.sampling.policies import Score as Score
+    from isfed.sampling.policies import ScorePolicy as ScorePolicy
     from isfed.sampling.policies import Uniform as Uniform
     from isfed.simulate import DivergenceError as DivergenceError
     from isfed.simulate import History as History

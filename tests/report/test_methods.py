@@ -91,3 +91,14 @@ def test_options_decide_where_a_method_runs():
     assert "Strategy.start" in network_support(isfed.RestartedSGD(step_size=0.1, average="pre"))
     assert network_support(isfed.DynamicFedAvg(drift=0.1, **common)).startswith("no")
     assert network_support(isfed.ISFedAvg(agents=isfed.Oracle(), **common)).startswith("no")
+
+
+def test_the_readme_counts_the_methods():
+    text = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    said = [entry.network for entry in entries()[: len(CATALOGUE)]]
+    started = sum("Strategy.start" in network for network in said)
+    running = sum(network.startswith("yes") for network in said)
+    assert f"with {len(said) - 1} other federated methods" in text
+    assert f"All {len(said)} methods of `isfed methods` run in one process" in text
+    assert f"{running} of them run: {running - started} also in Flower's own loop" in text
+    assert f"{started} by `Strategy.start`" in text

@@ -50,11 +50,17 @@ def list_designs() -> None:
     """List the sampling designs and what each of them guarantees."""
     from rich.table import Table
 
-    from isfed.sampling.designs import ALL_DESIGNS, SPREAD_DESIGNS
+    from isfed.sampling import designs
     from isfed.studies.name_registry import DESIGNS
 
     names = {make: name for name, make in DESIGNS.items()}
     table = Table("design", "guarantees", show_lines=True)
-    for design in (*ALL_DESIGNS, *SPREAD_DESIGNS):
-        table.add_row(names[design], design.guarantee)
+    for name in designs.__all__:
+        design = getattr(designs, name)
+        if hasattr(design, "guarantee"):
+            table.add_row(names.get(design, name), design.guarantee)
     console.print(table)
+    print_line(
+        "Names in small letters are for files of `isfed run`; isfed.sampling has all. "
+        "docs/sampling.md says what each lets you estimate."
+    )

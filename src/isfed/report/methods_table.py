@@ -97,10 +97,10 @@ def select(words: Sequence[str], *, unbiased: bool = False, network: bool = Fals
 
 def constructor(name: str) -> str:
     """How a method is made: required arguments bare, the others with their defaults."""
-    is_record = dataclasses.is_dataclass(METHODS[name])
+    kind: Any = METHODS[name]
     made = {
         field.name: field.default_factory
-        for field in (dataclasses.fields(METHODS[name]) if is_record else ())
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
         if field.default_factory is not dataclasses.MISSING
     }
 

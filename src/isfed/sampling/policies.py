@@ -92,7 +92,16 @@ LEARNING = Refresh.TOUCHED, Refresh.TOUCHED_KEEP_MASS
 
 @dataclass(frozen=True)
 class ScorePolicy:
-    """Initial scores, what refreshes them, and a uniform floor under the probabilities."""
+    """Initial scores, what refreshes them, and a uniform floor under the probabilities.
+
+    Args:
+        name: what tables and figures call it.
+        initial: the scores before the first round.
+        refresh: which scores change in a round.
+        floor: the share of uniform probability.
+        score: what an agent reports.
+        rate: how fast the averages in a score follow new gradients.
+    """
 
     name: str
     initial: Initial
