@@ -12,7 +12,7 @@ from isfed.studies.leaderboard_entries import PARTS
 from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, Board
 from isfed.studies.leaderboard_scores import (
     Difference,
-    decibels,
+    excess_decibels,
     holm,
     interactions,
     main_effects,
@@ -42,7 +42,7 @@ def summarise_factorial(protocol: Protocol, boards: Sequence[Board]) -> dict[str
             cells[levels] = np.concatenate([board.db(run[1]) for board, run in pairs])
             tuned = [run[0].choice.level for _, run in pairs]  # on the tuning seeds
             chosen[name] = float(np.mean([
-                decibels(np.array([level]), board.worst)[0]
+                excess_decibels(np.array([level]), board.worst)[0]
                 for level, board in zip(tuned, boards, strict=True)
             ]))  # fmt: skip
     if not chosen:

@@ -13,7 +13,7 @@ from isfed.federation.problem_arrays import agent_risks
 from isfed.methods.catalogue import CATALOGUE
 from isfed.studies.leaderboard_config import BoardProblem, Protocol
 from isfed.studies.leaderboard_entries import BoardMethod
-from isfed.studies.leaderboard_scores import Difference, Scored, decibels, holm, paired
+from isfed.studies.leaderboard_scores import Difference, Scored, excess_decibels, holm, paired
 from isfed.studies.results_summary import algorithm_rows
 from isfed.studies.work_cells import Finished
 
@@ -71,7 +71,7 @@ class Board:
 
     def db(self, scored: Scored) -> np.ndarray:
         """(R,) levels in dB; a run that diverged has the worst one."""
-        return decibels(scored.levels, self.worst)
+        return excess_decibels(scored.levels, self.worst)
 
     @property
     def targets(self) -> dict[str, float]:

@@ -60,7 +60,7 @@ class Scored:
         return reached
 
 
-def work_of(measured: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def spent_of(measured: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The cost axes from what was read off the ledgers."""
     return {
         "bytes_up": measured["bytes_up"],
@@ -69,7 +69,7 @@ def work_of(measured: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def level_of(msd: np.ndarray) -> np.ndarray:
+def final_level(msd: np.ndarray) -> np.ndarray:
     """(R,) the mean over the last tenth of the rounds."""
     return msd[:, -max(1, round(FINAL_SHARE * msd.shape[1])) :].mean(axis=1)
 
@@ -87,7 +87,7 @@ def first_below(msd: np.ndarray, target: float) -> float:
     return float(below[0] + window) if below.size else math.inf
 
 
-def decibels(levels: np.ndarray, worst: float) -> np.ndarray:
+def excess_decibels(levels: np.ndarray, worst: float) -> np.ndarray:
     """Levels in dB; a run that diverged counts as the worst level of all."""
     return 10.0 * np.log10(np.where(np.isfinite(levels), np.maximum(levels, 1e-300), worst))
 

@@ -20,7 +20,7 @@ from isfed.studies.executors import Executor
 from isfed.studies.leaderboard_config import BoardProblem, Protocol, Trial, make_protocol
 from isfed.studies.leaderboard_entries import BoardMethod, explain
 from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, UNTUNED, Choice, Entry, Run
-from isfed.studies.leaderboard_scores import AXES, Scored, level_of, work_of
+from isfed.studies.leaderboard_scores import AXES, Scored, final_level, spent_of
 from isfed.studies.leaderboard_summary import summarise_board
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results
@@ -198,7 +198,9 @@ class Leaderboard(Study):
         levels: dict[str, dict[Trial, float]] = {method.name: {} for method in methods}
         for (name, trial), result in zip(groups, results.values(), strict=True):
             fine = not result.diverged and result.history.rounds
-            levels[name][trial] = float(level_of(result.history.msd).mean()) if fine else math.inf
+            levels[name][trial] = (
+                float(final_level(result.history.msd).mean()) if fine else math.inf
+            )
         return levels
 
     def _scored(
@@ -266,11 +268,11 @@ def score_runs(parts: Sequence[Finished], rounds: int) -> tuple[Scored, Finished
     costs = {axis: np.full((len(rows), points), np.inf) for axis in AXES[1:]}
     for at, (part, place) in enumerate(rows):
         if not part.diverged:
-            for axis, values in work_of(part.history.measured).items():
+            for axis, values in spent_of(part.history.measured).items():
                 costs[axis][at] = values[place]
     backwards = any((np.diff(values, axis=1) < 0.0).any() for one in measured if one
                     for values in one.values())  # fmt: skip
-    levels = level_of(msd)
+    levels = final_level(msd)
     if backwards:
         reasons.append("a cost went down in the middle of a run: the method wrote to the ledger")
         levels = np.full(levels.size, np.inf)
