@@ -17,7 +17,7 @@ from measure import Report, by_turns
 from plain_numpy import NumpyRun
 
 from isfed import Problem
-from isfed.federation import compiled_agents, problem_arrays
+from isfed.federation import problem_arrays
 from isfed.methods import mocha
 from isfed.simulate.simulate_call import make_run
 from isfed.studies.problem_sources import RegressionSource
@@ -26,8 +26,8 @@ from isfed.studies.systems_study import FAMILIES, Part, methods_of
 WARM_UP = 20
 MOST = 100.0  # microseconds of a round in which some are heard
 MOST_RATIO = 3.0  # of a round in which everybody works, over its compiled work
-COMPILED = ((compiled_agents, "_work"), (compiled_agents, "_gradients"), (problem_arrays, "risks"),
-            (mocha, "dual_round"))  # fmt: skip
+COMPILED = ((problem_arrays, "risks"), (mocha, "dual_round"))
+OF_AGENTS = ("_work", "_gradients")
 EVERYBODY = (
     *FAMILIES["everybody works"], "synchronous SGD", "decentralised SGD, ring", "elastic averaging",
     "HierFAVG", "agnostic FL", "MOCHA",
@@ -73,14 +73,16 @@ def compiled_work(rounds: Any) -> Callable[[int], None]:
 
         return call
 
-    originals = [(module, name, getattr(module, name)) for module, name in COMPILED]
-    for module, name, function in originals:
-        setattr(module, name, noted(function))
+    own = [(agents, name) for agents in rounds.agents for name in OF_AGENTS]
+    places = [*COMPILED, *((agents, name) for agents, name in own if hasattr(agents, name))]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+    for owner, name, function in originals:
+        setattr(owner, name, noted(function))
     try:
         rounds.advance(1)
     finally:
-        for module, name, function in originals:
-            setattr(module, name, function)
+        for owner, name, function in originals:
+            setattr(owner, name, function)
 
     def again(count: int) -> None:
         for _ in range(count):
