@@ -204,6 +204,7 @@ def test_agents_elsewhere_release_their_scores_with_noise_of_their_own(tmp_path)
 
     strategy.on_round = remember
     strategy.start(make_grid(tmp_path, score_noise=20.0, scores=RANGE), initial(), num_rounds=4)
+    assert sum(report.answered for report in reports) == sum(report.drawn for report in reports)
     assert (seen[0] == seen[1]).all()
     assert (seen[1] != seen[2]).any()  # every two rounds
     assert all((scores >= 0.1).all() and (scores <= 10.0).all() for scores in seen)

@@ -92,12 +92,17 @@ class Disclosure:
             reports_per_day = REPORTS_PER_DAY
         self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
 
+    def _noise(self, request: AgentRequest) -> float:
+        """The scale of the noise on the score, 0 for a turn that reports none."""
+        tells = request.ask == wire_format.SCORE or request.rules.agents.learns
+        return self.score_noise if tells else 0.0
+
     def request(self, message: Message) -> AgentRequest:
         """The request in a message, if this agent can follow it and hide what it must."""
         request = wire_format.unpack_request(message.content)
-        check_noise(request.scores, self.score_noise)
-        own, asked = self.scores, request.scores
-        if own is not None and self.score_noise > 0.0 and not own.contains(asked):
+        own, asked, noise = self.scores, request.scores, self._noise(request)
+        check_noise(asked, noise)
+        if own is not None and noise > 0.0 and not own.contains(asked):
             raise ValueError(
                 f"the cloud names scores from {asked.low:g} to {asked.high:g}, and this agent "
                 f"reports from {own.low:g} to {own.high:g} only: the cloud needs "
@@ -149,10 +154,11 @@ class Disclosure:
             own = self.scores or request.scores
             turn = state.node, request.round_index, upload.score, upload.change.tobytes()
             rng = files.rng("score", own.low, own.high, *turn)
-            noisy = revealed_score(upload.score, own, noise=self.score_noise, rng=rng)
+            noise = self._noise(request)
+            noisy = revealed_score(upload.score, own, noise=noise, rng=rng)
             score = request.scores.clip(noisy)
-            if self.score_noise > 0.0:
-                log_budget(files, own, self.score_noise, self.limit)
+            if noise > 0.0:
+                log_budget(files, own, noise, self.limit)
         elif score is None:  # nothing new: the last score again, or the middle of the range
             low, high, last = request.scores.low, request.scores.high, state.last_score
             score = math.sqrt(low * high) if last is None else request.scores.clip(last)
