@@ -103,7 +103,8 @@ class NoisePath:
             passes[:rounds] = left
             passes = passes.reshape(-1, self.per_pass, left.shape[1])
             sums = passes.sum(axis=1)
-            apart = (passes - sums[:, None] / self.per_pass).reshape(full, -1)[:rounds]
+            apart = (passes - sums[:, None] / self.per_pass).reshape(full, -1)
+            agents = np.pad(agents, ((0, full - rounds), (0, 0)), mode="edge")  # the pass goes on
             variance = (apart**2 * agents).sum(axis=0) * self.per_pass / (self.per_pass - 1)
             variance = variance + (sums**2).sum(axis=0) * self.rounding
             variance = variance + (left**2 * noise).sum(axis=0)
