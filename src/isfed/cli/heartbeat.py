@@ -36,7 +36,7 @@ class Heartbeat:
 
     def look(self) -> None:
         """Say what is being done, if it is time to."""
-        now, what = self.clock(), doing()
+        now, what = self.clock(), current_work()
         if what != self.what:
             self.what, self.since = what, now
         if now - self.heard < self.patience:
@@ -46,7 +46,7 @@ class Heartbeat:
         self.patience, self.heard = AGAIN, now
 
 
-def doing() -> str:
+def current_work() -> str:
     """What the command does now; as long as nothing has said so, it is loading."""
     progress = sys.modules.get("isfed.base.progress")  # not imported here: it loads Numba
     return getattr(progress, "doing", str)() or "loading"

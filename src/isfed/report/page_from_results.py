@@ -69,7 +69,7 @@ def page_data(results: Results) -> PageData:
         summary=page_sentences.summary_line(results),
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
-        next_steps=tuple(next_steps(results)),
+        next_steps=tuple(steps_to_type(results)),
         differences=(held_out,) if (held_out := held_out_page_table(results)).rows else (),
         figures=(*_gains(results), *leaderboard_figures(results), *figures, *_inclusion(results)),
         tables=(
@@ -100,7 +100,7 @@ def commands(results: Results) -> tuple[str, ...]:
     return (shlex.join(["isfed", "run", str(results.path / CONFIG), "--out", str(again)]),)
 
 
-def next_steps(results: Results) -> Iterator[tuple[str, str]]:
+def steps_to_type(results: Results) -> Iterator[tuple[str, str]]:
     """After a diagnosis of a table: measure what it predicts. After that: use what is best."""
     if lines := results.summary.get("next_steps"):
         winner = results.summary.get("winner", "it")

@@ -74,7 +74,7 @@ class BoardProblem:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SearchPoint:
     """One set of numbers that is tried: the step size in units of 1 / curvature, and knobs."""
 
     number: int
@@ -107,7 +107,7 @@ def knob_value(knob: Knob, at: float, num_agents: int, num_active: int) -> float
     return min(num_agents, max(num_active, round(value * num_agents)))
 
 
-def make_trials(count: int, low: float, high: float, *, first: int = 0) -> list[Trial]:
+def make_trials(count: int, low: float, high: float, *, first: int = 0) -> list[SearchPoint]:
     """Step sizes evenly on a logarithmic scale, and knobs by Hammersley's points.
 
     Everybody has the same ones, and no seed decides about them.
@@ -122,7 +122,7 @@ def make_trials(count: int, low: float, high: float, *, first: int = 0) -> list[
     for i in range(count):
         power = low + (high - low) * (i + 0.5) / count
         places = (_radical_inverse(first + i + 1, 2), _radical_inverse(first + i + 1, 3))
-        trials.append(Trial(first + i, float(f"{10.0**power:.4g}"), places))
+        trials.append(SearchPoint(first + i, float(f"{10.0**power:.4g}"), places))
     return trials
 
 
@@ -178,11 +178,11 @@ class Protocol:
             "factorial": dict(self.factorial),
         }  # fmt: skip
 
-    def trials(self, count: int) -> list[Trial]:
+    def trials(self, count: int) -> list[SearchPoint]:
         """The trials of every method on a problem."""
         return make_trials(count, -self.decades / 2.0, self.decades / 2.0)
 
-    def wider(self, count: int, end: int) -> list[Trial]:
+    def wider(self, count: int, end: int) -> list[SearchPoint]:
         """As many trials per decade in one more decade: below for end = -1, above for 1."""
         edge = end * self.decades / 2.0
         low, high = sorted((edge, edge + end))

@@ -34,7 +34,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Entry:
+class BoardEntry:
     """One method on one problem in one track."""
 
     problem: BoardProblem
@@ -49,7 +49,7 @@ class Entry:
         return f"{self.problem.name}: {self.method.name}{track}"
 
 
-Run = tuple[Entry, Scored, Finished]
+Run = tuple[BoardEntry, Scored, Finished]
 
 
 class Board:
@@ -111,7 +111,7 @@ class Board:
             for row, (entry, scored, _) in zip(usual, runs, strict=True)
         ]
 
-    def _row(self, entry: Entry, scored: Scored, gain: Difference | None) -> dict[str, Any]:
+    def _row(self, entry: BoardEntry, scored: Scored, gain: Difference | None) -> dict[str, Any]:
         db, method = self.db(scored), entry.method
         known = next((one for one in CATALOGUE if one.name == method.options.get("kind")), None)
         final = {axis: _finite(values[:, -1]) for axis, values in scored.costs.items()}

@@ -17,9 +17,17 @@ from isfed.simulate.pilot_runs import with_best_step_size
 from isfed.simulate.simulate_call import check_run, make_run
 from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Executor
-from isfed.studies.leaderboard_config import BoardProblem, Protocol, Trial, make_protocol
+from isfed.studies.leaderboard_config import BoardProblem, Protocol, SearchPoint, make_protocol
 from isfed.studies.leaderboard_entries import BoardMethod, explain
-from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, UNTUNED, Choice, Entry, Run
+from isfed.studies.leaderboard_problem import (
+    COMBINED,
+    RAISED,
+    TUNED,
+    UNTUNED,
+    BoardEntry,
+    Choice,
+    Run,
+)
 from isfed.studies.leaderboard_scores import AXES, Scored, final_level, spent_of
 from isfed.studies.leaderboard_summary import summarise_board
 from isfed.studies.results_folder import StoreError
@@ -68,7 +76,7 @@ class Leaderboard(Study):
             runs |= self._scored(executor, problem, entries)
         return summarise_board(self.protocol, runs, absent)
 
-    def cell(self, executor: Executor, entry: Entry, *, title: str, rounds: int, seed: int,
+    def cell(self, executor: Executor, entry: BoardEntry, *, title: str, rounds: int, seed: int,
              repetitions: int, groups: int) -> list[Cell]:  # fmt: skip
         """The cells of a method with its numbers."""
         return executor.cells(
@@ -76,7 +84,7 @@ class Leaderboard(Study):
             **self._common(entry, rounds), seed=seed,
         )  # fmt: skip
 
-    def _common(self, entry: Entry, rounds: int) -> dict[str, Any]:
+    def _common(self, entry: BoardEntry, rounds: int) -> dict[str, Any]:
         problem, choice = entry.problem, entry.choice
         algorithm = entry.method.make(
             step_size=choice.step_size, num_active=problem.num_active, rounds=rounds, **choice.knobs
@@ -89,7 +97,7 @@ class Leaderboard(Study):
 
     def _entries(
         self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
-    ) -> list[Entry]:
+    ) -> list[BoardEntry]:
         """What runs on a problem, each with its numbers; fills `absent` with what cannot."""
         fitting = [m for m in self.protocol.methods if self._fits(problem, m, absent)]
         entries = self._untuned(executor, problem, fitting)
@@ -121,11 +129,11 @@ class Leaderboard(Study):
 
     def _untuned(
         self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod]
-    ) -> list[Entry]:
+    ) -> list[BoardEntry]:
         """Every method as published, at step_size = "auto" or at what that is for FedAvg."""
         steps = {divided: self._automatic(executor, problem, divided) for divided in (False, True)}
         return [
-            Entry(
+            BoardEntry(
                 problem, method, UNTUNED,
                 Choice("auto" if method.takes_auto else steps[method.divides], {}),
             )
@@ -148,7 +156,7 @@ class Leaderboard(Study):
 
     def _tuned(
         self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod], track: str
-    ) -> list[Entry]:
+    ) -> list[BoardEntry]:
         """Every method with the numbers of its best trial.
 
         If somebody's best step size is at an end of the range, one more decade is tried there by
@@ -173,20 +181,20 @@ class Leaderboard(Study):
             tried = tuple((t.step * problem.unit_step, levels[t]) for t in sorted(
                 levels, key=lambda t: t.step))  # fmt: skip
             choice = _choice(method, problem, best)
-            entries.append(Entry(problem, method, track,
+            entries.append(BoardEntry(problem, method, track,
                                  replace(choice, level=levels[best], tried=tried)))  # fmt: skip
         return entries
 
     def _try(
         self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod],
-        trials: Sequence[Trial], track: str,
-    ) -> dict[str, dict[Trial, float]]:  # fmt: skip
+        trials: Sequence[SearchPoint], track: str,
+    ) -> dict[str, dict[SearchPoint, float]]:  # fmt: skip
         """The level of every trial of every method on the tuning seeds; inf where one diverged."""
         numbers = self.protocol.numbers
         groups = {}
         for method in methods:
             for trial in trials:
-                entry = Entry(problem, method, track, _choice(method, problem, trial))
+                entry = BoardEntry(problem, method, track, _choice(method, problem, trial))
                 title = f"trial {trial.number} of {entry.name}"
                 groups[method.name, trial] = self.cell(
                     executor, entry, title=title, rounds=numbers["tuning_rounds"],
@@ -195,7 +203,7 @@ class Leaderboard(Study):
                 )  # fmt: skip
         named = {f"{name} {trial.number}": cells for (name, trial), cells in groups.items()}
         results = executor.run(named, f"{problem.name}: {track}, trials", warn=False)
-        levels: dict[str, dict[Trial, float]] = {method.name: {} for method in methods}
+        levels: dict[str, dict[SearchPoint, float]] = {method.name: {} for method in methods}
         for (name, trial), result in zip(groups, results.values(), strict=True):
             fine = not result.diverged and result.history.rounds
             levels[name][trial] = (
@@ -204,11 +212,11 @@ class Leaderboard(Study):
         return levels
 
     def _scored(
-        self, executor: Executor, problem: BoardProblem, entries: Sequence[Entry]
+        self, executor: Executor, problem: BoardProblem, entries: Sequence[BoardEntry]
     ) -> dict[str, Run]:
         """The runs that count, on seeds that nothing was chosen on."""
 
-        def cells(entry: Entry, title: str) -> list[Cell]:
+        def cells(entry: BoardEntry, title: str) -> list[Cell]:
             return self.cell(
                 executor, entry, title=title, rounds=self.rounds, seed=self.seed,
                 repetitions=self._repetitions(entry), groups=len(entries),
@@ -224,12 +232,12 @@ class Leaderboard(Study):
             runs[entry.name] = (entry, *score_runs(parts, self.rounds))
         return runs
 
-    def _repetitions(self, entry: Entry) -> int:
+    def _repetitions(self, entry: BoardEntry) -> int:
         if entry.track == COMBINED:
             return min(self.repetitions, self.protocol.factorial["repetitions"])
         return self.repetitions
 
-    def _apart(self, executor: Executor, entry: Entry) -> list[Finished]:
+    def _apart(self, executor: Executor, entry: BoardEntry) -> list[Finished]:
         common = self._common(entry, self.rounds)
         stem = hashlib.sha256(entry.name.encode()).hexdigest()[:12]
         groups = {
@@ -248,7 +256,7 @@ class Leaderboard(Study):
         return list(executor.run(groups, title, warn=False).values())
 
 
-def _choice(method: BoardMethod, problem: BoardProblem, trial: Trial) -> Choice:
+def _choice(method: BoardMethod, problem: BoardProblem, trial: SearchPoint) -> Choice:
     return Choice(trial.step * problem.unit_step, trial.knobs(method, problem))
 
 
@@ -323,7 +331,7 @@ def verify(results: Results, count: int, seed: int) -> Iterator[tuple[str, int, 
     for place in places.tolist():
         name, run, rep, mark = rows[place]
         choice = Choice(run["step_size"], run["knobs"])
-        entry = Entry(problems[run["problem"]], methods[run["method"]], run["track"], choice)
+        entry = BoardEntry(problems[run["problem"]], methods[run["method"]], run["track"], choice)
         common = study._common(entry, study.rounds)
         cell = Cell(name, "again", repetitions=range(rep, rep + 1), seed=study.seed, **common)
         store = CellStore()

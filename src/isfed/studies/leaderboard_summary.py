@@ -11,7 +11,7 @@ from isfed.methods.catalogue_entry import ALL
 from isfed.studies.leaderboard_config import Protocol
 from isfed.studies.leaderboard_entries import CLASSES
 from isfed.studies.leaderboard_factorial import summarise_factorial
-from isfed.studies.leaderboard_problem import TUNED, UNTUNED, Board, Entry, Run
+from isfed.studies.leaderboard_problem import TUNED, UNTUNED, Board, BoardEntry, Run
 from isfed.studies.leaderboard_scores import AXES, PLACES, Difference, Scored, rank
 from isfed.studies.results_folder import HISTORY, REPETITIONS
 from isfed.studies.results_summary import history_columns, made_with, times_of
@@ -57,7 +57,7 @@ def summarise_board(
     return Outcome(tables, summary, times_of({name: run[2] for name, run in runs.items()}))
 
 
-def _run_facts(entry: Entry, scored: Scored) -> dict[str, Any]:
+def _run_facts(entry: BoardEntry, scored: Scored) -> dict[str, Any]:
     """What `verify` needs to run it again."""
     return {
         "problem": entry.problem.name, "method": entry.method.name, "track": entry.track,
