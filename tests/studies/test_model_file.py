@@ -76,7 +76,7 @@ def test_another_file_is_refused_in_one_line(tmp_path):
 
 @pytest.mark.parametrize("cell", ["", "NA"])
 def test_a_single_new_row_may_miss_a_value_if_the_training_could(tmp_path, cell):
-    text = "site,x,k,y\n" + "".join(f"s{i % 2},{i},{'uv'[i % 2]},{2 * i}\n" for i in range(8))
+    text = "site,x,k,y\n" + "".join(f"s{i % 2},{i * i},{'uv'[i % 2]},{2 * i}\n" for i in range(8))
     (tmp_path / "t.csv").write_text(text)
     (tmp_path / "new.csv").write_text(f"x,k\n{cell},u\n")
     strict, filled = (
@@ -87,6 +87,6 @@ def test_a_single_new_row_may_miss_a_value_if_the_training_could(tmp_path, cell)
         encode_features(tmp_path / "new.csv", strict)
     found = encode_features(tmp_path / "new.csv", filled)
     np.testing.assert_allclose(found, [[0.0, 1.0, 0.0, 1.0]], atol=1e-12)
-    (tmp_path / "new.csv").write_text("x,k\n3.5,\n")
+    (tmp_path / "new.csv").write_text("x,k\n17.5,\n")
     found = encode_features(tmp_path / "new.csv", filled)
     np.testing.assert_allclose(found, [[0.0, 0.5, 0.5, 1.0]], atol=1e-12)

@@ -4,9 +4,10 @@ import ast
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import sizes  # pyright: ignore[reportMissingImports]
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_public_name_is_defined_once():
