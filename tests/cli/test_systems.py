@@ -37,7 +37,7 @@ def test_several_jobs_need_no_backend(monkeypatch, run):
 
     def noted(study, folder, *, progress, workers, **options):
         asked.append(workers)
-        raise ValueError("enough")
+        raise SystemExit(2)
 
     monkeypatch.setattr("isfed.studies.study_engine.run_study", noted)
     code, _ = run("reproduce", "systems", "--jobs", "2")

@@ -207,6 +207,7 @@ def test_every_method_of_the_catalogue_is_enumerated():
         "FedAvg": "the draws of FedProx without prox: test_equivalences.py",
         "DynamicFedAvg": "ISFedAvg with uniform policies: test_equivalences.py",
         "importance": "makes an ISFedAvg",
+        "LookAheadPasses": "over the plans of a pass: test_stratified_passes.py",
         **dict.fromkeys(("SCAFFOLD", "FedVARP", "ClusteredSampling"), "test_variance_rivals.py"),
     }
     rivals = ("OCS", "AOCS", "KVib", "OSMD", "MABS", "VRB")
