@@ -1,6 +1,8 @@
 """Replies that come twice or for another round, and what one agent can do to the others."""
 
 # pyright: reportMissingImports=false
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -151,7 +153,11 @@ def test_metrics_of_agents_do_not_overwrite_the_cloud_s_own_report(tmp_path):
 
 def test_guards_send_nothing(tmp_path):
     """What the cloud asks and what agents answer has the same bytes with guards and without."""
-    unlimited = {"largest_ratio": np.inf, "most_medians": np.inf, "largest_change": np.inf}
+    unlimited: dict[str, Any] = {
+        "largest_ratio": np.inf,
+        "most_medians": np.inf,
+        "largest_change": np.inf,
+    }
     without = Safety(most_refusals=0, silent_rounds=0, most_inclusion=1.0, **unlimited)
     travelled = []
     for name, safety in (("guarded", Safety()), ("bare", without)):
@@ -160,7 +166,8 @@ def test_guards_send_nothing(tmp_path):
         grid = make_grid(tmp_path / name, note)
         strategy = make_strategy(EVERYBODY, safety=safety)
         strategy._prepared(initial())
-        strategy.job.name = "one"
+        job: Any = strategy.job
+        job.name = "one"
         strategy.start(grid, initial(), num_rounds=3)
         travelled.append([contents(message) for message in (*grid.sent, *replies)])
     assert len(travelled[0]) == 2 * 3 * AGENTS

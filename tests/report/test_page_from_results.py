@@ -360,7 +360,8 @@ def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
         name: {"excess": e, "step_size": step} for name, e in (("FedAvg", 2.0), ("importance", 1.0))
     }
     for algorithm, gain in zip(results.algorithms, (0.0, 2.0), strict=True):
-        algorithm.summary["gain_db"] = gain
+        summary: Any = algorithm.summary
+        summary["gain_db"] = gain
     known = replace(results, summary={**results.summary, "predicted": found})
     (line,) = page_data(known).advice
     assert line.startswith("What theory predicted, which `isfed diagnose --rounds")

@@ -1,5 +1,7 @@
 """The predicted error of every way, against sums written out over all rounds."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ NOISE = np.array([0.7, 0.2])
 
 def path(**more):
     zero = np.zeros((2, 2))
-    given = {"agents": zero, "examples": zero} | more
+    given: dict[str, Any] = {"agents": zero, "examples": zero} | more
     return NoisePath(CURVED, START, limit=1e9, **given)
 
 

@@ -75,8 +75,8 @@ def _ask_examples(grid: Grid, nodes: list[Any], names: list[str] | None, until: 
     sizes = np.zeros(len(nodes))
     for place, node in enumerate(nodes):
         reply = replies.get(place)
-        record = None if reply is None or reply.has_error() else reply.content.get("isfed")
-        answer = dict(record) if isinstance(record, ConfigRecord) else {}
+        record: Any = None if reply is None or reply.has_error() else reply.content.get("isfed")
+        answer: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
         agent = answer.get("agent") if names is None else names.index(node.name)
         size = answer.get("examples")
         if type(agent) is not int or not 0 <= agent < len(nodes) or type(size) is not int:
