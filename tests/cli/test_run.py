@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,18 @@ def test_the_written_configuration_runs_again(run, tmp_path):
     first, again = (load_results(folder) for folder in ("runs/mine", "again"))
     assert first.digest == again.digest
     assert (first.algorithms[1].msd == again.algorithms[1].msd).all()
+
+
+def test_classes_are_shown_with_accuracy_and_loss_at_tuned_steps(run, tmp_path):
+    problem = 'data = "breast-cancer"'
+    text = SMALL.replace("num_agents = 12\nnum_examples = 10", problem).replace("0.01", '"auto"')
+    (tmp_path / "mine.toml").write_text(text)
+    code, text = run("run", "mine.toml")
+    assert code == 0, text
+    shown = r"^- FedAvg, \d+ held-out rows: accuracy \d+\.\d ± \d+\.\d%, loss \d\.\d+ ± \d"
+    assert re.search(shown, text, re.MULTILINE), text
+    steps = [row.step_size for row in load_results("runs/mine").algorithms]
+    assert all(0.0 < step < 100.0 for step in steps)
 
 
 def test_a_clock_is_shown_in_virtual_seconds(run, tmp_path):

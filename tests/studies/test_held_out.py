@@ -1,15 +1,20 @@
 """What is held out is never trained on, and is evaluated as written out here."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 
-from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax
+from isfed import FederatedData, LeastSquares, Logistic, Problem, Softmax, simulate
 from isfed.report.page_from_results import page_data
 from isfed.studies import Budget
 from isfed.studies.comparison_run import ComparisonStudy
+from isfed.studies.dataset_config import BreastCancer
+from isfed.studies.experiment_config import make_experiment
 from isfed.studies.held_out_error import qualities, quality, split
 from isfed.studies.problem_sources import Given
 from isfed.studies.study_engine import run_study
+from isfed.studies.test_measures import ErrorRates
 
 
 def make(loss, sizes=(3, 10, 20, 10, 5, 8), seed=0):
@@ -104,3 +109,73 @@ def test_a_class_of_held_out_agents_alone_leaves_nothing_to_hold_out(tmp_path):
     results = run_study(ComparisonStudy("rare", Given(rare), budget), tmp_path / "run")
     assert results.summary["held_out"] is None
     assert page_data(results).tables
+
+
+CLASSES = {
+    "rounds": 30,
+    "repetitions": 2,
+    "problem": {"data": "breast-cancer"},
+    "algorithm": [
+        {"kind": "FedAvg", "step_size": 0.1, "num_active": 2},
+        {"kind": "ISFedAvg", "step_size": "auto", "num_active": 2, "agents": "oracle"},
+        {"kind": "FedAvg", "name": "away", "step_size": 1e150, "num_active": 2},
+    ],
+}
+
+
+def right_and_loss(models, rows):
+    """Mean accuracy and mean logistic loss, as they are printed in books."""
+    x, y = rows
+    margins = y * (models @ x.T)
+    return np.mean(margins > 0), np.mean(np.log1p(np.exp(-margins)))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_experiment_on_classes_is_tested_on_rows_it_was_not_trained_on(tmp_path):
+    experiment = make_experiment(CLASSES)
+    results = run_study(experiment, tmp_path / "run")
+    problem = experiment.source.make()
+    parts = split(problem, 0, agents=False)
+    assert parts.training.num_agents == problem.num_agents
+    assert len(parts.agents[1]) == 0
+    assert not set(map(bytes, parts.rows[0])) & set(map(bytes, parts.training.data.features))
+    assert len(results.summary["held_out"]) == 2  # what diverged is not tested
+    assert "away" not in results.summary["held_out"]
+    history = simulate(
+        parts.training, experiment.algorithms["FedAvg"], rounds=30, repetitions=2, seed=0
+    )
+    right, loss = right_and_loss(history.params, parts.rows)
+    found = results.summary["held_out"]["FedAvg"]["rows"]
+    assert found["examples"] == len(parts.rows[1]) > 80
+    assert 1.0 - found["error"] == pytest.approx(right, abs=1e-12)
+    assert found["loss"] == pytest.approx(loss, rel=1e-9)
+    titles = [table.caption for table in page_data(results).differences]
+    assert titles == ["On rows not trained on"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithTestRows(BreastCancer):
+    """The same with rows to test on."""
+
+    def measure(self, problem):
+        return ErrorRates(*apart(problem), every=10)
+
+
+def apart(problem):
+    return problem.data.features[::3] + 0.5, problem.data.targets[::3]
+
+
+def test_test_rows_need_no_second_training(tmp_path):
+    experiment = replace(make_experiment(CLASSES), source=WithTestRows())
+    one = {"FedAvg": experiment.algorithms["FedAvg"]}
+    results = run_study(replace(experiment, algorithms=one), tmp_path / "run")
+    problem = experiment.source.make()
+    history = simulate(problem, one["FedAvg"], rounds=30, repetitions=2, seed=0)
+    right, loss = right_and_loss(history.params, apart(problem))
+    found = results.summary["held_out"]["FedAvg"]["test"]
+    assert 1.0 - found["error"] == pytest.approx(right, abs=1e-12)
+    assert found["loss"] == pytest.approx(loss, rel=1e-9)
+
+
+def test_an_experiment_on_numbers_has_no_accuracy(small, tmp_path):
+    assert "held_out" not in run_study(make_experiment(small), tmp_path / "run").summary

@@ -72,7 +72,7 @@ def run(
     The file can name methods, policies and designs of your own as "module:Class". Their modules are
     run, so that you have to say which you trust: those of a folder (--trust), or all.
     """
-    from isfed.report.terminal_tables import settling_lines
+    from isfed.report.terminal_tables import settling_lines, tested_lines
     from isfed.studies import read_experiment
 
     if allow_imports:
@@ -82,7 +82,7 @@ def run(
             file, allow_imports=allow_imports, trust=trust or (), **options.given
         )
         results = _run_experiment(experiment, options)
-        finish(results, settling_lines(results))
+        finish(results, [*tested_lines(results), *settling_lines(results)])
         end_if_diverged(results)
 
 

@@ -16,8 +16,11 @@ from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
 from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
-HELD_OUT = {"training": "trained on", "rows": "held-out rows", "agents": "held-out agents"}
-UNSEEN_FIRST = ("rows", "agents", "training")
+HELD_OUT = {
+    "test": "test rows", "rows": "held-out rows", "agents": "held-out agents",
+    "training": "trained on",
+}  # fmt: skip
+UNSEEN_FIRST = ("test", "rows", "agents", "training")
 HELD_OUT_TITLE = "Trained again without some rows and agents"
 DOUBLED = {
     "FedAvg, 2 L agents": "twice the agents per round",
@@ -125,7 +128,8 @@ def held_out_page_table(results: Results) -> PageTable:
     for name, parts in held_out.items():
         errors, losses = zip(*(cells(parts.get(kind)) for kind in kinds), strict=True)
         rows.append((name, *errors, *losses))
-    return PageTable.of(HELD_OUT_TITLE, ("way", *columns), rows)
+    title = HELD_OUT_TITLE if results.kind == "comparison" else "On rows not trained on"
+    return PageTable.of(title, ("way", *columns), rows)
 
 
 def agreement_line(results: Results) -> str | None:

@@ -148,6 +148,21 @@ def settling_lines(results: Results) -> list[str]:
     return lines
 
 
+def tested_lines(results: Results) -> list[str]:
+    """Accuracy and loss on rows that were not trained on, of every algorithm."""
+    lines = []
+    for name, parts in (results.summary.get("held_out") or {}).items():
+        for kind, part in parts.items():
+            errors = (part["error_stderr"], part["loss_stderr"])
+            accuracy = percent(1.0 - part["error"], errors[0])
+            loss = f"{part['loss']:.3g}" + ("" if errors[1] is None else f" ± {errors[1]:.1g}")
+            where = "test" if kind == "test" else "held-out"
+            lines.append(
+                f"{name}, {part['examples']:,} {where} rows: accuracy {accuracy}%, loss {loss}"
+            )
+    return lines
+
+
 def paper_verdict(results: Results) -> list[str]:
     """Where the regression agrees with the paper and where it does not, in plain sentences."""
     oracle, current = results["ISFedAvg, oracle"], results["ISFedAvg, current"]

@@ -12,12 +12,16 @@ from typing import Any, ClassVar, Literal
 from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
 from isfed.federation.virtual_clock import Clock
+from isfed.problems.losses import Logistic, Softmax
 from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
 from isfed.studies.config_schema import ConfigError, check_keys, read_value, write_value
 from isfed.studies.executors import Executor
+from isfed.studies.held_out_error import Kept, qualities_on, split
 from isfed.studies.name_registry import read_algorithm
 from isfed.studies.problem_sources import ProblemSource, RegressionSource, read_problem
 from isfed.studies.study_engine import Outcome, Study
+from isfed.studies.test_measures import ErrorRates
+from isfed.studies.work_cells import Finished, problem_of
 
 
 def _whole(given: Mapping[str, Any], key: str, *, least: int) -> int:
@@ -27,6 +31,7 @@ def _whole(given: Mapping[str, Any], key: str, *, least: int) -> int:
     return value
 
 
+MOST_TESTED = 10  # repetitions that are trained again without the rows held out
 Engine = Literal["auto", "kernel", "agents", "objects"]
 
 
@@ -63,8 +68,38 @@ class Experiment(Study):
         self.checked_problem(self.algorithms)
 
     def outcome(self, executor: Executor) -> Outcome:
-        """Run every algorithm."""
-        return self.summarised(self.run_methods(executor, self.algorithms))
+        """Run every algorithm; models that predict classes are tested."""
+        results = self.run_methods(executor, self.algorithms)
+        tested = self._tested(executor, results)
+        return self.summarised(results, **({"held_out": tested} if tested else {}))
+
+    def _tested(self, executor: Executor, results: Mapping[str, Finished]) -> dict[str, Any]:
+        """Loss and error on the test rows; on held-out rows, after a second training, if none."""
+        problem, measure = problem_of(self.source)
+        if not isinstance(problem.loss, Logistic | Softmax):
+            return {}
+        if isinstance(measure, ErrorRates):
+            sets, found = {"test": measure.rows}, results
+        else:
+            sets = {"rows": split(problem, self.seed, agents=False).rows}
+            if measure is not None or not len(sets["rows"][1]):
+                return {}
+            groups = {
+                name: executor.cells(
+                    name, f"held out {name}", min(self.repetitions, MOST_TESTED),
+                    len(self.algorithms), source=Kept(self.source, self.seed, agents=False),
+                    algorithm=algorithm, rounds=self.rounds, seed=self.seed, engine=self.engine,
+                    clock=self.clock, details=False,
+                )
+                for name, algorithm in self.algorithms.items()
+                if not results[name].diverged
+            }  # fmt: skip
+            found = executor.run(groups, "without what is held out", warn=False)
+        return {
+            name: qualities_on(problem.loss, sets, result.history.params)
+            for name, result in found.items()
+            if not result.diverged
+        }
 
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}

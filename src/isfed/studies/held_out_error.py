@@ -1,11 +1,13 @@
 """Rows and agents that a model has never seen: how well it does on them.
 
 The comparison itself trains on all rows. Beside it, all ways are trained once more, at the same
-step sizes, without a fifth of the rows of every agent and without a tenth of the agents.
+step sizes, without a fifth of the rows of every agent and without a tenth of the agents. An
+experiment on classes does so too, but keeps all agents: its methods may know them by number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,12 +32,12 @@ class Split(NamedTuple):
     agents: tuple[np.ndarray, np.ndarray]  # of the others
 
 
-def split(problem: Problem, seed: int) -> Split:
+def split(problem: Problem, seed: int, *, agents: bool = True) -> Split:
     """Hold out rows within agents, and agents; the same ones for the same seed."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0x5EED,)))
     data, count = problem.data, problem.num_agents
     held_agents = np.zeros(count, dtype=bool)
-    if count >= LEAST_AGENTS:
+    if agents and count >= LEAST_AGENTS:
         held_agents[rng.permutation(count)[: max(1, round(AGENT_SHARE * count))]] = True
     held = np.zeros(len(data.targets), dtype=bool)
     for agent in np.flatnonzero(~held_agents):
@@ -59,7 +61,7 @@ def split(problem: Problem, seed: int) -> Split:
         local_steps=problem.local_steps[~held_agents],
         batch_size=np.minimum(problem.batch_size[~held_agents], sizes),
         name=f"{problem.name}, some held out",
-        optimum=None,  # nothing is measured along the way
+        optimum=None if agents else "auto",  # nothing is measured, but `Oracle` needs it
     )
     parts = [(data.features[which], data.targets[which]) for which in (held, of_others)]
     return Split(training, *parts)
@@ -71,10 +73,11 @@ class Kept(ProblemSource):
 
     source: ProblemSource
     seed: int
+    agents: bool = True  # whether some of them are held out
 
     def make(self) -> Problem:
         """The problem that is trained on."""
-        return split(problem_of(self.source)[0], self.seed).training
+        return split(problem_of(self.source)[0], self.seed, agents=self.agents).training
 
 
 def quality(loss: LinearLoss, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple:
@@ -96,11 +99,18 @@ def qualities(problem: Problem, models: np.ndarray, seed: int) -> dict[str, dict
         "rows": parts.rows,
         "agents": parts.agents,
     }
+    return qualities_on(problem.loss, sets, models)
+
+
+def qualities_on(
+    loss: LinearLoss, sets: Mapping[str, tuple[np.ndarray, np.ndarray]], models: np.ndarray
+) -> dict[str, dict[str, float]]:
+    """Mean and standard error over the models, on each set of rows that has any."""
     result = {}
     for name, (x, y) in sets.items():
         if not len(y):
             continue
-        each = np.array([quality(problem.loss, model, x, y) for model in models])
+        each = np.array([quality(loss, model, x, y) for model in models])
         mean, error = each.mean(axis=0), stderr_of_mean(each)
         result[name] = {
             "examples": len(y),

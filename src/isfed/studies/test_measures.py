@@ -36,6 +36,11 @@ class ErrorRates:
         balanced = (wrong / self.counts[:, None]).mean(axis=0)
         return np.stack([wrong.sum(axis=0) / self.counts.sum(), balanced], axis=1)
 
+    @property
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows, features and targets."""
+        return self.x, np.repeat(self.classes, self.counts)
+
     def majority_error(self) -> float:
         """The error of always naming the most frequent class."""
         return float(1.0 - self.counts.max() / self.counts.sum())
