@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from isfed import Running, Uniform
 from isfed.sampling.policies import Current
@@ -69,10 +69,10 @@ def test_inclusion_is_honoured(num):
 def test_weighted_random_sampler_does_not_honour_it():
     """What the check above says of PyTorch's own sampler without replacement."""
     _, wanted = skewed(20, 4)
-    torch.manual_seed(0)
-    scores = torch.from_numpy(wanted)
-    drawn = [torch.multinomial(scores, 4, replacement=False).numpy() for _ in range(4000)]
-    share = np.bincount(np.concatenate(drawn), minlength=20) / 4000
+    sampler = WeightedRandomSampler(
+        wanted.tolist(), 4, replacement=False, generator=torch.Generator().manual_seed(0)
+    )
+    share = np.bincount(np.concatenate([list(sampler) for _ in range(4000)]), minlength=20) / 4000
     uncertain = wanted < 1 - 1e-12
     z = (share - wanted)[uncertain] / np.sqrt((wanted * (1 - wanted))[uncertain] / 4000)
     assert stats.chi2.sf(np.sum(z**2), z.size) < 1e-12
@@ -193,6 +193,22 @@ def test_skipped_batches_and_free_updates():
     sampler.update([0], [2.0])  # of no batch
     assert sampler.scores[0] == 2.0
     assert len(sampler.out) == 1
+
+
+@pytest.mark.parametrize("now", [4, 12])
+def test_a_dataset_that_changed_its_length_is_named(now):
+    """Also between two epochs of one DataLoader, of a sampler as of a batch sampler."""
+    for as_batches in (False, True):
+        data = [0.0] * 10
+        sampler = ImportanceSampler(data, num_samples=4)
+        if as_batches:
+            loader = DataLoader(sampler.dataset, batch_sampler=BatchSampler(sampler, 2))
+        else:
+            loader = DataLoader(sampler.dataset, 2, sampler=sampler)
+        assert len(list(loader)) > 0
+        data[:] = [0.0] * now
+        with pytest.raises(ValueError, match=f"has {now} rows now and had 10"):
+            list(loader)
 
 
 def test_bad_input():
