@@ -34,6 +34,8 @@ MORE: dict[str, dict[str, Any]] = {  # what a method must be told, or what makes
     "KAVG": {"steps": 2},
     "Mocha": {"inner_rounds": 3},
     "PeriodicAveraging": {"steps": 2},
+    "FedCor": {"warm_up": 3, "every": 3},
+    "HiCSFL": {"output_layer": (1, 1)},
     "QFedAvg": {"power": 1.3},
     "QFedSGD": {"power": 1.3},
     "RestartedSGD": {"average": "pre", "steps": 2},

@@ -2,6 +2,8 @@
 
 # pyright: reportMissingImports=false
 
+from typing import Any
+
 import numpy as np
 import pytest
 from torch import nn
@@ -78,8 +80,9 @@ def test_what_is_missing_or_said_twice_is_named():
         train(problem, rounds=2)
     with pytest.raises(ValueError, match="num_active=2 is for the default"):
         train(problem, FedAvg(step_size=0.1, num_active=2), rounds=2, num_active=2)
-    for wrong in ({"step_size": 0.0}, {"floor": 0.0}, {"server_step_size": -1.0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
+    for name, value in (("step_size", 0.0), ("floor", 0.0), ("server_step_size", -1.0)):
+        wrong: Any = {name: value}
+        with pytest.raises(ValueError, match=name):
             LookAheadPasses(num_active=2, **wrong)
 
 

@@ -102,7 +102,8 @@ class TurnWorker:
     def hold(self, part: Any, given: AgentData) -> None:
         """Hold the agents of a part of the data."""
         first, data, *work = given
-        problem = Problem(data, self.loss, *map(np.asarray, work), self.name)
+        steps, batch_size = map(np.asarray, work)
+        problem = Problem(data, self.loss, steps, batch_size, self.name)
         agents = self.parts[part] = self.loss.make_agents(problem, self.rules, **self.address)
         agents.first = first
 
@@ -117,10 +118,8 @@ class TurnWorker:
         turns = turns._replace(agents=turns.agents - first)
         uploads = agents.take_turns(turns, block.round_index, block.local, changes)
         nodes = {k: agents.table(k - first).nodes for k in block.nodes}
-        memory, losses = (
-            {k + first: kept for k, kept in some.items()}
-            for some in (agents.memory, agents.turn_losses)
-        )
+        memory = {k + first: kept for k, kept in agents.memory.items()}
+        losses = {k + first: loss for k, loss in agents.turn_losses.items()}
         return BlockResult(uploads, nodes, memory, losses, agents.trouble)
 
 
