@@ -45,7 +45,7 @@ def test_it_runs_draws_and_goes_on(run, tmp_path):
     assert "nothing to compare" not in page
     assert "optimum" not in page
     assert "FedAvg, averaged ends at" in page
-    assert page.count("at the edge") == 0  # of two step sizes each is
+    assert page.count("at the edge of") == 0  # of two step sizes each is
     assert page.count("Only two step sizes were tried") == 1
     summary = json.loads((folder / "summary.json").read_text())
     assert {row["msd_stderr_db"] for row in summary["algorithms"]} == {None}
