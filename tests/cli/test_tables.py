@@ -34,6 +34,7 @@ def test_compare_on_a_table(run, tumours, tmp_path):
     assert code == 0, text
     assert "On rows they have not seen" in text
     assert "What to do next" in text
+    assert "or add --save model.json" in text
     assert "569 rows of 12 agents" in text
     folder = tmp_path / "runs" / "compare-tumours"
     for name in ("summary.json", "history.parquet", "comparison.png", "comparison.svg"):
@@ -350,6 +351,8 @@ def test_a_target_without_values_to_learn_is_said_by_both(run, tmp_path):
     assert not any(words in text for words in ("How sure", "drawn most", "options of ISFedAvg"))
     code, text = run("compare", *words, *SHORT, "--save", "m.json")
     assert code == 0, text
+    assert "What to do next" in text
+    assert "add --save" not in text
     assert "Keep FedAvg: the target is always 3" in " ".join(text.split())
     assert "isfed predict m.json NEW.csv" in " ".join(text.split())
     assert (tmp_path / "runs/compare-flat").is_dir()

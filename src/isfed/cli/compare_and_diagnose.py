@@ -131,7 +131,8 @@ def compare_on_table(
         comparison_figure(results)
         print_line(results.summary["verdict"])
         console.print(comparison_table(results))
-        for line in (*next_lines(results), *rounds_lines(results), agreement_line(results)):
+        next_steps = next_lines(results, saved=save is not None)
+        for line in (*next_steps, *rounds_lines(results), agreement_line(results)):
             if line is not None:
                 print_line(line)
         if save is not None:

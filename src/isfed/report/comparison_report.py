@@ -77,14 +77,16 @@ def _error_cell(results: Results, value: float) -> str:
     return plain_number(value, 3) if _is_number(results) else f"{100.0 * value:.3g}%"
 
 
-def next_lines(results: Results) -> list[str]:
-    """What to do next."""
+def next_lines(results: Results, *, saved: bool = False) -> list[str]:
+    """What to do next; how to save the model only if it was not."""
     winner, lines = results.summary.get("winner", "FedAvg"), results.summary.get("next_steps")
     if not lines:
         return []
+    shown = [f"What to do next: use {winner} with this step size, in Python", *lines]
+    if saved:
+        return shown
     return [
-        f"What to do next: use {winner} with this step size, in Python",
-        *lines,
+        *shown,
         "or add --save model.json --resume to this command, and `isfed predict model.json NEW` "
         "applies its model to new rows.",
     ]
