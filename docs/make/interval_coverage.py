@@ -131,7 +131,8 @@ weights.
 Each cell has the coverage in percent and, in brackets, the mean estimated variance over that of the
 samples. The columns are the values of `variance=`; the last is the Hájek total with the variance
 that suits the design. *Refused* means that the formula cannot be used, and isfed says so. A letter
-says why a coverage is not between 93% and 97%:
+suggests why a coverage is not between 93% and 97%. The rules for the letters were set after first
+results; they describe the cells and prove no cause:
 
 - **c**, cautious: draws that are spread over the units, or balanced, vary less than is supposed.
 - **s**, skewed: small units with large weights move the estimate and its standard error together.
