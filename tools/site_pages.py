@@ -179,6 +179,7 @@ def keys_page() -> str:
     """The keys of a TOML file: of the experiment, of every method, policy, design and loss."""
     from isfed.federation.virtual_clock import Clock
     from isfed.studies import name_registry
+    from isfed.studies.step_grid import StepGrid
 
     parts = [
         "# TOML keys",
@@ -203,6 +204,10 @@ def keys_page() -> str:
         "`[clock]`, if virtual seconds are to be counted or agents may fail to answer. "
         + _first_sentence(Clock),
         _keys_of(Clock),
+        "## Step sizes",
+        "`[step_sizes]`: algorithms that give no `step_size` get the one of least loss on held-out "
+        "rows.",
+        _keys_of(StepGrid),
         "## Algorithms",
         "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show.",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,21 +29,26 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
 
 
-def run_with_progress(study: Any, folder: Path, options: RunOptions) -> Results:
+def run_with_progress(
+    study: Any, folder: Path, options: RunOptions, preview: Callable[[Results], None] | None = None
+) -> Results:
     """Run a study into its folder, with a progress bar."""
     from isfed.report.progress_bar import RunProgress
     from isfed.studies.study_engine import run_study
 
     with RunProgress(console) as progress:
-        return run_study(study, folder, progress=progress, **options.running)
+        return run_study(study, folder, progress=progress, preview=preview, **options.running)
 
 
-def _run_experiment(experiment: Experiment, options: RunOptions) -> Results:
+def _run_experiment(
+    experiment: Experiment, options: RunOptions, preview: Callable[[Results], None] | None = None
+) -> Results:
     """Run into the folder, draw the figure, print the table."""
     from isfed.report.figures import msd_figure
     from isfed.report.terminal_tables import summary_table
 
-    results = run_with_progress(experiment, options.out or Path("runs") / experiment.name, options)
+    folder = options.out or Path("runs") / experiment.name
+    results = run_with_progress(experiment, folder, options, preview)
     msd_figure(results)
     console.print(summary_table(results))
     return results
@@ -72,7 +78,7 @@ def run(
     The file can name methods, policies and designs of your own as "module:Class". Their modules are
     run, so that you have to say which you trust: those of a folder (--trust), or all.
     """
-    from isfed.report.terminal_tables import settling_lines, tested_lines
+    from isfed.report.terminal_tables import best_step_lines, settling_lines, tested_lines
     from isfed.studies import read_experiment
 
     if allow_imports:
@@ -82,7 +88,8 @@ def run(
             file, allow_imports=allow_imports, trust=trust or (), **options.given
         )
         results = _run_experiment(experiment, options)
-        finish(results, [*tested_lines(results), *settling_lines(results)])
+        lines = *tested_lines(results), *best_step_lines(results), *settling_lines(results)
+        finish(results, lines)
         end_if_diverged(results)
 
 
@@ -112,12 +119,19 @@ def reproduce_regression(
         from isfed.report.terminal_tables import paper_verdict
         from isfed.studies import paper_regression
 
-        results = _run_experiment(paper_regression(**options.given), options)
+        results = _run_experiment(paper_regression(**options.given), options, _first_table)
         finish(results, paper_verdict(results))
         if heterogeneity:  # after the answer, for it takes as long again
             print_line("Now the gain over how unequal the agents are, for the second figure:")
             _heterogeneity(results.path / "heterogeneity", options)
         end_if_diverged(results)
+
+
+def _first_table(results: Results) -> None:
+    from isfed.report.terminal_tables import summary_table
+
+    console.print(summary_table(results))
+    print_line("Now the policy that reads all data in every round, which takes longer than these:")
 
 
 def _on_flower(options: RunOptions) -> None:

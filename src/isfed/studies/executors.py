@@ -175,15 +175,24 @@ def _quiet() -> Iterator[None]:
 
 
 class Executor:
-    """The workers of one study, and the store with what they have done."""
+    """The workers of one study, and the store with what they have done.
+
+    `preview` is shown what a study has finished while its slow methods are still to run.
+    """
 
     def __init__(
-        self, workers: Workers, jobs: int, store: CellStore, progress: Progress | None = None
+        self,
+        workers: Workers,
+        jobs: int,
+        store: CellStore,
+        progress: Progress | None = None,
+        preview: Callable[[Any], None] | None = None,
     ) -> None:
         self.workers = workers
         self.jobs = jobs
         self.store = store
         self.progress = progress
+        self.preview = preview
 
     def cells(
         self, name: str, file: str, repetitions: int, groups: int, **common: Any

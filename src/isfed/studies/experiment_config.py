@@ -13,12 +13,15 @@ from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
 from isfed.federation.virtual_clock import Clock
 from isfed.problems.losses import Logistic, Softmax
+from isfed.sampling.policies import Refresh
 from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
 from isfed.studies.config_schema import ConfigError, check_keys, read_value, write_value
 from isfed.studies.executors import Executor
 from isfed.studies.held_out_error import Kept, qualities_on, split
-from isfed.studies.name_registry import read_algorithm
+from isfed.studies.name_registry import lacks_step_size, read_algorithm
 from isfed.studies.problem_sources import ProblemSource, RegressionSource, read_problem
+from isfed.studies.results_reader import results_of
+from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_engine import Outcome, Study
 from isfed.studies.test_measures import ErrorRates
 from isfed.studies.work_cells import Finished, problem_of
@@ -50,6 +53,8 @@ class Experiment(Study):
         engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
         clock: how fast the agents are and how often they do not answer; None counts no virtual
             time.
+        step_sizes: what is tried for algorithms that give no step size; None if all give one.
+        tuned: the names of those algorithms.
     """
 
     name: str
@@ -61,19 +66,49 @@ class Experiment(Study):
     resolved: dict[str, Any]
     engine: Engine = "auto"
     clock: Clock | None = None
+    step_sizes: StepGrid | None = None
+    tuned: tuple[str, ...] = ()
     kind: ClassVar[str] = "experiment"
 
     def check(self) -> None:
         """Refuse an algorithm that cannot run on the problem."""
-        self.checked_problem(self.algorithms)
+        problem = self.checked_problem(self.algorithms)
+        if self.step_sizes is not None:
+            self.step_sizes.check(problem, source=self.source, seed=self.seed)
 
     def outcome(self, executor: Executor) -> Outcome:
-        """Run every algorithm; models that predict classes are tested."""
-        results = self.run_methods(executor, self.algorithms)
-        tested = self._tested(executor, results)
-        return self.summarised(results, **({"held_out": tested} if tested else {}))
+        """Choose step sizes, run every algorithm; models that predict classes are tested."""
+        methods, more = self.algorithms, {}
+        if self.step_sizes is not None:
+            best, searches = self.step_sizes.choose(
+                executor, {name: methods[name] for name in self.tuned}, source=self.source,
+                rounds=self.rounds, seed=self.seed,
+            )  # fmt: skip
+            methods = methods | best
+            more["step_sizes"] = {name: found.as_dict() for name, found in searches.items()}
+        results = self._run_slow_last(executor, methods)
+        tested = self._tested(executor, methods, results)
+        return self.summarised(results, **more, **({"held_out": tested} if tested else {}))
 
-    def _tested(self, executor: Executor, results: Mapping[str, Finished]) -> dict[str, Any]:
+    def _run_slow_last(self, executor: Executor, methods: dict[str, Any]) -> dict[str, Finished]:
+        """Run every algorithm, with a preview before those that read all data in every round."""
+        slow = {name: method for name, method in methods.items() if _reads_all(method)}
+        quick = {name: method for name, method in methods.items() if name not in slow}
+        if executor.preview is None or not (slow and quick):
+            return self.run_methods(executor, methods)
+        results = self.run_methods(executor, quick)
+        tables, summary, times = self.summarised(results)
+        summary |= {"kind": self.kind, "digest": self.digest, "made_with": {}}  # nothing is written
+        place = executor.store.folder or Path()
+        executor.preview(
+            results_of(place, self.resolved, summary=summary, tables=tables, times=times)
+        )
+        results |= self.run_methods(executor, slow)
+        return {name: results[name] for name in methods}
+
+    def _tested(
+        self, executor: Executor, methods: Mapping[str, Any], results: Mapping[str, Finished]
+    ) -> dict[str, Any]:
         """Loss and error on the test rows; on held-out rows, after a second training, if none."""
         problem, measure = problem_of(self.source)
         if not isinstance(problem.loss, Logistic | Softmax):
@@ -87,11 +122,11 @@ class Experiment(Study):
             groups = {
                 name: executor.cells(
                     name, f"held out {name}", min(self.repetitions, MOST_TESTED),
-                    len(self.algorithms), source=Kept(self.source, self.seed, agents=False),
+                    len(methods), source=Kept(self.source, self.seed, agents=False),
                     algorithm=algorithm, rounds=self.rounds, seed=self.seed, engine=self.engine,
                     clock=self.clock, details=False,
                 )
-                for name, algorithm in self.algorithms.items()
+                for name, algorithm in methods.items()
                 if not results[name].diverged
             }  # fmt: skip
             found = executor.run(groups, "without what is held out", warn=False)
@@ -100,6 +135,12 @@ class Experiment(Study):
             for name, result in found.items()
             if not result.diverged
         }
+
+
+def _reads_all(method: Any) -> bool:
+    """Whether a policy of the method computes all scores anew in every round."""
+    sides = (getattr(method, side, None) for side in ("agents", "examples"))
+    return any(getattr(policy, "refresh", None) == Refresh.ALL for policy in sides)
 
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}
@@ -131,7 +172,8 @@ def make_experiment(
 
 
 def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
-    check_keys(given, (*DEFAULTS, "clock", "problem", "algorithm"), where="the file")
+    tables = ("clock", "step_sizes", "problem", "algorithm")
+    check_keys(given, (*DEFAULTS, *tables), where="the file")
     given = DEFAULTS | dict(given)
     name = given["name"]
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
@@ -150,21 +192,35 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
             raise ConfigError(
                 "engine='kernel' does not count virtual time; leave out engine or [clock]"
             )
+    grid = None
+    if "step_sizes" in given:
+        grid = read_value(given["step_sizes"], StepGrid, where="step_sizes", readers={})
     source = read_problem(given.get("problem", {}), folder)
-    algorithms, tables = _algorithms(given.get("algorithm", []), source)
-    timed = {} if clock is None else {"clock": write_value(clock)}
-    resolved = {**top, **timed, "problem": source.describe(), "algorithm": tables}
-    return Experiment(source=source, algorithms=algorithms, resolved=resolved, clock=clock, **top)
+    algorithms, tables, tuned = _algorithms(given.get("algorithm", []), source, grid)
+    named = {"clock": clock, "step_sizes": grid}
+    more = {name: write_value(value) for name, value in named.items() if value is not None}
+    resolved = {**top, **more, "problem": source.describe(), "algorithm": tables}
+    return Experiment(
+        source=source, algorithms=algorithms, resolved=resolved, tuned=tuned, **named, **top
+    )
 
 
-def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The algorithms by name, and the tables that make them again."""
+def _algorithms(
+    given: Any, source: ProblemSource, grid: StepGrid | None
+) -> tuple[dict[str, Any], list[dict[str, Any]], tuple[str, ...]]:
+    """The algorithms by name, the tables that make them again, and which of them are tuned."""
     if not isinstance(given, list) or not given:
         raise ConfigError("the file needs at least one [[algorithm]]")
     algorithms: dict[str, Any] = {}
     tables = []
+    tuned = []
     for index, table in enumerate(given):
-        name, algorithm, again = read_algorithm(table, where=f"algorithm {index + 1}")
+        first = {} if grid is None or not lacks_step_size(table) else {"step_size": grid.grid[0]}
+        given_or_first = table | first if first else table
+        name, algorithm, again = read_algorithm(given_or_first, where=f"algorithm {index + 1}")
+        if first:
+            tuned.append(name)
+            del again["step_size"]
         if name in algorithms:
             raise ConfigError(f"two algorithms are called {name!r}; give them names")
         if isinstance(source, RegressionSource):  # of others it is known when they are loaded
@@ -174,7 +230,12 @@ def _algorithms(given: Any, source: ProblemSource) -> tuple[dict[str, Any], list
                 raise ConfigError(f"{name}: {error}") from error
         algorithms[name] = algorithm
         tables.append(again)
-    return algorithms, tables
+    if grid is not None and not tuned:
+        raise ConfigError(
+            "[step_sizes] has nothing to tune: every [[algorithm]] gives its step_size; leave out "
+            "that key where the best of the grid is wanted"
+        )
+    return algorithms, tables, tuple(tuned)
 
 
 def read_experiment(

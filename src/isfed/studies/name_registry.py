@@ -229,6 +229,13 @@ def read_algorithm(given: Any, *, where: str) -> tuple[str, Any, dict[str, Any]]
     return name, algorithm, {"name": name, "kind": kind, **written(options, keys)}
 
 
+def lacks_step_size(given: Any) -> bool:
+    """Whether an [[algorithm]] gives no step size though its kind takes one."""
+    if not isinstance(given, Mapping) or "step_size" in given:
+        return False
+    return "step_size" in arguments(METHODS.find(given.get("kind", "ISFedAvg"), where="kind"))
+
+
 def write_algorithm(name: str, algorithm: Any) -> dict[str, Any]:
     """The [[algorithm]] that makes an algorithm again, as far as it is of a kind with a name."""
     kind = METHODS.name_of(algorithm)

@@ -183,23 +183,30 @@ def load_results(folder: str | Path) -> Results:
         config = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         tables = {name: read_columns(path / name) for name in TABLES if (path / name).exists()}
         times = read_json(path / TIMES) if (path / TIMES).exists() else {}
-        return Results(
-            path=path,
-            kind=summary["kind"],
-            name=summary["experiment"],
-            digest=summary["digest"],
-            config=config,
-            algorithms=tuple(_algorithm(row, tables, times) for row in summary["algorithms"]),
-            searches={n: _search(search) for n, search in summary.get("step_sizes", {}).items()},
-            made_with=summary["made_with"],
-            summary=summary,
-            inclusion=tables.get(INCLUSION, {}),
-        )
+        return results_of(path, config, summary=summary, tables=tables, times=times)
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise StoreError(
             f"{path} is damaged ({what}); run it again with --overwrite, or elsewhere with --out"
         ) from error
+
+
+def results_of(
+    path: Path, config: Mapping[str, Any], *, summary: Any, tables: Any, times: Any
+) -> Results:
+    """The results that the files of a folder make."""
+    return Results(
+        path=path,
+        kind=summary["kind"],
+        name=summary["experiment"],
+        digest=summary["digest"],
+        config=config,
+        algorithms=tuple(_algorithm(row, tables, times) for row in summary["algorithms"]),
+        searches={n: _search(search) for n, search in summary.get("step_sizes", {}).items()},
+        made_with=summary["made_with"],
+        summary=summary,
+        inclusion=tables.get(INCLUSION, {}),
+    )
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -267,5 +274,5 @@ def _rows(columns: Mapping[str, np.ndarray], **wanted: str) -> dict[str, np.ndar
     if not columns:
         return {}
     ((key, value),) = wanted.items()
-    here = columns[key] == value
-    return {name: values[here] for name, values in columns.items() if name != key}
+    here = np.asarray(columns[key]) == value
+    return {name: np.asarray(rest)[here] for name, rest in columns.items() if name != key}

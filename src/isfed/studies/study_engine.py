@@ -7,7 +7,7 @@ engine runs it from where it stopped if it was stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +110,7 @@ def run_study(
     overwrite: bool = False,
     workers: Workers | None = None,
     progress: Progress | None = None,
+    preview: Callable[[Results], None] | None = None,
 ) -> Results:
     """Run a study into a folder, unless its results are there already.
 
@@ -120,6 +121,7 @@ def run_study(
         overwrite: whether to replace what is in the folder.
         workers: where to run; in this process unless given.
         progress: is informed of the work as it goes.
+        preview: is shown the results of all but the slow methods, before these run.
     """
     study.check()
     workers = workers or Workers()
@@ -128,7 +130,7 @@ def run_study(
         if not complete:
             store = CellStore(place.cells, study.digest)
             with workers.opened() as jobs:
-                outcome = study.outcome(Executor(workers, jobs, store, progress))
+                outcome = study.outcome(Executor(workers, jobs, store, progress, preview))
             place.refuse_worse(outcome.summary)
             place.replace(*outcome)
     return load_results(folder)
@@ -143,7 +145,7 @@ def run_experiment(experiment: Study, folder: str | Path, **options: Any) -> Res
     Args:
         experiment: what to run.
         folder: the results folder.
-        options: those of `run_study`: resume, overwrite, workers, progress.
+        options: those of `run_study`: resume, overwrite, workers, progress, preview.
     """
     return run_study(experiment, folder, **options)
 
