@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isfed.methods.catalogue_entry import Knob
+from isfed.methods.catalogue import Knob
 from isfed.studies import ConfigError, StoreError, load_results
 from isfed.studies import leaderboard_scores as scores
 from isfed.studies.leaderboard_config import (

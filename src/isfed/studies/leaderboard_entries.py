@@ -16,8 +16,7 @@ from isfed.base.import_by_name import missing_members, user_modules
 from isfed.federation.variate_updates import Correction
 from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
-from isfed.methods.catalogue import CATALOGUE
-from isfed.methods.catalogue_entry import ALL, CANDIDATES, HEARD, ORACLE, Knob
+from isfed.methods.catalogue import ALL, CANDIDATES, CATALOGUE, HEARD, ORACLE, Knob
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import Extrapolated, HorvitzThompson, PlainMean
 from isfed.methods.federated import Federated

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.methods.catalogue_entry import ALL
+from isfed.methods.catalogue import ALL
 from isfed.studies.leaderboard_config import Protocol
 from isfed.studies.leaderboard_entries import CLASSES
 from isfed.studies.leaderboard_factorial import summarise_factorial
