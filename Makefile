@@ -114,14 +114,14 @@ bench: install  ## measure speed (benchmarks/speed/run.py)
 	@echo "==> python benchmarks/speed/run.py"
 	@$(BIN)/python benchmarks/speed/run.py
 
-study: install  ## compare policies and designs (benchmarks/study.py)
-	@echo "==> python benchmarks/study.py"
-	@$(BIN)/python benchmarks/study.py
+study: install  ## compare policies and designs (docs/make/study.py)
+	@echo "==> python docs/make/study.py"
+	@$(BIN)/python docs/make/study.py
 
 theory: install  ## theory against measurement: makes docs/theory.md and its appendix (about an hour)
-	@echo "==> python benchmarks/theory_study.py, then theory_page.py"
-	@$(BIN)/python benchmarks/theory_study.py
-	@$(BIN)/python benchmarks/theory_page.py
+	@echo "==> python docs/make/theory_study.py, then theory_page.py"
+	@$(BIN)/python docs/make/theory_study.py
+	@$(BIN)/python docs/make/theory_page.py
 
 install-docs: $(VENV)/.installed-docs  ## the same with what makes the site and runs notebooks
 

@@ -1,4 +1,4 @@
-"""docs/appendix/networks.md is what benchmarks/networks_page.py makes of networks.json."""
+"""docs/appendix/networks.md is what docs/make/networks_page.py makes of networks.json."""
 
 import copy
 import importlib.util
@@ -8,7 +8,7 @@ import pytest
 
 from isfed.base.atomic_files import read_json
 
-PLACE = Path(__file__).parents[2] / "benchmarks" / "networks_page.py"
+PLACE = Path(__file__).parents[2] / "docs" / "make" / "networks_page.py"
 
 
 @pytest.fixture(scope="module")

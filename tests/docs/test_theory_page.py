@@ -1,4 +1,4 @@
-"""docs/theory.md and its appendix are what benchmarks/theory_page.py makes of its text."""
+"""docs/theory.md and its appendix are what docs/make/theory_page.py makes of its text."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_follows_its_source():
-    source = (ROOT / "benchmarks" / "theory_page.md").read_text(encoding="utf-8")
+    source = (ROOT / "docs" / "make" / "theory_page.txt").read_text(encoding="utf-8")
     parts = ("theory.md", "appendix/theory.md")
     page = "<!-- appendix -->\n".join(
         (ROOT / "docs" / part).read_text(encoding="utf-8") for part in parts
@@ -24,4 +24,4 @@ def test_the_page_follows_its_source():
             seen.add(piece)
             pattern += f"(?P<{piece}>.*?)"
     found = re.fullmatch(pattern, page, re.S)
-    assert found, "docs/theory.md was edited by hand: edit benchmarks/theory_page.md and make it"
+    assert found, "docs/theory.md was edited by hand: edit docs/make/theory_page.txt and make it"

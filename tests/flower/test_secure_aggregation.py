@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "docs" / "make"
 # In a process of its own: it gives Flower an identity for good.
 RUN = """
 import json, sys

@@ -1,6 +1,6 @@
 """The largest stable step size, by runs: stable at half of it, unstable at four times.
 
-A short version of benchmarks/stable_steps.py. Started at w^o, a run is stable if its msd stays near
+A short version of docs/make/stable_steps.py. Started at w^o, a run is stable if its msd stays near
 what its step size predicts to first order; beyond the limit it is far above that.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "stable_steps.py"
+PATH = Path(__file__).parents[2] / "docs" / "make" / "stable_steps.py"
 spec = importlib.util.spec_from_file_location("stable_steps", PATH)
 assert spec is not None
 assert spec.loader is not None

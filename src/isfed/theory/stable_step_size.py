@@ -41,7 +41,7 @@ POWER_STEPS = 60
 # gradients are known to be stable, whoever is drawn (Defazio, Bach, Lacoste-Julien 2014).
 SHARE_OF_MEMORY = 1.0 / 3.0
 # What learned probabilities of examples leave of the limit at w^o, where a loss bends. They lag
-# behind the model: on 15 logistic and softmax problems (benchmarks/stable_steps.py) runs became
+# behind the model: on 15 logistic and softmax problems (docs/make/stable_steps.py) runs became
 # unstable between an eighth and a half of the limit, those of uniform examples at 1 to 2 times.
 SHARE_OF_LEARNED = 0.2
 # Where a turn looks at fewer examples than that, what agents report says little of them, and
@@ -132,7 +132,7 @@ class StableSteps:
     """The largest stable step sizes of a problem near a model, for any way to sample.
 
     The largest is what runs confirm: stable at half of it, unstable at four times
-    (benchmarks/stable_steps.py). The careful one takes every example at its largest curvature
+    (docs/make/stable_steps.py). The careful one takes every example at its largest curvature
     anywhere; for least squares the two agree.
     """
 

@@ -1,4 +1,4 @@
-"""What absences and noisy scores cost, in process: python benchmarks/network_study.py
+"""What absences and noisy scores cost, in process: python docs/make/network_study.py
 
 Steady-state msd over independent repetitions, and the bias of the model against the same
 repetitions without absences, in standard errors of the mean difference.

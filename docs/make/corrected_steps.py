@@ -1,8 +1,8 @@
 """Claims of docs/appendix/variance.md about step sizes and scores, measured by runs.
 
-    python benchmarks/corrected_steps.py weighting [--rounds N]   # 1/(K p_k) on the step or change
-    python benchmarks/corrected_steps.py memory [--rounds N]      # the limit for corrections
-    python benchmarks/corrected_steps.py scores [--rounds N]      # what learned scores cost
+    python docs/make/corrected_steps.py weighting [--rounds N]   # 1/(K p_k) on the step or change
+    python docs/make/corrected_steps.py memory [--rounds N]      # the limit for corrections
+    python docs/make/corrected_steps.py scores [--rounds N]      # what learned scores cost
 
 Runs start at w^o. A step size counts as stable if the msd stays within ten times what it is to
 first order: the msd at a small step size, times the ratio of the steps. `weighting` finds the

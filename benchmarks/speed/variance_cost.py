@@ -1,6 +1,6 @@
 """What a round with a correction costs against memory alone, in the fused kernel.
 
-    python benchmarks/variance_cost.py [--rounds 4000]
+    python benchmarks/speed/variance_cost.py [--rounds 4000]
 
 W1 is the paper's regression (two features, 300 agents of 100 examples, six a round); the second
 problem has 784 features. All ways take turns, chunk by chunk. Prints microseconds of CPU of a round

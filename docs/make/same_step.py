@@ -1,6 +1,6 @@
 """The one-class classification at one and the same step size for FedAvg and memory.
 
-    ISFED_DATA=... python benchmarks/same_step.py [--step 2]
+    ISFED_DATA=... python docs/make/same_step.py [--step 2]
 
 `isfed reproduce classification` compares each at its own best step; on the rows held out FedAvg is
 as good at 2 as at 1, so part of the gap in distance to w^o is the step itself.

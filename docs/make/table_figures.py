@@ -1,9 +1,9 @@
 """The figures that the commands on tables are held to.
 
-python benchmarks/table_figures.py optimum    # CPU seconds to w^o: MNIST, and 36 agents
-python benchmarks/table_figures.py diagnose   # a million rows: CPU seconds and memory
-python benchmarks/table_figures.py agents     # compare with ten thousand agents
-python benchmarks/table_figures.py gain       # predicted against measured gain, in dB
+python docs/make/table_figures.py optimum    # CPU seconds to w^o: MNIST, and 36 agents
+python docs/make/table_figures.py diagnose   # a million rows: CPU seconds and memory
+python docs/make/table_figures.py agents     # compare with ten thousand agents
+python docs/make/table_figures.py gain       # predicted against measured gain, in dB
 """
 
 from __future__ import annotations

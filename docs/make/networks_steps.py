@@ -1,6 +1,6 @@
 """The step sizes of the default for networks: found by short trials, and eta as published or not.
 
-    python benchmarks/networks_steps.py [--seeds 2] [a b-shards f]
+    python docs/make/networks_steps.py [--seeds 2] [a b-shards f]
 
 For settings of `isfed reproduce networks`: the local step that `isfed.torch.train` finds, and the
 final accuracy at that step, at half and at twice of it, and with eta of 0.01 and 0.04 in place of

@@ -1,6 +1,6 @@
 """Fifty agents on one machine, 30% of the turns absent and 10% slow: do rounds go on, unbiased?
 
-    python benchmarks/fifty_agents.py [--agents 50] [--active 20] [--uneven] [--patience 1]
+    python docs/make/fifty_agents.py [--agents 50] [--active 20] [--uneven] [--patience 1]
 
 The strategy, its messages and the agents' turns are those of a deployment; the nodes are in this
 process. Every agent's change is always a unit vector of its own, so the model shows who weighed
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 DELAY, LIMIT, POLL = 0.15, 5.0, 0.02  # seconds: of a slow agent, of a round, between two looks
 SETTLING = 40  # rounds in which response rates are learned, left out of the account

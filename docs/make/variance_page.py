@@ -14,9 +14,9 @@ from variance_study import METHODS, Cell, cells
 
 from isfed.theory import Ways, compare_ways
 
-PAGE = Path(__file__).parents[1] / "docs" / "appendix" / "variance.md"
+PAGE = Path(__file__).parents[1] / "appendix" / "variance.md"
 FIGURES = PAGE.parents[1] / "figures"
-BEGIN = "<!-- begin: made by `python benchmarks/variance_study.py page` -->"
+BEGIN = "<!-- begin: made by `python docs/make/variance_study.py page` -->"
 END = "<!-- end -->"
 DRAWS = 20_000  # of chance alone
 PICTURES = """

@@ -1,8 +1,8 @@
 """Tables and figure of docs/appendix/networks.md from the folders of `isfed reproduce networks`.
 
-    python benchmarks/networks_page.py [runs/networks]
+    python docs/make/networks_page.py [runs/networks]
 
-With a folder, every setting in it that is finished replaces what benchmarks/networks.json has of
+With a folder, every setting in it that is finished replaces what docs/make/networks.json has of
 it; the page is made from that file, so that it can be made again without the study.
 """
 
@@ -34,9 +34,9 @@ from isfed.studies.results_reader import Measurements, Results
 
 HERE = Path(__file__).parent
 KEPT = HERE / "networks.json"
-PAGE = HERE.parent / "docs" / "appendix" / "networks.md"
-FIGURE = HERE.parent / "docs" / "figures" / "networks-accuracy.png"
-BEGIN = "<!-- begin: made by `python benchmarks/networks_page.py` -->"
+PAGE = HERE.parent / "appendix" / "networks.md"
+FIGURE = HERE.parent / "figures" / "networks-accuracy.png"
+BEGIN = "<!-- begin: made by `python docs/make/networks_page.py` -->"
 END = "<!-- end -->"
 PICTURE = f"\n![Accuracy against rounds in every setting](../figures/{FIGURE.name})\n"
 DRAWN = ("FedAvg", "FedAvg, averaged", "FedAdam, averaged", "clustered, averaged", "default")

@@ -1,6 +1,6 @@
 """Agents of different cost: importance over sqrt(cost), plain importance, FedCS with a deadline.
 
-    python benchmarks/priced_agents.py [--repetitions 8]
+    python docs/make/priced_agents.py [--repetitions 8]
 
 The regression presets on the virtual clock, where the slowest agent computes a hundred times as
 slowly as the fastest. The cost of an agent is what a turn of it takes, in seconds. Printed is the

@@ -1,4 +1,4 @@
-"""docs/systems.md, its appendix and figures, of benchmarks/systems_page.md and the results of
+"""docs/systems.md, its appendix and figures, of docs/make/systems_page.txt and the results of
 `isfed reproduce systems`."""
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from isfed.report.systems_report import (
 )
 from isfed.studies.results_reader import AlgorithmResult, Results
 
-SOURCE = Path(__file__).with_suffix(".md")
-DOCS = Path(__file__).parents[1] / "docs"
+SOURCE = Path(__file__).with_suffix(".txt")
+DOCS = Path(__file__).parents[1]
 WIDTH, COLOURS = 1500, 64  # of the figures on the page: the command's own are five times as large
 REFERENCE = "FedAvg"
-MARK = "<!-- appendix -->\n"  # in systems_page.md, before the part that is the appendix
+MARK = "<!-- appendix -->\n"  # in systems_page.txt, before the part that is the appendix
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """Is the best way of a column still the best with other seeds? The columns in which it was not
 the recommended one, again.
 
-    python benchmarks/variance_again.py [--seeds 10] [--only TEXT]
+    python docs/make/variance_again.py [--seeds 10] [--only TEXT]
 
 In the columns of docs/appendix/variance.md where the recommendation is more than one error above
 the lowest of the seventeen ways, both are run with seeds that nobody has looked at, at the step
 sizes of the study. The lowest of many is lower than it deserves; with new seeds it is not. Results
-are kept in benchmarks/results/variance-again, and what is there is not run again.
+are kept in docs/make/results/variance-again, and what is there is not run again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cost of a draw from a sharded tree: 1, 4 and 16 shards beside one tree, equal draw for draw.
 
-    python benchmarks/sharded_tree.py [--largest 7] [--ray 2]
+    python benchmarks/speed/sharded_tree.py [--largest 7] [--ray 2]
 
 prints the microseconds of a draw of 100 from 10^6 units on (each median of seven tries), and the
 bytes that the coordinator keeps. With --ray the shards are actors on a local cluster.

@@ -1,6 +1,6 @@
 """Setting d of the networks study: which accuracy has the minimiser, by how agents count?
 
-    python benchmarks/networks_weights.py
+    python docs/make/networks_weights.py
 
 With 20 passes of batches of 10 an agent takes twice as many steps as it has rows, so a method that
 does not divide by E_k moves the model mostly the way of large agents. The minimisers of both risks,

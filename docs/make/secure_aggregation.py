@@ -1,6 +1,6 @@
 """Can SecAgg+ of the pinned Flower carry ISFedAvg? Run it and compare with the plain sum.
 
-    python benchmarks/secure_aggregation.py [--rounds 20] [--agents 12] [--active 6]
+    python docs/make/secure_aggregation.py [--rounds 20] [--agents 12] [--active 6]
 
 Agents weight their own change (`weighting="step"`), so the cloud needs only the sum. Flower's
 SecAgg+ gives the mean of those who answered, weighted by `num_examples`: with a 1 from everybody,
@@ -27,7 +27,7 @@ from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
 from isfed.methods.object_federation import Federation
 from isfed.sampling.policies import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 
 def run(*, agents: int, active: int, rounds: int, clip: float, absent: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What benchmarks/variance_study.py has measured, in one small file that stays with the project.
+"""What docs/make/variance_study.py has measured, in one small file that stays with the project.
 
 Means, standard errors, tuned step sizes and numbers of seeds of every cell and method are in
-benchmarks/variance.json, so that the page can be made again without running the study. What is in
+docs/make/variance.json, so that the page can be made again without running the study. What is in
 the folder of results comes first; `keep` writes it into the file.
 """
 

@@ -1,6 +1,6 @@
 """Is step_size="auto" near the best fixed step? Presets and bundled tables, every way to learn.
 
-    python benchmarks/auto_steps.py [--rounds N] [--only NAME]
+    python docs/make/auto_steps.py [--rounds N] [--only NAME]
 
 Prints the excess risk over the last tenth of the rounds at the automatic step, and the lowest of
 nine fixed steps from an eighth to eight times it (8 runs each, of other seeds than the trials).

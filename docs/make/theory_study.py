@@ -1,8 +1,8 @@
 """Theory against measurement: variances, the bound, and predicted against measured gain.
 
-    python benchmarks/theory_study.py [--quick] [--only variance|bound|gain|optimal]
+    python docs/make/theory_study.py [--quick] [--only variance|bound|gain|optimal]
 
-Writes benchmarks/results/theory.json, from which benchmarks/theory_page.py makes docs/theory.md.
+Writes docs/make/results/theory.json, from which docs/make/theory_page.py makes docs/theory.md.
 """
 
 from __future__ import annotations

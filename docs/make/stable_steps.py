@@ -1,6 +1,6 @@
 """Is the largest stable step size true? Runs at shares of it, on logistic and softmax problems.
 
-    python benchmarks/stable_steps.py [--rounds N]
+    python docs/make/stable_steps.py [--rounds N]
 
 Started at w^o, a run is stable if its msd stays near what the step size predicts to first order
 (`theory.predict`). Beyond the limit that ratio grows without bound for least squares; logistic and

@@ -1,11 +1,11 @@
 """Every way to learn on bundled and public tables and on all presets: predicted against measured.
 
-    python benchmarks/ways_on_tables.py [--rounds N] [--folder DIR] [--only NAME] [--page]
+    python docs/make/ways_on_tables.py [--rounds N] [--folder DIR] [--only NAME] [--page]
 
 Each problem is compared as `isfed compare` does, and kept in a file of the folder, so that a run
 that was stopped goes on. Prints the gain over FedAvg at each way's best step size, predicted and
 measured; whether the recommended way is near the best; importance averaged against FedAvg at equal
-uploads (benchmarks/auto_steps.py does automatic steps). --page writes the tables into
+uploads (docs/make/auto_steps.py does automatic steps). --page writes the tables into
 docs/appendix/ways.md. Tables of statsmodels and vega_datasets are left out, with a word, where
 these packages are not installed.
 """
@@ -31,7 +31,7 @@ from isfed.datasets.named_datasets import parkinsons
 from isfed.studies import Budget, compare
 from isfed.theory.tuned_ways import predict_ways, recommended
 
-PAGE = Path(__file__).parent.parent / "docs" / "appendix" / "ways.md"
+PAGE = Path(__file__).parent.parent / "appendix" / "ways.md"
 PUBLIC = {"statsmodels": "datasets", "vega_datasets": "_data"}
 LONG = ("synthetic", "digits")
 NEAR_DB = 0.5  # what is wanted
@@ -232,7 +232,7 @@ def main() -> None:
 START = [
     "# Appendix: ways to learn on tables",
     "",
-    "Made by `python benchmarks/ways_on_tables.py --page`, 1 000 rounds, one local step unless "
+    "Made by `python docs/make/ways_on_tables.py --page`, 1 000 rounds, one local step unless "
     "said, batches of eight. Every way runs at its own best step size (12 runs), as in `isfed "
     "compare`; in brackets is what `isfed diagnose` predicts. A gain is how far the loss above the "
     "lowest possible ends below that of FedAvg after as many uploads. Problems that "

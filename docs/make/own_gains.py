@@ -1,6 +1,6 @@
 """One adaptive gain for all agents, or one for each: what a correction leaves of the error.
 
-    python benchmarks/own_gains.py [--seeds 5]
+    python docs/make/own_gains.py [--seeds 5]
 
 The library's gain is common to all agents. Here every agent also has the ratio of its own pairs of
 turns (forgetting a tenth for each), and its gain is the mean of its own ratio, counted as often as

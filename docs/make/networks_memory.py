@@ -1,7 +1,7 @@
 """Why are corrected local steps unstable on a network? Old memories, or too long a way?
 
-    python benchmarks/networks_memory.py memories [--rounds 100] [--seeds 3] [--step 0.1]
-    python benchmarks/networks_memory.py descent [--rounds 100] [--seeds 3]
+    python docs/make/networks_memory.py memories [--rounds 100] [--seeds 3] [--step 0.1]
+    python docs/make/networks_memory.py descent [--rounds 100] [--seeds 3]
 
 Setting b-shards of the networks study: 100 agents, two digits each, small CNN.
 

@@ -1,6 +1,6 @@
 """The variance of one round at a frozen model, exactly: how many times smaller than uniform.
 
-    python benchmarks/variance_frozen.py     # one minute; tables for docs/appendix/variance.md
+    python docs/make/variance_frozen.py     # one minute; tables for docs/appendix/variance.md
 
 Uniform sampling runs for 150 rounds at step size 1/2. Then L = 10 of 100 agents are drawn, whose
 full gradients are exact. What is remembered is 50 rounds old: c_k are the gradients at round 100,

@@ -1,19 +1,19 @@
 """Size, direction and drift: every way to sample, on every problem.
 
-    python benchmarks/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
+    python docs/make/variance_study.py run [--seeds 10] [--minutes 15] [--only TEXT] [--pixels 7]
                                             [--missing]
-    python benchmarks/variance_study.py tables     # prints the tables of docs/appendix/variance.md
-    python benchmarks/variance_study.py figures    # writes docs/figures/variance-*.png
-    python benchmarks/variance_study.py page       # both, the tables into docs/appendix/variance.md
-    python benchmarks/variance_study.py keep       # means and errors into benchmarks/variance.json
+    python docs/make/variance_study.py tables     # prints the tables of docs/appendix/variance.md
+    python docs/make/variance_study.py figures    # writes docs/figures/variance-*.png
+    python docs/make/variance_study.py page       # both, the tables into docs/appendix/variance.md
+    python docs/make/variance_study.py keep       # means and errors into docs/make/variance.json
 
 A cell is a problem, E, L and whether 30% of the uploads are lost. In a cell every method is tuned
 over four step sizes with seeds of their own, and then run with `--seeds` others. Where a turn is
 one step and nothing is lost, the two best step sizes are told apart with three more tuning seeds:
 there the noise of a single run is larger than what lies between them.
 
-One file for every cell and method in benchmarks/results/variance: what is there is not run again.
-What is not there is taken from benchmarks/variance.json, so that tables and page can be made
+One file for every cell and method in docs/make/results/variance: what is there is not run again.
+What is not there is taken from docs/make/variance.json, so that tables and page can be made
 without running anything; with `--missing` only what is in neither is run.
 """
 

@@ -1,6 +1,6 @@
 """Which running means suit an averaged model: the current ones, their average, or new ones?
 
-    python benchmarks/networks_batch_norm.py [--seeds 3] [--rounds 100]
+    python docs/make/networks_batch_norm.py [--seeds 3] [--rounds 100]
 
 A CNN with batch norm on MNIST in two shards per agent, trained by the default method. What is shown
 is a mean of models; the buffers beside it are the mean of what the last cohort returned, the same

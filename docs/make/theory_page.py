@@ -1,4 +1,4 @@
-"""Make docs/theory.md, its appendix and figures from what benchmarks/theory_study.py found."""
+"""Make docs/theory.md, its appendix and figures from what docs/make/theory_study.py found."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from matplotlib.ticker import NullFormatter
 from theory_study import RESULTS
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+DOCS = HERE.parent
 PAGE, APPENDIX = DOCS / "theory.md", DOCS / "appendix" / "theory.md"
-MARK = "<!-- appendix -->\n"  # in theory_page.md, before the part that is the appendix
+MARK = "<!-- appendix -->\n"  # in theory_page.txt, before the part that is the appendix
 LOOKS = {"agents": ("tab:blue", "o"), "examples": ("tab:orange", "s"), "both": ("black", "^")}
 
 
@@ -210,7 +210,7 @@ def main() -> None:
         for (problem, policy), found in groups(rows["bound"]).items()
     )
     loads = ", ".join(f"{name} {part['load']:.1f}" for name, part in study.items())
-    text = Template((HERE / "theory_page.md").read_text()).substitute(
+    text = Template((HERE / "theory_page.txt").read_text()).substitute(
         machine=f"{os.cpu_count()} cores ({platform.machine()}), load at the end of each part: "
         f"{loads}",
         limits=limits,
