@@ -141,7 +141,7 @@ def _radical_inverse(number: int, base: int) -> float:
 
 NUMBERS = {  # of the protocol, with the least that each may be
     "version": 1, "rounds": 10, "repetitions": 2, "seed": 0, "trials": 1, "tuning_rounds": 10,
-    "tuning_repetitions": 1, "tuning_seed": 0, "looks": 2,
+    "tuning_repetitions": 1, "tuning_seed": 0, "looks": 2, "untuned_repetitions": 2,
 }  # fmt: skip
 FACTORIAL_NUMBERS = {"trials": 1, "repetitions": 2}
 TOP = (*NUMBERS, "name", "decades", "reference", "clock", "problem", "method", "factorial", "size")
@@ -218,6 +218,7 @@ def make_protocol(given: Mapping[str, Any], *, folder: Path = Path()) -> Protoco
         folder: what paths in the tables are relative to.
     """
     check_keys(given, TOP, where="the leaderboard")
+    given = {"untuned_repetitions": given.get("repetitions"), **given}
     for key in (*NUMBERS, "decades", "reference", "problem", "method"):
         if key not in given:
             raise ConfigError(f"the leaderboard needs a key {key!r}")

@@ -71,9 +71,10 @@ class Leaderboard(Study):
         """Tune, run what counts, run the combinations, and summarise."""
         runs: dict[str, Run] = {}
         absent: list[dict[str, str]] = []
-        for problem in self.protocol.problems:
-            entries = self._entries(executor, problem, absent)
-            runs |= self._scored(executor, problem, entries)
+        for entries_of in (self._methods, self._combinations):  # these last: they are the most
+            for problem in self.protocol.problems:
+                entries = entries_of(executor, problem, absent)
+                runs |= self._scored(executor, problem, entries)
         return summarise_board(self.protocol, runs, absent)
 
     def cell(self, executor: Executor, entry: BoardEntry, *, title: str, rounds: int, seed: int,
@@ -95,18 +96,23 @@ class Leaderboard(Study):
             "costs_every": max(1, rounds // self.protocol.numbers["looks"]),
         }  # fmt: skip
 
-    def _entries(
+    def _methods(
         self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
     ) -> list[BoardEntry]:
-        """What runs on a problem, each with its numbers; fills `absent` with what cannot."""
+        """The methods on a problem, each with its numbers; fills `absent` with what cannot run."""
         fitting = [m for m in self.protocol.methods if self._fits(problem, m, absent)]
         entries = self._untuned(executor, problem, fitting)
+        return entries + (self._tuned(executor, problem, fitting, TUNED) if problem.tuned else [])
+
+    def _combinations(
+        self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
+    ) -> list[BoardEntry]:
+        """The same of the combinations of parts."""
         if not problem.tuned:
-            return entries
-        entries += self._tuned(executor, problem, fitting, TUNED)
+            return []
         combined = [method for method, _, _ in self.protocol.combinations() if method is not None]
-        combined = [m for m in combined if self._fits(problem, m, absent)]
-        return entries + self._tuned(executor, problem, combined, COMBINED)
+        fitting = [m for m in combined if self._fits(problem, m, absent)]
+        return self._tuned(executor, problem, fitting, COMBINED)
 
     def _fits(
         self, problem: BoardProblem, method: BoardMethod, absent: list[dict[str, str]]
@@ -235,6 +241,8 @@ class Leaderboard(Study):
     def _repetitions(self, entry: BoardEntry) -> int:
         if entry.track == COMBINED:
             return min(self.repetitions, self.protocol.factorial["repetitions"])
+        if entry.track == UNTUNED:
+            return min(self.repetitions, self.protocol.numbers["untuned_repetitions"])
         return self.repetitions
 
     def _apart(self, executor: Executor, entry: BoardEntry) -> list[Finished]:
