@@ -1,4 +1,4 @@
-"""What the parts share: three commands with their undisturbed results, and how an end is judged."""
+"""What the parts share: commands with their undisturbed results, and how an end is judged."""
 
 from __future__ import annotations
 
@@ -33,6 +33,34 @@ kind = "ISFedAvg"
 step_size = 0.01
 num_active = 3
 """
+BOARD = """
+name = "board"
+version = 1
+rounds = 60
+repetitions = 3
+seed = 7
+trials = 3
+tuning_rounds = 40
+tuning_repetitions = 1
+tuning_seed = 8
+looks = 8
+decades = 4
+reference = "FedAvg"
+[[problem]]
+name = "small"
+num_active = 3
+source = { preset = "outliers", num_agents = 12, num_examples = 10, batch_size = [1, 4] }
+[[method]]
+kind = "FedAvg"
+[[method]]
+kind = "ISFedAvg"
+[factorial]
+sampler = ["uniform", "by score"]
+estimator = ["Horvitz-Thompson"]
+server = ["plain", "average"]
+trials = 2
+repetitions = 3
+"""
 # One process, one thread: kills are spread over as much of the work as possible.
 COMMANDS = {
     "run": ["run", "experiment.toml", "--threads", "1"],
@@ -44,7 +72,10 @@ COMMANDS = {
         "compare", "table.csv", "--agent", "site", "--target", "y", "--rounds", "40",
         "--repetitions", "2", "--active", "2", "--threads", "1",
     ],
+    "leaderboard": ["leaderboard", "--file", "board.toml", "--jobs", "1", "--threads", "1"],
+    "quick leaderboard": ["leaderboard", "--quick", "--jobs", "1", "--threads", "1"],
 }  # fmt: skip
+ON_REQUEST = ("quick leaderboard",)  # it takes a minute for each of its runs
 COMPILES = 12.0  # seconds of computing: a start that takes longer has compiled something
 MAY_DIFFER = ("times.json", ".lock")  # how long it took, and who held the folder
 DRAWN = (".png", ".svg")  # after the results are complete; a killed run may lack them
@@ -81,6 +112,7 @@ def make_place(folder: Path) -> Path:
     """A folder with the files that the commands read."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "experiment.toml").write_text(EXPERIMENT)
+    (folder / "board.toml").write_text(BOARD)
     rng = random.Random(0)
     rows = ["site,x,z,y"]
     for site in "abcdef":

@@ -3,6 +3,7 @@
     make test-faults                     everything: about an hour, continued where it was stopped
     make test-faults FAULTS="--kills 20 --inputs 300 --pairs 2 --damage 0.05"    minutes
     python tests/faults/main.py --only kills --folder /tmp/faults
+    python tests/faults/main.py --only kills --kills 20 --command "quick leaderboard"
 
 Prints what was tried and what went wrong; the exit code is 1 if anything did.
 """
@@ -21,7 +22,7 @@ import damage
 import disk
 import inputs
 import kills
-from common import Tally, make_place
+from common import COMMANDS, ON_REQUEST, Tally, make_place
 
 PARTS = ("inputs", "damage", "disk", "two", "kills")
 
@@ -36,8 +37,12 @@ def main() -> int:
     parser.add_argument("--damage", type=float, default=1.0, help="share of the damages")
     parser.add_argument("--folder", type=Path, help="keeps what was done, so that it continues")
     parser.add_argument("--kind", choices=list(inputs.KINDS), action="append", help="of inputs")
+    parser.add_argument("--command", choices=list(COMMANDS), action="append", help="only these")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     given = parser.parse_args()
+    wanted = given.command or [name for name in COMMANDS if name not in ON_REQUEST]
+    for name in [name for name in COMMANDS if name not in wanted]:
+        del COMMANDS[name]  # for all parts, which share it
     folder = given.folder or Path(tempfile.gettempdir()) / "isfed-faults"
     if given.fresh:
         shutil.rmtree(folder, ignore_errors=True)

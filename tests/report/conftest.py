@@ -13,6 +13,7 @@ from typing import Any
 
 import page_samples
 import pytest
+from small_board import TINY
 
 WANTED = "ISFED_TEST_REPORT"  # set by `make test-report`
 PICTURES = "ISFED_REPORT_PICTURES"  # a folder for screenshots
@@ -86,12 +87,18 @@ def scriptless(tmp_path_factory) -> Iterator[Any]:
 def addresses(tmp_path_factory) -> dict[str, str]:
     """Where the sample pages are."""
     from isfed.report.html_page import page
+    from isfed.report.page_from_results import page_data
+    from isfed.studies.leaderboard_config import make_protocol
+    from isfed.studies.leaderboard_study import Leaderboard
+    from isfed.studies.study_engine import run_study
 
     folder = tmp_path_factory.mktemp("pages")
+    shown = {name: getattr(page_samples, name)() for name in ("ordinary", "nasty", "crowded")}
+    board = run_study(Leaderboard(make_protocol(TINY)), folder / "board")
     found = {}
-    for name in ("ordinary", "nasty", "crowded"):
+    for name, data in (*shown.items(), ("leaderboard", page_data(board))):
         path = folder / f"{name}.html"
-        path.write_text(page(getattr(page_samples, name)()), encoding="utf-8")
+        path.write_text(page(data), encoding="utf-8")
         found[name] = path.as_uri()
     return found
 

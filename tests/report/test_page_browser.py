@@ -60,7 +60,7 @@ def geometry(driver, figure) -> list:
     return json.loads(driver.execute_script(GEOMETRY, figure))
 
 
-@pytest.mark.parametrize("name", ["ordinary", "nasty", "crowded"])
+@pytest.mark.parametrize("name", ["ordinary", "nasty", "crowded", "leaderboard"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_overlaps_or_is_cut(show, picture, name, width, scheme):
@@ -84,7 +84,7 @@ def test_nothing_overlaps_or_is_cut(show, picture, name, width, scheme):
     assert back == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
 
 
-@pytest.mark.parametrize("name", ["ordinary", "nasty"])
+@pytest.mark.parametrize("name", ["ordinary", "nasty", "leaderboard"])
 def test_no_request_and_no_complaint(show, name):
     driver = show(name)
     for control in driver.find_elements(By.CSS_SELECTOR, "input, th button"):

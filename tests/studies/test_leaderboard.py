@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_board import TINY
 
 from isfed.methods.catalogue import Knob
-from isfed.studies import ConfigError, StoreError, load_results
+from isfed.report.leaderboard_report import leaderboard_figures
+from isfed.studies import ConfigError, StoreError, leaderboard_problem, load_results
 from isfed.studies import leaderboard_scores as scores
 from isfed.studies.leaderboard_config import (
     knob_value,
@@ -25,28 +27,7 @@ from isfed.studies.leaderboard_config import (
 from isfed.studies.leaderboard_entries import PARTS, compose
 from isfed.studies.leaderboard_study import Leaderboard, verify
 from isfed.studies.study_engine import run_study
-
-SOURCE = {"preset": "outliers", "num_agents": 20, "num_examples": 12, "batch_size": [1, 4]}
-TINY: dict[str, Any] = {
-    "name": "tiny", "version": 1, "rounds": 40, "repetitions": 3, "seed": 7, "trials": 3,
-    "tuning_rounds": 30, "tuning_repetitions": 1, "tuning_seed": 8, "looks": 8, "decades": 4,
-    "reference": "FedAvg with 1/E_k",
-    "problem": [
-        {"name": "outliers", "num_active": 3, "source": SOURCE},
-        {"name": "paper", "num_active": 3, "tuned": False, "source": {**SOURCE, "preset": "paper"}},
-    ],
-    "method": [
-        {"kind": "ISFedAvg"},
-        {"kind": "FedAvg", "name": "FedAvg with 1/E_k", "divide_by_steps": True},
-        {"kind": "PowerOfChoice"},
-        {"kind": "HiCSFL"},
-    ],
-    "factorial": {
-        "sampler": ["uniform", "shuffled passes"],
-        "estimator": ["Horvitz-Thompson", "control variates"],
-        "server": ["plain", "average"], "trials": 2, "repetitions": 3,
-    },
-}  # fmt: skip
+from isfed.studies.test_measures import ErrorRates
 
 
 @pytest.fixture
@@ -218,6 +199,35 @@ def test_a_combination_that_raises_is_no_effect_of_its_parts(tiny, tmp_path):
 def test_untuned_compositions_get_the_step_of_divided_steps(results):
     steps = {row["method"]: row["step_size"] for row in results.summary["untuned"]}
     assert steps["FedAvg with 1/E_k"] > steps["PowerOfChoice"]  # its steps are not divided
+
+
+def test_errors_on_rows_held_apart_stand_beside_the_distance(tiny, monkeypatch):
+    tiny["problem"] = [{"name": "cancer", "num_active": 2, "source": {"data": "breast-cancer"}}]
+    protocol = make_protocol(tiny)
+    (one,) = protocol.problems
+    data = one.problem.data
+    x, y = data.features[::3], data.targets[::3]
+    rates = ErrorRates(x, y, every=1)
+    monkeypatch.setattr(leaderboard_problem, "problem_of", lambda source: (one.problem, rates))
+    board = leaderboard_problem.Board(protocol, one, [])
+    params = np.stack([one.problem.optimum, np.zeros(30), np.full(30, np.nan)])
+    scored = scores.Scored(
+        np.array([0.0, 1.0, np.inf]), np.ones((3, 8)), np.array([0, 8]), {}, params, ("",) * 3
+    )
+    row = board._beside(scored)
+    wrong = np.array([(x @ w > 0.0) != (y > 0.0) for w in params[:2]])  # the last one diverged
+    assert row["test_error"] == pytest.approx(wrong.mean())
+    by_class = [wrong[:, y == label].mean() for label in (-1.0, 1.0)]
+    assert row["balanced_error"] == pytest.approx(np.mean(by_class))
+    facts = board.facts()
+    assert facts["majority_error"] == pytest.approx(min((y > 0).mean(), (y < 0).mean()))
+    assert facts["chance_error"] == 0.5
+
+
+def test_step_sizes_below_one_are_drawn(results):
+    for figure in leaderboard_figures(results):
+        for series in figure.series:
+            assert series.x.min() >= 0.0  # where horizontal axes begin
 
 
 def test_random_runs_are_the_same_again(results):

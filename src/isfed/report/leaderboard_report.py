@@ -18,6 +18,7 @@ AXIS_NAMES = {
     "rounds": "rounds", "bytes_up": "bytes up", "work": "gradients", "seconds": "virtual seconds",
 }  # fmt: skip
 MOST_CURVES = 8  # of a figure, beside the reference
+WORSE = 10.0  # dB beyond the start: where the figure of step sizes ends
 
 
 def _gain_cell(gain: Mapping[str, Any] | None, diverged: int, runs: int) -> TableCell:
@@ -85,12 +86,14 @@ def _problem_tables(results: Results) -> Iterator[PageTable]:
     columns = [
         "method", "must hear", "level (dB)", "gain (dB)", "wins", "p (Holm)", "step size", "knobs",
         *(f"{AXIS_NAMES[axis]} to target" for axis in AXES), "rounds half-way", "kB up in all",
-        "excess risk", "worst tenth", "spread of agents", "worst peak (dB)", "is told", "state",
-        "confirmed",
+        "excess risk", "worst tenth", "spread of agents", "worst peak (dB)",
     ]  # fmt: skip
     for problem in results.summary["problems"]:
         if not problem["tuned"]:
             continue
+        tested = "majority_error" in problem
+        errors = {"test_error": "test error (%)", "balanced_error": "balanced (%)"}
+        errors = errors if tested else {}
         rows = []
         mine = [r for r in results.summary["algorithms"] if r["problem"] == problem["name"]]
         for row in sorted(mine, key=lambda row: row["level_db"]):
@@ -108,14 +111,30 @@ def _problem_tables(results: Results) -> Iterator[PageTable]:
                 number_cell(None if sent is None else sent / 1e3, ".3g"),
                 *(number_cell(row[key], ".3g") for key in ("excess", "worst_tenth",
                                                            "agent_spread")),
-                number_cell(row["peak_db"], ".1f"), row["told"], row["state"],
-                "yes" if row["confirmed"] else "unconfirmed",
+                number_cell(row["peak_db"], ".1f"),
+                *(number_cell(None if row[key] is None else 100.0 * row[key], ".2f")
+                  for key in errors),
             ])  # fmt: skip
         caption = (
             f"{problem['name']}: {problem['agents']} agents, {problem['active']} a round; target "
             f"{problem['end_db']:.1f} dB, half-way {problem['half_db']:.1f} dB"
         )
-        yield PageTable.of(caption, columns, rows)
+        if tested:
+            caption += (
+                f"; always the most frequent class errs in {100.0 * problem['majority_error']:.2f}%"
+                f" of the test rows, balanced {100.0 * problem['chance_error']:.0f}%"
+            )
+        yield PageTable.of(caption, [*columns, *errors.values()], rows)
+
+
+def _told_table(results: Results) -> PageTable:
+    """What does not depend on the problem: what a method must be told, and what the cloud keeps."""
+    methods = {row["method"]: row for row in results.summary["algorithms"]}
+    return PageTable.of(
+        "What methods need", ["method", "must hear", "is told", "state of the cloud", "confirmed"],
+        ([name, row["hears"], row["told"], row["state"],
+          "yes" if row["confirmed"] else "unconfirmed"] for name, row in methods.items()),
+    )  # fmt: skip
 
 
 def _reached(value: float | None) -> TableCell:
@@ -200,7 +219,7 @@ def leaderboard_tables(results: Results, *, short: bool = False) -> list[PageTab
              for r in failed),
         )
     )  # fmt: skip
-    tables += [] if short else list(_problem_tables(results))
+    tables += [] if short else [*_problem_tables(results), _told_table(results)]
     return [table for table in tables if table.rows]
 
 
@@ -246,6 +265,9 @@ def _sensitivity(results: Results) -> Iterator[Figure]:
     for problem in results.summary["problems"]:
         rows = [r for r in results.summary["algorithms"] if r["problem"] == problem["name"]]
         first, others = rows[:1], sorted(rows[1:], key=lambda row: row["level_db"])
+        steps = [step for row in rows for step, _ in row["tried"]]
+        least = min(steps, default=1.0)  # horizontal axes begin at zero
+        worst = problem["start_db"] + WORSE  # what grew without end would hide all the others
         series, best = [], []
         for row in (*first, *others[:MOST_CURVES]):
             pairs = [(step, level) for step, level in row["tried"] if level is not None]
@@ -253,14 +275,15 @@ def _sensitivity(results: Results) -> Iterator[Figure]:
                 steps, levels = (
                     np.array(values, np.float64) for values in zip(*pairs, strict=True)
                 )
-                y = 10.0 * np.log10(np.maximum(levels, 1e-300))
-                series.append(Series(row["method"], np.log10(steps), y, y, y, {"step": 1.0}))
+                y = np.minimum(10.0 * np.log10(np.maximum(levels, 1e-300)), worst)
+                x = np.log10(steps / least)
+                series.append(Series(row["method"], x, y, y, y, {"step": 1.0}))
                 best.append([row["method"], number_cell(row["step_size"], ".3g")])
         if series:
             yield Figure(
                 f"Step sizes that were tried, {problem['name']}",
-                "distance to the minimiser at the end of a trial, dB",
-                {"step": "step size, powers of 10"}, tuple(series),
+                f"distance to the minimiser at the end of a trial, dB, at most {worst:.0f}",
+                {"step": f"powers of 10 above the step size {least:.2g}"}, tuple(series),
                 PageTable.of("Best step size", ["method", "step size"], best), linear_only=True,
             )  # fmt: skip
 

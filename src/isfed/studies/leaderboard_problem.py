@@ -15,7 +15,8 @@ from isfed.studies.leaderboard_config import BoardProblem, Protocol
 from isfed.studies.leaderboard_entries import BoardMethod
 from isfed.studies.leaderboard_scores import Difference, Scored, excess_decibels, holm, paired
 from isfed.studies.results_summary import algorithm_rows
-from isfed.studies.work_cells import Finished
+from isfed.studies.test_measures import ErrorRates
+from isfed.studies.work_cells import Finished, problem_of
 
 TUNED, UNTUNED, COMBINED = "tuned", "untuned", "combined"  # the tracks
 RAISED = "it raised "  # how the reason of a method that failed begins
@@ -100,7 +101,17 @@ class Board:
             "agents": problem.num_agents, "active": self.problem.num_active,
             "params": problem.num_params, "start_db": 10.0 * math.log10(self.start),
             "unit_step": self.problem.unit_step, **(level if self.problem.tuned else {}),
+            **({} if self.tested is None else {
+                "majority_error": self.tested.majority_error(),
+                "chance_error": 1.0 - 1.0 / self.tested.classes.size,
+            }),
         }  # fmt: skip
+
+    @property
+    def tested(self) -> ErrorRates | None:
+        """What measures errors on rows held apart; None where the problem has none."""
+        measure = problem_of(self.problem.source)[1]
+        return measure if isinstance(measure, ErrorRates) else None
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for every tuned method: its level, its gain, its costs and what else it is."""
@@ -137,11 +148,13 @@ class Board:
         return row
 
     def _beside(self, scored: Scored) -> dict[str, Any]:
-        """Excess risk, the agents that fare worst, and the worst peak, over the runs that ended."""
+        """Excess risk, errors, the agents that fare worst and the worst peak of runs that ended."""
         good = np.isfinite(scored.levels)
+        names = () if self.tested is None else self.tested.names
         if not good.any():
-            return dict.fromkeys(("excess", "worst_tenth", "agent_spread", "peak_db"))
+            return dict.fromkeys(("excess", "worst_tenth", "agent_spread", "peak_db", *names))
         problem = self.problem.problem
+        errors = [] if self.tested is None else self.tested(scored.params[good]).mean(axis=0)
         everybody, least = np.arange(problem.num_agents), problem.risk(problem.optimum)
         risks = np.array([agent_risks(problem, everybody, w) for w in scored.params[good]])
         count = max(1, round(WORST * everybody.size))
@@ -151,6 +164,7 @@ class Board:
             "worst_tenth": float(np.sort(risks, axis=1)[:, -count:].mean()),
             "agent_spread": float(risks.std(axis=1).mean()),
             "peak_db": float(10.0 * np.log10(np.maximum(late.max(), 1e-300))),
+            **dict(zip(names, map(float, errors), strict=True)),
         }
 
     def untuned(self) -> list[dict[str, Any]]:
