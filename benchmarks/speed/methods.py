@@ -19,9 +19,9 @@ from plain_numpy import NumpyRun
 from isfed import Problem
 from isfed.federation import problem_arrays
 from isfed.methods import mocha
+from isfed.report.systems_report import FAMILIES
 from isfed.simulate.simulate_call import make_run
-from isfed.studies.problem_sources import RegressionSource
-from isfed.studies.systems_study import FAMILIES, Part, methods_of
+from isfed.studies.experiment_config import read_study
 
 WARM_UP = 20
 MOST = 100.0  # microseconds of a round in which some are heard
@@ -37,9 +37,8 @@ EVERYBODY = (
 def run(report: Report, _folder: Path) -> None:
     """All methods of `isfed reproduce systems`, on the paper's sizes."""
     problem = problems.regression()
-    part = Part("regression", RegressionSource, 2000, 1, problems.STEP_SIZE, 6)
-    loop = NumpyRun(problem, step_size=problems.STEP_SIZE, num_active=part.num_active)
-    for name, algorithm in methods_of(part, problem).items():
+    loop = NumpyRun(problem, step_size=problems.STEP_SIZE, num_active=6)
+    for name, algorithm in read_study("systems").algorithms.items():
         measure(report, problem, name, algorithm, loop)
 
 

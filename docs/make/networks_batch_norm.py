@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from isfed import LookAheadPasses, Problem
-from isfed.studies.networks_study import SETTINGS
+from isfed.studies.experiment_config import read_study
 from isfed.torch import Network, evaluate
 
 STEP, ROWS = 0.1, 2000
@@ -51,7 +51,7 @@ def recomputed(network: Network, params: np.ndarray, rows: np.ndarray) -> np.nda
 
 def accuracies(seed: int, rounds: int) -> list[float]:
     """The accuracy of every way after the last round."""
-    source = SETTINGS["b-shards"].source
+    source = read_study("networks", setting="b-shards").source
     given = source.make()
     network = Network(module)
     problem = Problem(given.data, network, given.local_steps, given.batch_size)

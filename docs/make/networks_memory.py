@@ -24,14 +24,14 @@ from typing import Any, Literal
 from isfed import FedAvg, importance, simulate
 from isfed.sampling.designs import HartleyRao
 from isfed.simulate.run_history import DivergenceError
-from isfed.studies.networks_study import SETTINGS
+from isfed.studies.experiment_config import read_study
 
 CORRECTIONS: tuple[Literal["difference", "drift"], ...] = ("difference", "drift")
 
 
 ACTIVE = (10, 20, 50)
 DESCENT = (0.15, 0.275, 0.5, 0.85, 1.5)  # five times the local steps of the study
-SOURCE = SETTINGS["b-shards"].source
+SOURCE = read_study("networks", setting="b-shards").source
 
 
 def accuracy(source: Any, problem: Any, algorithm: Any, rounds: int, seed: int) -> str:

@@ -29,10 +29,11 @@ from isfed.report.networks_report import (
     verdict_lines,
 )
 from isfed.studies import StoreError, load_results
-from isfed.studies.networks_study import SETTINGS
+from isfed.studies.experiment_config import settings_of
 from isfed.studies.results_reader import Measurements, Results
 
 HERE = Path(__file__).parent
+SETTINGS = settings_of("networks")
 KEPT = HERE / "networks.json"
 PAGE = HERE.parent / "appendix" / "networks.md"
 FIGURE = HERE.parent / "figures" / "networks-accuracy.png"

@@ -19,7 +19,7 @@ import numpy as np
 
 from isfed import LookAheadPasses, simulate
 from isfed.simulate.pilot_runs import with_best_step_size
-from isfed.studies.networks_study import SETTINGS
+from isfed.studies.experiment_config import read_study
 
 
 def main() -> None:
@@ -33,10 +33,11 @@ def main() -> None:
     heads = ("setting", "step found", "accuracy (%)", "half", "twice", "eta 0.01", "eta 0.04")
     print(f"| {' | '.join(heads)} |\n|---|{'---:|' * (len(heads) - 1)}")
     for name in given.settings:
-        setting = SETTINGS[name]
+        setting = read_study("networks", setting=name)
+        num_active = setting.algorithms["FedAvg"].num_active
         problem = setting.source.make()
         method = with_best_step_size(
-            problem, LookAheadPasses(num_active=setting.num_active), rounds=setting.rounds
+            problem, LookAheadPasses(num_active=num_active), rounds=setting.rounds
         )
         step = method.step_size
         tried = (

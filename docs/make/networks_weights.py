@@ -13,14 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from isfed import FederatedData, Problem, Softmax
-from isfed.studies.networks_study import SETTINGS
+from isfed.studies.experiment_config import read_study
 
 RIDGES = (1e-3, 1e-4, 1e-5)
 
 
 def main() -> None:
     """Print a table."""
-    source = SETTINGS["d"].source
+    source = read_study("networks", setting="d").source
     given = source.make()
     data = given.data
     measure = source.measure(given)

@@ -38,14 +38,15 @@ _RENAMED = {
         sources=table_sources tables=table_data text=delimited_text
     """,
     "experiments": """
-        cells=work_cells classification=tuned_step_sizes config=experiment_config
+        cells=work_cells classification=experiment_config config=experiment_config
         contest=comparison_run data_sets=dataset_config deals=dataset_config
         diagnosing=diagnosis_folder estimators=sklearn_estimators folder=results_folder
-        forecast=comparison held_out=held_out_error heterogeneity=heterogeneity_study
+        forecast=comparison held_out=held_out_error heterogeneity=experiment_config
         keys=config_schema measures=test_measures named=dataset_config network_data=network_config
-        networks=networks_study own_rows=network_config registry=name_registry resting=fixed_points
-        results=results_reader runner=study_engine settling=results_summary sources=problem_sources
-        steps=study_engine summary=results_summary systems=systems_study tuned=tuned_step_sizes
+        networks=experiment_config own_rows=network_config registry=name_registry
+        resting=fixed_points results=results_reader runner=study_engine settling=results_summary
+        sources=problem_sources steps=study_engine summary=results_summary
+        systems=experiment_config tuned=experiment_config
         workers=executors
     """,
     "federation": """

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from isfed.studies import heterogeneity_study, load_results
+from isfed.studies import experiment_config, load_results
 
 
 def test_reproduce_regression_in_small(run, tmp_path):
@@ -53,8 +53,12 @@ def _no_network(*_, **__):
 
 
 def test_the_study_of_heterogeneity_heeds_the_options(run, tmp_path, monkeypatch):
-    grid = heterogeneity_study.Grid(noisy_shares=(0.1,), noise_ratios=(3.0, 10.0), data_seeds=1)
-    monkeypatch.setattr(heterogeneity_study, "Grid", lambda: grid)
+    tables = experiment_config.study_tables("heterogeneity")
+    tables["problem"]["over"] = {"noisy_share": [0.1], "noise_ratio": [3.0, 10.0], "seed": [0]}
+    own = experiment_config.study_tables
+    monkeypatch.setattr(
+        experiment_config, "study_tables", lambda name: tables if name in str(tables) else own(name)
+    )
     words = ["--rounds", "9", "--repetitions", "2", "--seed", "4"]
     code, text = run("reproduce", "regression", *words)
     assert code == 0, text

@@ -1,21 +1,32 @@
 """`isfed reproduce systems` as a user meets it, on problems that are small."""
 
-from isfed import PAPER
-from isfed.studies.dataset_config import SyntheticSource
-from isfed.studies.problem_sources import RegressionSource
-from isfed.studies.systems_study import Part, Systems
+from isfed.studies import experiment_config
 
-REGRESSION = RegressionSource(PAPER.replace(num_agents=8, num_examples=6, batch_size=(1, 3)))
-SMALL = (
-    Part("regression", REGRESSION, 4, 2, 0.01, 3),
-    Part("synthetic(1,1)",
-         SyntheticSource(num_agents=5, num_features=3, num_classes=3, most_examples=60),
-         3, 2, 0.01, 3),
-)  # fmt: skip
+FIVE = {"num_active": 5}
+OWN = {
+    "FedCS": FIVE, "Hybrid-FL": FIVE, "FedAsync, event queue": {"in_flight": 3},
+    "Stich's SGD": {"shift": 1000.0},
+}  # fmt: skip
+SMALL = {
+    "regression": {
+        "source": {"num_agents": 8, "num_examples": 6, "batch_size": [1, 3]},
+        "rounds": 4, "repetitions": 2,
+        "values": {"num_active": 3}, "own": OWN,
+    },
+    "synthetic(1,1)": {
+        "source": {"num_agents": 5, "num_features": 3, "num_classes": 3, "most_examples": 60},
+        "rounds": 3,
+        "values": {"num_active": 3}, "own": OWN,
+    },
+}  # fmt: skip
 
 
 def test_it_runs_draws_and_goes_on(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(Systems, "parts", property(lambda _: SMALL))
+    own = experiment_config.read_study
+    monkeypatch.setattr(
+        experiment_config, "read_study",
+        lambda name, changes=None, **options: own(name, changes={"problem": SMALL}, **options),
+    )  # fmt: skip
     words = ("reproduce", "systems", "--quick", "--backend", "threading", "--jobs", "1")
     code, text = run(*words)
     assert code == 0, text

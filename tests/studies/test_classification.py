@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from isfed.simulate import History
+from isfed.studies.dataset_config import Ijcnn1Source
+from isfed.studies.experiment_config import read_study
 from isfed.studies.study_engine import run_study
-from isfed.studies.tuned_step_sizes import Ijcnn1Source, paper_classification, passage
+from isfed.studies.study_summaries import passage
 from isfed.studies.work_cells import Finished
 
 needs_data = pytest.mark.skipif(
@@ -69,10 +70,13 @@ def test_held_out_blocks_are_contiguous_and_apart():
 
 @needs_data
 def test_a_short_run_end_to_end(tmp_path):
-    tuned = replace(
-        paper_classification(Ijcnn1Source(every=10)),
-        rounds=25, repetitions=2, grid=(1.0, 2.0), grid_rounds=20, grid_repetitions=1,
-    )  # fmt: skip
+    changes = {
+        "problem": {"every": 10},
+        "step_sizes": {"grid": [1.0, 2.0], "rounds": 20, "repetitions": 1},
+    }
+    tuned = read_study(
+        "classification", setting="one-class", changes=changes, rounds=25, repetitions=2
+    )
     results = run_study(tuned, tmp_path / "run")
     assert len(results.algorithms) == 8
     assert 0.0 < results.algorithms[0].measures["test_error"].mean[-1] < 1.0
@@ -82,4 +86,4 @@ def test_a_short_run_end_to_end(tmp_path):
     assert known["optimum_test_error"] == pytest.approx(0.174, abs=0.01)
     assert known["paper_test_error"] == {"FedAvg": 0.2245, "ISFedAvg": 0.1846}
     assert "passage_round" in known
-    assert written["step_sizes"].keys() == tuned.methods.keys()
+    assert written["step_sizes"].keys() == tuned.algorithms.keys()

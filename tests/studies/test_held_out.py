@@ -166,9 +166,11 @@ def apart(problem):
 
 
 def test_test_rows_need_no_second_training(tmp_path):
-    experiment = replace(make_experiment(CLASSES), source=WithTestRows())
+    made = make_experiment(CLASSES)
+    task = replace(made.tasks[0], source=WithTestRows())
+    experiment = replace(made, tasks=(task,))
     one = {"FedAvg": experiment.algorithms["FedAvg"]}
-    results = run_study(replace(experiment, algorithms=one), tmp_path / "run")
+    results = run_study(replace(made, tasks=(replace(task, algorithms=one),)), tmp_path / "run")
     problem = experiment.source.make()
     history = simulate(problem, one["FedAvg"], rounds=30, repetitions=2, seed=0)
     right, loss = right_and_loss(history.params, apart(problem))

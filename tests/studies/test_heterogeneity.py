@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from isfed import OUTLIERS, simulate
 from isfed.studies import StoreError
-from isfed.studies.heterogeneity_study import Grid
+from isfed.studies.experiment_config import read_study
 from isfed.studies.results_folder import locked
 from isfed.studies.study_engine import run_study
 
-GRID = Grid(noisy_shares=(0.01,), noise_ratios=(1.0, 100.0), rounds=30, repetitions=2, data_seeds=2)
+OVER = {"noisy_share": [0.01], "noise_ratio": [1.0, 100.0], "seed": [0, 1]}
+
+
+def small(seed=0):
+    changes = {"problem": {"over": OVER}}
+    return read_study("heterogeneity", changes=changes, rounds=30, repetitions=2, seed=seed)
+
+
+GRID = small()
 
 
 def test_a_point_is_the_gain_over_plain_runs(tmp_path):
@@ -49,5 +55,5 @@ def test_another_run_holds_the_folder(tmp_path):
 
 
 def test_the_seed_of_the_draws_counts(tmp_path):
-    one, other = (run_study(replace(GRID, seed=seed), tmp_path / str(seed)) for seed in (0, 1))
+    one, other = (run_study(small(seed), tmp_path / str(seed)) for seed in (0, 1))
     assert one.summary["points"][0]["gain_db"] != other.summary["points"][0]["gain_db"]

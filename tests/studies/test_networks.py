@@ -10,9 +10,10 @@ import pytest
 
 from isfed.federation.agents import Ledger
 from isfed.studies.dataset_config import EasyAndHard
+from isfed.studies.experiment_config import read_study
 from isfed.studies.network_config import NetworkData, unused_keys
-from isfed.studies.networks_study import SETTINGS, NetworkStudy, network_row, quick, useless_steps
 from isfed.studies.results_reader import StepSearch
+from isfed.studies.study_summaries import network_row, useless_steps
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ from isfed.studies.results_reader import StepSearch
     ],
 )
 def test_the_title_of_a_quick_study_says_what_was_changed(name, said):
-    setting = SETTINGS[name]
-    assert quick(NetworkStudy(setting)).setting.title == f"{setting.title} ({said})"
+    whole, quick = (read_study("networks", setting=name, size=size) for size in ("", "quick"))
+    assert quick.options["title"] == f"{whole.options['title']} ({said})"
 
 
 def test_useless_steps_are_those_up_to_twice_the_chosen_one():

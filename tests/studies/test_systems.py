@@ -8,7 +8,6 @@ import pytest
 from small_federations import after_steps, fixed_point, quadratics, regression
 
 from isfed import (
-    PAPER,
     SCAFFOLD,
     AgnosticFL,
     FedAsync,
@@ -24,24 +23,40 @@ from isfed import (
     load_results,
 )
 from isfed.report.methods_table import TABLE_1
-from isfed.report.systems_report import AXES, curve, systems_figures, systems_table
-from isfed.studies import Workers, fixed_points, systems_study
-from isfed.studies.dataset_config import SyntheticSource
+from isfed.report.systems_report import (
+    AXES,
+    FAMILIES,
+    REFERENCES,
+    curve,
+    systems_figures,
+    systems_table,
+)
+from isfed.studies import Workers, fixed_points
+from isfed.studies.experiment_config import read_study
 from isfed.studies.fixed_points import accelerated, resting_distances, without_chance
 from isfed.studies.name_registry import METHODS
-from isfed.studies.problem_sources import RegressionSource
 from isfed.studies.study_engine import run_study
-from isfed.studies.systems_study import FAMILIES, REFERENCES, Part, Systems, methods_of
 
 STEP = 0.05
-SMALL = (
-    Part("regression",
-         RegressionSource(PAPER.replace(num_agents=12, num_examples=10, batch_size=(1, 3))),
-         12, 2, 0.01, 4),
-    Part("synthetic(1,1)",
-         SyntheticSource(num_agents=5, num_features=3, num_classes=3, most_examples=60),
-         6, 2, 0.02, 3),
-)  # fmt: skip
+HALF, FIVE = {"num_active": 8}, {"num_active": 5}  # candidates of FedCS and Hybrid-FL
+SMALL = {
+    "regression": {
+        "source": {"num_agents": 12, "num_examples": 10, "batch_size": [1, 3]},
+        "values": {"num_active": 4},
+        "own": {"FedCS": HALF, "Hybrid-FL": HALF, "FedAsync, event queue": {"in_flight": 4}},
+    },
+    "synthetic(1,1)": {
+        "source": {"num_agents": 5, "num_features": 3, "num_classes": 3, "most_examples": 60},
+        "rounds": 6,
+        "repetitions": 2, "values": {"num_active": 3, "step_size": 0.02},
+        "own": {"FedCS": FIVE, "Hybrid-FL": FIVE, "FedAsync, event queue": {"in_flight": 3}},
+    },
+}  # fmt: skip
+
+
+def small(**changes):
+    problem = {title: one | changes for title, one in SMALL.items()}
+    return read_study("systems", changes={"problem": problem}, rounds=12, repetitions=2)
 
 
 def test_acceleration_finds_the_fixed_point_of_a_linear_map():
@@ -154,9 +169,8 @@ def test_where_methods_rest_is_measured_from_what_they_aim_at(how):
 
 
 def test_every_method_of_table_1_and_every_selector_takes_part():
-    part = SMALL[0]
-    problem = part.source.make()
-    kinds = {METHODS.name_of(m) or type(m).__name__ for m in methods_of(part, problem).values()}
+    methods = read_study("systems").algorithms
+    kinds = {METHODS.name_of(m) or type(m).__name__ for m in methods.values()}
     same = {"KAVG": "LocalSGD", "PeriodicAveraging": "LocalSGD",
             "CooperativeSGD": "DecentralisedSGD",
             "FedAvg": "ISFedAvg",
@@ -166,24 +180,22 @@ def test_every_method_of_table_1_and_every_selector_takes_part():
             assert name in kinds or same[name] in kinds
     assert {"FedCS", "HybridFL", "FOLB", "AgnosticFL", "QFedAvg", "QFedSGD"} <= kinds
     names = [*itertools.chain(*FAMILIES.values()), *REFERENCES]
-    assert sorted(names) == sorted(methods_of(part, problem))
+    assert sorted(names) == sorted(methods)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr(Systems, "parts", property(lambda _: SMALL))
     patch.setattr(fixed_points, "LONG_ROUNDS", 20)
     folder = tmp_path_factory.mktemp("systems")
-    results = run_study(Systems(), folder, workers=Workers())
+    results = run_study(small(), folder, workers=Workers())
     yield results
     patch.undo()
 
 
 def test_the_folder_has_costs_and_levels_of_every_method(finished):
-    problem = SMALL[0].source.make()
     rows = {a.name: a for a in finished.algorithms}
-    assert len(rows) == 2 * len(methods_of(SMALL[0], problem)) - 1  # no MOCHA for softmax
+    assert len(rows) == 2 * len(small().algorithms) - 1  # no MOCHA for softmax
     fedavg = rows["regression: FedAvg"]
     costs = fedavg.summary["costs"]
     assert costs["bytes_up"]["mean"] == 4 * (12 * 4 * 2 + 3 * 12)
@@ -205,12 +217,12 @@ def test_the_figures_and_tables_are_drawn(finished):
         f"systems-{p}.{k}" for p in ("regression", "synthetic") for k in ("png", "svg")
     }
     table = systems_table(finished, "regression")
-    assert table.row_count == len(methods_of(SMALL[0], SMALL[0].source.make()))
+    assert table.row_count == len(small().algorithms)
 
 
 def test_a_finished_study_is_not_run_again(finished):
     before = (finished.path / "summary.json").read_bytes()
-    again = run_study(Systems(), finished.path, resume=True, workers=Workers())
+    again = run_study(small(), finished.path, resume=True, workers=Workers())
     assert (again.path / "summary.json").read_bytes() == before
 
 
@@ -231,15 +243,9 @@ class StopAtRest:
 
 def test_fixed_points_are_kept_and_a_resume_goes_on_after_them(tmp_path, monkeypatch):
     some = ("FedAvg", "local GD", "FedProx", "agnostic FL")
-    own_methods = systems_study.methods_of
-    monkeypatch.setattr(
-        systems_study,
-        "methods_of",
-        lambda *given: {name: own_methods(*given)[name] for name in some},
-    )
-    monkeypatch.setattr(Systems, "parts", property(lambda _: SMALL))
+    study = small(without=[name for name in small().algorithms if name not in some])
     monkeypatch.setattr(fixed_points, "LONG_ROUNDS", 20)
-    whole = run_study(Systems(), tmp_path / "whole", workers=Workers())
+    whole = run_study(study, tmp_path / "whole", workers=Workers())
     calls = []
     for name in ("_computed", "_after_long"):
         own = getattr(fixed_points, name)
@@ -247,11 +253,11 @@ def test_fixed_points_are_kept_and_a_resume_goes_on_after_them(tmp_path, monkeyp
             fixed_points, name, lambda p, a, own=own: (calls.append(repr(a)), own(p, a))[1]
         )
     with pytest.raises(KeyboardInterrupt):
-        run_study(Systems(), tmp_path / "cut", workers=Workers(), progress=StopAtRest(3))
+        run_study(study, tmp_path / "cut", workers=Workers(), progress=StopAtRest(3))
     before = list(calls)
     assert len(before) == 3
     calls.clear()
-    again = run_study(Systems(), tmp_path / "cut", resume=True, workers=Workers())
+    again = run_study(study, tmp_path / "cut", resume=True, workers=Workers())
     assert len(calls) == 1 + 4
     assert not set(before) & set(calls)  # the step sizes of the two problems tell them apart
     assert (again.path / "summary.json").read_bytes() == (whole.path / "summary.json").read_bytes()
@@ -262,4 +268,3 @@ def test_agnostic_learning_has_a_long_run():
     problem = regression()
     found = resting_distances(problem, {"a": AgnosticFL(step_size=0.02, mixture_step=0.02)})
     assert found["a"][1] == fixed_points.LONG
-    assert Systems.name == "systems"

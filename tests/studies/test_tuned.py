@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from isfed import FedAvg, FederatedData, ISFedAvg, Logistic, Memory, Problem, Running
-from isfed.studies import StoreError, executors, make_experiment, tuned_step_sizes
+from isfed.studies import Experiment, StoreError, executors, make_experiment, step_grid
+from isfed.studies.config_schema import write_value
+from isfed.studies.experiment import Task
 from isfed.studies.name_registry import write_algorithm
 from isfed.studies.results_folder import CONFIG, MEASURES, SUMMARY
+from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_engine import run_study
 from isfed.studies.test_measures import ErrorRates, HeldOutLoss
-from isfed.studies.tuned_step_sizes import Tuned
 from isfed.studies.work_cells import run_cell
 
 
@@ -53,10 +55,24 @@ METHODS = {
     "FedAvg": FedAvg(step_size=0.1, num_active=2),
     "memory": ISFedAvg(step_size=0.1, num_active=2, agents=Memory(), examples=Memory()),
 }
-TUNED = Tuned(
-    "small", Small(), METHODS, (0.1, 0.5), rounds=25, repetitions=3, grid_rounds=15,
-    grid_repetitions=1, paper={"FedAvg": 0.4},
-)  # fmt: skip
+
+
+def small(source=None, methods=METHODS):
+    """The study of a problem that has no name in a file."""
+    source = source or Small()
+    grid = StepGrid(grid=(0.1, 0.5), rounds=15, repetitions=1, widen=0, again=True)
+    tables = {
+        "name": "small", "kind": "tuned", "problem": source.describe(),
+        "step_sizes": write_value(grid),
+        "algorithm": [write_algorithm(name, method) for name, method in methods.items()],
+    }  # fmt: skip
+    return Experiment(
+        "small", (Task("", source, methods, 25, 3),), 0, tables, kind="tuned", step_sizes=grid,
+        tuned=tuple(methods), options={"paper": {"FedAvg": 0.4}},
+    )  # fmt: skip
+
+
+TUNED = small()
 
 
 def test_the_folder_holds_everything(tmp_path):
@@ -81,7 +97,8 @@ def test_the_last_measurement_is_at_the_end(tmp_path):
 def test_the_configuration_says_what_the_methods_are(tmp_path):
     run_study(TUNED, tmp_path / "run")
     config = tomllib.loads((tmp_path / "run" / CONFIG).read_text())
-    assert config["step_sizes"] == {"grid": [0.1, 0.5], "rounds": 15, "repetitions": 1}
+    steps = {"grid": [0.1, 0.5], "rounds": 15, "repetitions": 1, "widen": 0, "again": True}
+    assert config["step_sizes"] == steps
     assert [table["name"] for table in config["algorithm"]] == ["FedAvg", "memory"]
     again = make_experiment({"algorithm": config["algorithm"]}).algorithms
     for name, method in METHODS.items():
@@ -101,10 +118,10 @@ def test_an_algorithm_s_table_makes_it_again(algorithm):
 
 
 def test_where_the_data_are_is_no_part_of_the_configuration_but_the_methods_are():
-    assert replace(TUNED, source=Small(data_dir=Path("/elsewhere"))).digest == TUNED.digest
-    assert replace(TUNED, methods={"FedAvg": METHODS["FedAvg"]}).digest != TUNED.digest
+    assert small(Small(data_dir=Path("/elsewhere"))).digest == TUNED.digest
+    assert small(methods={"FedAvg": METHODS["FedAvg"]}).digest != TUNED.digest
     other = {**METHODS, "memory": replace(METHODS["memory"], agents=Running())}
-    assert replace(TUNED, methods=other).digest != TUNED.digest
+    assert small(methods=other).digest != TUNED.digest
 
 
 def test_a_refused_folder_costs_nothing(tmp_path, monkeypatch):
@@ -114,7 +131,7 @@ def test_a_refused_folder_costs_nothing(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("step sizes were chosen for a folder that is refused")
 
-    monkeypatch.setattr(tuned_step_sizes, "search_step_size", never)
+    monkeypatch.setattr(step_grid, "search_step_size", never)
     with pytest.raises(StoreError, match="not results"):
         run_study(TUNED, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.tex"]
@@ -123,7 +140,7 @@ def test_a_refused_folder_costs_nothing(tmp_path, monkeypatch):
 def test_steps_are_chosen_once(tmp_path, monkeypatch):
     """Stopped after the step sizes were tried: they are not tried again."""
     with monkeypatch.context() as patch:
-        patch.setattr(Tuned, "run_methods", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Experiment, "_run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_study(TUNED, tmp_path / "run")
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("steps-*.npz")}

@@ -14,15 +14,10 @@ from isfed import FedAvg, simulate
 from isfed.cli.app import app
 from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
 from isfed.studies.dataset_config import FewClasses, OneClass, Shards
+from isfed.studies.experiment_config import read_study, settings_of, study_tables
 from isfed.studies.network_config import NetworkData, read_rows
-from isfed.studies.networks_study import (
-    SETTINGS,
-    NetworkStudy,
-    Setting,
-    first_round,
-    quick,
-)
 from isfed.studies.study_engine import run_study
+from isfed.studies.study_summaries import first_round
 from isfed.torch.models import MODELS, find_model, register_model
 
 FILE = """
@@ -309,12 +304,15 @@ def test_there_are_no_more_test_rows_than_asked_for(most):
 
 
 def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_how_methods_stand(tmp_path):
+    tables = study_tables("networks")
+    tables = {key: value for key, value in tables.items() if key not in ("setting", "size")}
     source = NetworkData(hidden=8, num_agents=10, partition=Shards(), local_steps=3, every=2)
-    setting = Setting("tiny", "digits", source, 3, 6, (0.05, 0.3))
-    study = NetworkStudy(setting, repetitions=2, grid_rounds=2, grid_repetitions=1, widen=1)
+    steps = {"grid": [0.05, 0.3], "rounds": 2, "repetitions": 1, "widen": 1, "seed": 1000}
+    tables |= {"rounds": 6, "repetitions": 2, "values": {"num_active": 3}, "step_sizes": steps}
+    study = make_experiment(tables | {"title": "digits", "problem": source.describe()})
     results = run_study(study, tmp_path / "out")
     rows = {row["name"]: row for row in results.summary["networks"]}
-    assert set(rows) == set(study.methods)
+    assert set(rows) == set(study.algorithms)
     assert len(rows) == 16
     curves = {a.name: a.measures["accuracy"] for a in results.algorithms}
     for name, row in rows.items():
@@ -339,10 +337,10 @@ def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_how_methods_stand
         assert len(more) <= 2
         assert not set(more) - {low / 2, 2 * high}, name
         assert more or losses[low] != min(losses.values()), name
-    for key, one in SETTINGS.items():
-        small = quick(NetworkStudy(one))
+    for key in settings_of("networks"):
+        small = read_study("networks", setting=key, size="quick")
         assert small.rounds <= 30, key
-        assert small.digest != NetworkStudy(one).digest
+        assert small.digest != read_study("networks", setting=key).digest
 
 
 def test_first_round():

@@ -2,33 +2,30 @@
 
 # pyright: reportMissingImports=false
 
+import copy
 import json
 
 import pytest
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
-from isfed.studies import networks_study
-from isfed.studies.dataset_config import OneClass
-from isfed.studies.network_config import NetworkData
+from isfed.studies import experiment_config
 
-TINY = networks_study.Setting(
-    "tiny",
-    "digits, one digit per agent",
-    NetworkData(hidden=8, num_agents=10, partition=OneClass(), local_steps=3, every=2),
-    3, 6, (0.05, 0.3),
-)  # fmt: skip
+TINY = {
+    "name": "networks-tiny", "title": "digits, one digit per agent",
+    "values": {"num_active": 3}, "rounds": 6, "step_sizes": {"grid": [0.05, 0.3]},
+    "problem": {"hidden": 8, "num_agents": 10, "partition": "one-class", "local_steps": 3,
+                "every": 2},
+}  # fmt: skip
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    monkeypatch.setattr(networks_study, "SETTINGS", {"tiny": TINY})
-    monkeypatch.setattr(
-        networks_study, "network_methods",
-        lambda setting, known=networks_study.network_methods: {
-            name: known(setting)[name] for name in ("FedAvg", "FedAvg, averaged", "default")
-        },
-    )  # fmt: skip
+    tables = experiment_config.study_tables("networks")
+    some = ("FedAvg", "FedAvg, averaged", "default")
+    tables["algorithm"] = [table for table in tables["algorithm"] if table["name"] in some]
+    tables["setting"] = {"tiny": TINY}
+    monkeypatch.setattr(experiment_config, "study_tables", lambda name: copy.deepcopy(tables))
     monkeypatch.chdir(tmp_path)
     return lambda *words: CliRunner().invoke(app, ["reproduce", "networks", *words])
 

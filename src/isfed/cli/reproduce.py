@@ -24,7 +24,6 @@ from isfed.cli.report import finish, write_page
 
 if TYPE_CHECKING:
     from isfed.studies import Experiment, Results
-    from isfed.studies.tuned_step_sizes import Tuned
 
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
 
@@ -155,9 +154,8 @@ def _check_numbers(options: RunOptions) -> None:
 def _heterogeneity(folder: Path, options: RunOptions) -> None:
     """The gain over a grid of problems, and its figure."""
     from isfed.report.figures import heterogeneity_figure
-    from isfed.studies.heterogeneity_study import Grid
 
-    results = run_with_progress(replace(Grid(), **options.given), folder, options)
+    results = run_with_progress(_study("heterogeneity", options), folder, options)
     heterogeneity_figure(results)
     print_line(f"The gain over heterogeneity is in {write_page(results)}")
 
@@ -178,11 +176,9 @@ def reproduce_classification(
     size and each again at its own best one, chosen on blocks of training rows held out.
     """
     from isfed.report.terminal_tables import classification_verdict
-    from isfed.studies.tuned_step_sizes import Ijcnn1Source, paper_classification
 
     with one_line_errors():
-        source = Ijcnn1Source(partition=partition, data_dir=data_dir)
-        results = _run_tuned(paper_classification(source), options)
+        results = _run_tuned("classification", options, data_dir, setting=partition)
         finish(results, classification_verdict(results))
         end_if_diverged(results)
 
@@ -191,10 +187,8 @@ def reproduce_classification(
 @with_options
 def reproduce_writers(options: RunOptions, data_dir: DataDir = None) -> None:
     """MNIST with one agent per writer: softmax regression, tested on other writers."""
-    from isfed.studies.tuned_step_sizes import WritersSource, tuned_writers
-
     with one_line_errors():
-        results = _run_tuned(tuned_writers(WritersSource(data_dir=data_dir)), options)
+        results = _run_tuned("writers", options, data_dir)
         finish(results)
         end_if_diverged(results)
 
@@ -218,36 +212,40 @@ def reproduce_networks(
     """
     with one_line_errors():
         from isfed.studies import ConfigError
-        from isfed.studies.networks_study import SETTINGS, NetworkStudy
+        from isfed.studies.experiment_config import settings_of
 
         _check_numbers(options)
-        names = list(SETTINGS) if setting == "all" else [setting]
-        if not set(names) <= set(SETTINGS):
-            raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(SETTINGS)}")
-        all_results = []
-        for name in names:
-            chosen = SETTINGS[name]
-            source = replace(chosen.source, data_dir=data_dir)
-            study = NetworkStudy(replace(chosen, source=source))
-            all_results.append(_run_network(study, options, quick, len(names)))
+        known = settings_of("networks")
+        names = known if setting == "all" else [setting]
+        if not set(names) <= set(known):
+            raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(known)}")
+        size = "quick" if quick else ""
+        all_results = [
+            _run_network(name, size, options, data_dir, several=len(names) > 1) for name in names
+        ]
         for results in all_results:  # only now: a method that diverges does not stop the others
             end_if_diverged(results)
 
 
-def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Results:
+def _study(name: str, options: RunOptions, data_dir: Path | None = None, **chosen: Any) -> Any:
+    """A study that comes with isfed, with what was asked for."""
+    from isfed.studies.experiment_config import read_study
+
+    _check_numbers(options)
+    where = {} if data_dir is None else {"problem": {"data_dir": str(data_dir.absolute())}}
+    numbers: dict[str, Any] = options.given
+    return read_study(name, changes=where, **chosen, **numbers)
+
+
+def _run_network(
+    setting: str, size: str, options: RunOptions, data_dir: Path | None, *, several: bool
+) -> Results:
     """One set-up: run, draw, print."""
     from isfed.report.networks_report import networks_figure, networks_table, networks_verdict
-    from isfed.studies.networks_study import quick
 
-    study = quick(study) if short else study
-    given = dict(options.given)
-    rounds = given.pop("rounds", None)
-    if rounds is not None:
-        study = replace(study, setting=replace(study.setting, rounds=rounds))
-        study = replace(study, grid_rounds=min(rounds, study.grid_rounds))
-    study = replace(study, **given)
-    folder = options.out or Path("runs") / ("networks-quick" if short else "networks")
-    folder = folder / study.setting.name if options.out is None or count > 1 else folder
+    study = _study("networks", options, data_dir, setting=setting, size=size)
+    folder = options.out or Path("runs") / (f"networks-{size}" if size else "networks")
+    folder = folder / setting if options.out is None or several else folder
     results = run_with_progress(study, folder, options)
     networks_figure(results)
     console.print(networks_table(results))
@@ -255,16 +253,13 @@ def _run_network(study: Any, options: RunOptions, short: bool, count: int) -> Re
     return results
 
 
-def _run_tuned(tuned: Tuned, options: RunOptions) -> Results:
+def _run_tuned(name: str, options: RunOptions, data_dir: Path | None, setting: str = "") -> Results:
     """Choose the step sizes, run, draw, print."""
     from isfed.report.figures import measures_figure
     from isfed.report.terminal_tables import best_step_lines, measures_table, settling_lines
 
-    _check_numbers(options)
-    tuned = replace(tuned, **options.given)
-    if options.rounds is not None:
-        tuned = replace(tuned, grid_rounds=min(options.rounds, tuned.grid_rounds))
-    results = run_with_progress(tuned, options.out or Path("runs") / tuned.name, options)
+    study = _study(name, options, data_dir, setting=setting)
+    results = run_with_progress(study, options.out or Path("runs") / study.name, options)
     measures_figure(results)
     console.print(measures_table(results))
     for line in (*best_step_lines(results), *settling_lines(results)):
@@ -287,11 +282,9 @@ def reproduce_systems(
     parallel, in one process per core; --backend changes this.
     """
     from isfed.report.systems_report import systems_figures, systems_table
-    from isfed.studies.systems_study import QUICK, Systems
 
     with one_line_errors():
-        _check_numbers(options)
-        study = replace(Systems(), **((QUICK if quick else {}) | options.given))
+        study = _study("systems", options, size="quick" if quick else "")
         options = replace(options, backend=options.backend or "loky")
         folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
         results = run_with_progress(study, folder, options)

@@ -14,8 +14,8 @@ from rich.table import Table
 from isfed.report.figures import label_axes, save_figure
 from isfed.report.page_data import PageTable, TableCell
 from isfed.report.terminal_tables import percent, text_table
-from isfed.studies.networks_study import RIVALS
 from isfed.studies.results_reader import Measurements, Results
+from isfed.studies.study_summaries import RIVALS
 
 # Colour, dashes and marker: the markers tell the lines apart in grey.
 LOOKS: dict[str, tuple[str, Any, str]] = {

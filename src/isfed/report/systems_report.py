@@ -13,7 +13,6 @@ from rich.table import Table
 from isfed.report.figures import save_figure
 from isfed.report.terminal_tables import MOVING, msd_text, text_table
 from isfed.studies.results_reader import AlgorithmResult, Results
-from isfed.studies.systems_study import FAMILIES, REFERENCES
 
 AXES = {
     "round": "rounds",
@@ -21,6 +20,26 @@ AXES = {
     "gradients": "gradients of examples",
     "seconds": "virtual seconds",
 }
+# Rows of the figure; the two references are in all of them.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "everybody works": (
+        "local GD", "local SGD", "Stich's SGD", "restarted SGD, unequal steps", "momentum SGD",
+        "adaptive tau",
+    ),
+    "cooperation, edges, old models": (
+        "synchronous SGD", "decentralised SGD, ring", "elastic averaging", "HierFAVG",
+        "FedAsync, drawn age", "FedAsync, event queue",
+    ),
+    "some are heard": (
+        "Dynamic FedAvg", "scheme I", "scheme II", "transformed scheme II", "original scheme",
+        "FedProx", "FedProx, stragglers",
+    ),
+    "selectors and other objectives": (
+        "FedCS", "Hybrid-FL", "FOLB", "agnostic FL", "agnostic FL, stochastic", "q-FedAvg",
+        "q-FedSGD", "MOCHA",
+    ),
+}  # fmt: skip
+REFERENCES = ("FedAvg", "ISFedAvg, memory")
 # Colours that differ in lightness, each with its own dashes: they can be told apart in grey.
 LOOKS: tuple[tuple[str, Any], ...] = (
     ("#0b3c8c", "-"),

@@ -4,12 +4,8 @@ from isfed.studies.comparison import Budget, Comparison
 from isfed.studies.comparison_run import compare
 from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Workers
-from isfed.studies.experiment_config import (
-    Experiment,
-    make_experiment,
-    paper_regression,
-    read_experiment,
-)
+from isfed.studies.experiment import Experiment
+from isfed.studies.experiment_config import make_experiment, paper_regression, read_experiment
 from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results, load_results

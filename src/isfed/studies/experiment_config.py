@@ -2,148 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
 from isfed.federation.virtual_clock import Clock
-from isfed.problems.losses import Logistic, Softmax
-from isfed.sampling.policies import Refresh
 from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
-from isfed.studies.config_schema import ConfigError, check_keys, read_value, write_value
-from isfed.studies.executors import Executor
-from isfed.studies.held_out_error import Kept, qualities_on, split
-from isfed.studies.name_registry import lacks_step_size, read_algorithm
-from isfed.studies.problem_sources import ProblemSource, RegressionSource, read_problem
-from isfed.studies.results_reader import results_of
+from isfed.studies.config_schema import (
+    ConfigError,
+    check_keys,
+    nearest,
+    read_value,
+    write_value,
+)
+from isfed.studies.experiment import Engine, Experiment, Task
+from isfed.studies.name_registry import lacks_step_size, read_algorithm, with_values
+from isfed.studies.problem_sources import RegressionSource, read_problem
 from isfed.studies.step_grid import StepGrid
-from isfed.studies.study_engine import Outcome, Study
-from isfed.studies.test_measures import ErrorRates
-from isfed.studies.work_cells import Finished, problem_of
-
-
-def _whole(given: Mapping[str, Any], key: str, *, least: int) -> int:
-    value = given[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{key}={value!r} must be a whole number >= {least}")
-    return value
-
-
-MOST_TESTED = 10  # repetitions that are trained again without the rows held out
-Engine = Literal["auto", "kernel", "agents", "objects"]
-
-
-@dataclass(frozen=True, eq=False)
-class Experiment(Study):
-    """A problem, some algorithms to compare on it, and how long to run them.
-
-    Args:
-        name: the name of the experiment and of its results folder.
-        source: where the problem comes from.
-        algorithms: by the name that tables and figures use.
-        rounds: the number of rounds of every repetition.
-        repetitions: the number of independent runs of every algorithm.
-        seed: the seed of all random draws.
-        resolved: the tables of the TOML file that makes this experiment again, with every default.
-        engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
-        clock: how fast the agents are and how often they do not answer; None counts no virtual
-            time.
-        step_sizes: what is tried for algorithms that give no step size; None if all give one.
-        tuned: the names of those algorithms.
-    """
-
-    name: str
-    source: ProblemSource
-    algorithms: dict[str, Any]
-    rounds: int
-    repetitions: int
-    seed: int
-    resolved: dict[str, Any]
-    engine: Engine = "auto"
-    clock: Clock | None = None
-    step_sizes: StepGrid | None = None
-    tuned: tuple[str, ...] = ()
-    kind: ClassVar[str] = "experiment"
-
-    def check(self) -> None:
-        """Refuse an algorithm that cannot run on the problem."""
-        problem = self.checked_problem(self.algorithms)
-        if self.step_sizes is not None:
-            self.step_sizes.check(problem, source=self.source, seed=self.seed)
-
-    def outcome(self, executor: Executor) -> Outcome:
-        """Choose step sizes, run every algorithm; models that predict classes are tested."""
-        methods, more = self.algorithms, {}
-        if self.step_sizes is not None:
-            best, searches = self.step_sizes.choose(
-                executor, {name: methods[name] for name in self.tuned}, source=self.source,
-                rounds=self.rounds, seed=self.seed,
-            )  # fmt: skip
-            methods = methods | best
-            more["step_sizes"] = {name: found.as_dict() for name, found in searches.items()}
-        results = self._run_slow_last(executor, methods)
-        tested = self._tested(executor, methods, results)
-        return self.summarised(results, **more, **({"held_out": tested} if tested else {}))
-
-    def _run_slow_last(self, executor: Executor, methods: dict[str, Any]) -> dict[str, Finished]:
-        """Run every algorithm, with a preview before those that read all data in every round."""
-        slow = {name: method for name, method in methods.items() if _reads_all(method)}
-        quick = {name: method for name, method in methods.items() if name not in slow}
-        if executor.preview is None or not (slow and quick):
-            return self.run_methods(executor, methods)
-        results = self.run_methods(executor, quick)
-        tables, summary, times = self.summarised(results)
-        summary |= {"kind": self.kind, "digest": self.digest, "made_with": {}}  # nothing is written
-        place = executor.store.folder or Path()
-        executor.preview(
-            results_of(place, self.resolved, summary=summary, tables=tables, times=times)
-        )
-        results |= self.run_methods(executor, slow)
-        return {name: results[name] for name in methods}
-
-    def _tested(
-        self, executor: Executor, methods: Mapping[str, Any], results: Mapping[str, Finished]
-    ) -> dict[str, Any]:
-        """Loss and error on the test rows; on held-out rows, after a second training, if none."""
-        problem, measure = problem_of(self.source)
-        if not isinstance(problem.loss, Logistic | Softmax):
-            return {}
-        if isinstance(measure, ErrorRates):
-            sets, found = {"test": measure.rows}, results
-        else:
-            sets = {"rows": split(problem, self.seed, agents=False).rows}
-            if measure is not None or not len(sets["rows"][1]):
-                return {}
-            groups = {
-                name: executor.cells(
-                    name, f"held out {name}", min(self.repetitions, MOST_TESTED),
-                    len(methods), source=Kept(self.source, self.seed, agents=False),
-                    algorithm=algorithm, rounds=self.rounds, seed=self.seed, engine=self.engine,
-                    clock=self.clock, details=False,
-                )
-                for name, algorithm in methods.items()
-                if not results[name].diverged
-            }  # fmt: skip
-            found = executor.run(groups, "without what is held out", warn=False)
-        return {
-            name: qualities_on(problem.loss, sets, result.history.params)
-            for name, result in found.items()
-            if not result.diverged
-        }
-
-
-def _reads_all(method: Any) -> bool:
-    """Whether a policy of the method computes all scores anew in every round."""
-    sides = (getattr(method, side, None) for side in ("agents", "examples"))
-    return any(getattr(policy, "refresh", None) == Refresh.ALL for policy in sides)
-
+from isfed.studies.study_summaries import SUMMARIES
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}
+STUDY = {"kind": "experiment", "looks": 0, "details": True}  # of the files that come with isfed
+OPTIONS = ("title", "paper", "rest")  # of what is made of the results
+TABLES = ("clock", "step_sizes", "problem", "algorithm", "values")
+# Keys of a problem beside those of its source.
+OF_TASK = (
+    "name", "source", "rounds", "repetitions", "values", "own", "without", "over", "algorithm",
+)  # fmt: skip
+
+
+def whole_number(given: Mapping[str, Any], key: str, least: int, where: str = "") -> int:
+    """The value of a key that must be a whole number."""
+    value = given[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{where}{key}={value!r} must be a whole number >= {least}")
+    return value
 
 
 def make_experiment(
@@ -172,19 +70,22 @@ def make_experiment(
 
 
 def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
-    tables = ("clock", "step_sizes", "problem", "algorithm")
-    check_keys(given, (*DEFAULTS, *tables), where="the file")
-    given = DEFAULTS | dict(given)
-    name = given["name"]
+    check_keys(given, (*DEFAULTS, *STUDY, *TABLES, *OPTIONS), where="the file")
+    given = DEFAULTS | STUDY | dict(given)
+    name, kind = given["name"], given["kind"]
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
         raise ConfigError(f"name={name!r} must be a word that can name a folder")
+    if kind not in (known := (STUDY["kind"], *SUMMARIES)):
+        raise ConfigError(f"kind={kind!r} is not known{nearest(kind, known)}")
     top: dict[str, Any] = {
         "name": name,
-        "rounds": _whole(given, "rounds", least=1),
-        "repetitions": _whole(given, "repetitions", least=1),
-        "seed": _whole(given, "seed", least=0),
+        "rounds": whole_number(given, "rounds", 1),
+        "repetitions": whole_number(given, "repetitions", 1),
+        "seed": whole_number(given, "seed", 0),
         "engine": read_value(given["engine"], Engine, where="engine", readers={}),
     }
+    study = {key: read_value(given[key], type(usual), where=key, readers={})
+             for key, usual in STUDY.items()}  # fmt: skip
     clock = None
     if "clock" in given:
         clock = read_value(given["clock"], Clock, where="clock", readers={})
@@ -195,32 +96,123 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
     grid = None
     if "step_sizes" in given:
         grid = read_value(given["step_sizes"], StepGrid, where="step_sizes", readers={})
-    source = read_problem(given.get("problem", {}), folder)
-    algorithms, tables, tuned = _algorithms(given.get("algorithm", []), source, grid)
+    tasks, tables, tuned = _tasks(given, grid, folder)
+    if grid is not None and not tuned:
+        raise ConfigError(
+            "[step_sizes] has nothing to tune: every [[algorithm]] gives its step_size; leave out "
+            "that key where the best of the grid is wanted"
+        )
     named = {"clock": clock, "step_sizes": grid}
-    more = {name: write_value(value) for name, value in named.items() if value is not None}
-    resolved = {**top, **more, "problem": source.describe(), "algorithm": tables}
+    options = {key: given[key] for key in OPTIONS if key in given}
+    resolved = {
+        **top, **{key: value for key, value in study.items() if value != STUDY[key]}, **options,
+        **{key: write_value(value) for key, value in named.items() if value is not None}, **tables,
+    }  # fmt: skip
+    run = {key: top[key] for key in ("name", "seed", "engine")}
     return Experiment(
-        source=source, algorithms=algorithms, resolved=resolved, tuned=tuned, **named, **top
+        tasks=tasks, resolved=resolved, tuned=tuned, options=options, **named, **study, **run
     )
 
 
+def _tasks(
+    given: Mapping[str, Any], grid: StepGrid | None, folder: Path
+) -> tuple[tuple[Task, ...], dict[str, Any], tuple[str, ...]]:
+    """What runs on every problem, the tables that say so with every default, and who is tuned."""
+    problems = given.get("problem", {})
+    several = isinstance(problems, list)
+    if several and grid is not None:
+        raise ConfigError("[step_sizes] takes one [problem], and the file has several [[problem]]")
+    tasks, written = [], []
+    tables, tuned = [], ()
+    for table in problems if several else [problems]:
+        check_keys(table, table if isinstance(table, Mapping) else (), where="[problem]")
+        more = {key: value for key, value in table.items() if key in OF_TASK}
+        inline = {key: value for key, value in table.items() if key not in OF_TASK}
+        source = {**table.get("source", {}), **inline}
+        counts = {key: whole_number({**given, **more}, key, 1) for key in ("rounds", "repetitions")}
+        described: dict[str, Any] = {}
+        for title, place, seeded, keys in _places(more, several):
+            made = read_problem(source | keys, folder)
+            if not described:
+                described = made.describe()
+                listed = _filled(given, more, made, counts["rounds"])
+                algorithms, tables, tuned = _algorithms(listed, made, grid)
+            tasks.append(Task(title, made, algorithms, **counts, place=place, seeded=seeded))
+        if several:
+            named = {"name": more.get("name", ""), "source": described}
+            described = named | counts | {"algorithm": tables}
+        written.append(described | {key: more[key] for key in ("name", "over") if key in more})
+    if several:
+        return tuple(tasks), {"problem": written}, ()
+    return tuple(tasks), {"problem": written[0], "algorithm": tables}, tuned
+
+
+def _places(
+    more: Mapping[str, Any], several: bool
+) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
+    """Title, place, seed in words and keys of every problem that a table stands for."""
+    title, over = more.get("name", ""), more.get("over")
+    if over is None:
+        yield f"{title}: " if several else "", {}, "", {}
+        return
+    check_keys(over, over if isinstance(over, Mapping) else (), where="[problem] over")
+    lists = [values if isinstance(values, list) else [values] for values in over.values()]
+    for values in itertools.product(*lists):
+        keys = dict(zip(over, values, strict=True))
+        place = {key: value for key, value in keys.items() if key != "seed"}
+        seeded = f", data {keys['seed']}" if "seed" in keys else ""
+        shown = title or ", ".join(f"{key} {{{key}:g}}" for key in place)
+        yield f"{shown.format(**place)}, " if place else "", place, seeded, keys
+
+
+def _filled(
+    given: Mapping[str, Any], more: Mapping[str, Any], source: Any, rounds: int
+) -> list[Any]:
+    """The [[algorithm]] tables of a problem, with the values that it has for all and for some."""
+    tables = more.get("algorithm", given.get("algorithm", []))
+    if not isinstance(tables, list) or not tables:
+        raise ConfigError("the file needs at least one [[algorithm]]")
+    values = {**given.get("values", {}), **more.get("values", {})}
+    own, without = more.get("own", {}), more.get("without", ())
+    names = [table.get("name") for table in tables if isinstance(table, Mapping)]
+    for name in (*own, *without):
+        if name not in names:
+            raise ConfigError(f"[problem]: no algorithm is called {name!r}{nearest(name, names)}")
+    if not (values or own or without):
+        return tables
+    filled = []
+    for table in tables:
+        if isinstance(table, Mapping) and table.get("name") not in without:
+            table = with_values(table, values) | own.get(table.get("name"), {})
+            made = {key: _computed(value, source, rounds) for key, value in table.items()}
+            filled.append(made)
+    return filled
+
+
+def _computed(value: Any, source: Any, rounds: int) -> Any:
+    """What {per_round = x} and {ramp = n} stand for: x times the rounds; 1 to n over the agents."""
+    if isinstance(value, Mapping) and value.keys() == {"per_round"}:
+        return value["per_round"] * rounds
+    if isinstance(value, Mapping) and value.keys() == {"ramp"}:
+        count = source.make().num_agents
+        return [1 + agent * value["ramp"] // count for agent in range(count)]
+    return value
+
+
 def _algorithms(
-    given: Any, source: ProblemSource, grid: StepGrid | None
+    given: Sequence[Any], source: Any, grid: StepGrid | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]], tuple[str, ...]]:
     """The algorithms by name, the tables that make them again, and which of them are tuned."""
-    if not isinstance(given, list) or not given:
-        raise ConfigError("the file needs at least one [[algorithm]]")
     algorithms: dict[str, Any] = {}
-    tables = []
-    tuned = []
+    tables, tuned = [], []
     for index, table in enumerate(given):
         first = {} if grid is None or not lacks_step_size(table) else {"step_size": grid.grid[0]}
         given_or_first = table | first if first else table
         name, algorithm, again = read_algorithm(given_or_first, where=f"algorithm {index + 1}")
         if first:
-            tuned.append(name)
             del again["step_size"]
+        if first or (grid is not None and grid.again):
+            tuned.append(name)
         if name in algorithms:
             raise ConfigError(f"two algorithms are called {name!r}; give them names")
         if isinstance(source, RegressionSource):  # of others it is known when they are loaded
@@ -230,11 +222,6 @@ def _algorithms(
                 raise ConfigError(f"{name}: {error}") from error
         algorithms[name] = algorithm
         tables.append(again)
-    if grid is not None and not tuned:
-        raise ConfigError(
-            "[step_sizes] has nothing to tune: every [[algorithm]] gives its step_size; leave out "
-            "that key where the best of the grid is wanted"
-        )
     return algorithms, tables, tuple(tuned)
 
 
@@ -253,16 +240,7 @@ def read_experiment(
             default.
         overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
     """
-    try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not a text file: {error.reason}") from error
-    try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    given = load_toml(path)
     given.setdefault("name", path.stem)
     given.update({key: value for key, value in overrides.items() if value is not None})
     try:
@@ -271,11 +249,75 @@ def read_experiment(
         raise ConfigError(f"{path}: {error}") from error
 
 
+def load_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file; a ConfigError says why it cannot be read."""
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a text file: {error.reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def study_tables(name: str) -> dict[str, Any]:
+    """The tables of a study that comes with isfed, such as regression or systems."""
+    with resources.as_file(resources.files("isfed.studies") / f"{name}.toml") as path:
+        return load_toml(path)
+
+
+def settings_of(name: str) -> list[str]:
+    """The settings of a study that comes with isfed, each with a results folder of its own."""
+    return list(study_tables(name).get("setting", {}))
+
+
+def read_study(
+    name: str,
+    *,
+    setting: str = "",
+    size: str = "",
+    changes: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Experiment:
+    """A study that comes with isfed.
+
+    Args:
+        name: of its file.
+        setting: which of the tables [setting.NAME] replaces what it names.
+        size: which of the tables [size.NAME], and of those in the setting, does so after it.
+        changes: more tables that do so, as `{"problem": {"data_dir": "data"}}`.
+        overrides: replace keys at the top, such as `rounds`; None leaves a key alone.
+    """
+    given = study_tables(name)
+    settings, sizes = given.pop("setting", {}), given.pop("size", {})
+    for word, known, what in ((setting, settings, "setting"), (size, sizes, "size")):
+        if word and word not in known:
+            raise ConfigError(f"{what}={word!r} is not known{nearest(word, known)}")
+    chosen = dict(settings.get(setting, {}))
+    own_sizes = chosen.pop("size", {})
+    for part in (chosen, sizes.get(size, {}), own_sizes.get(size, {}), changes or {}):
+        given = merged_tables(given, part)
+    numbers = {key: value for key, value in overrides.items() if value is not None}
+    steps = given.get("step_sizes", {})
+    if "rounds" in numbers and "rounds" in steps:
+        steps["rounds"] = min(numbers["rounds"], steps["rounds"])
+    return make_experiment(given | numbers)
+
+
+def merged_tables(given: Any, part: Any) -> Any:
+    """Tables in which others replace what they name; those of a list have a name."""
+    if isinstance(given, list) and isinstance(part, Mapping):
+        return [merged_tables(one, part.get(one.get("name"), {})) for one in given]
+    if not (isinstance(given, Mapping) and isinstance(part, Mapping)):
+        return part
+    return {**given, **{k: merged_tables(given.get(k), value) for k, value in part.items()}}
+
+
 def paper_regression(**overrides: Any) -> Experiment:
     """The paper's regression (section V-A), which regression.toml describes.
 
     Args:
         overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
     """
-    with resources.as_file(resources.files("isfed.studies") / "regression.toml") as path:
-        return read_experiment(path, **overrides)
+    return read_study("regression", **overrides)

@@ -14,9 +14,28 @@ from typing import Any, get_args
 
 import isfed
 from isfed.base.import_by_name import check_allowed, import_named, missing_members
+from isfed.methods.agent_passes import Passes
+from isfed.methods.by_score import ByScore
 from isfed.methods.catalogue import CATALOGUE
 from isfed.methods.cooperative_sgd import Elastic, Graph, Mixing, Ring
+from isfed.methods.estimators import HorvitzThompson, PlainMean
+from isfed.methods.federated import Estimator, Federated, Sampler
+from isfed.methods.fedvarp import RememberedMean
+from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import Algorithm
+from isfed.methods.method_wrappers import Served
+from isfed.methods.servers import (
+    Add,
+    Average,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    LookAhead,
+    Server,
+    ServerMomentum,
+)
+from isfed.methods.stratified_passes import StratifiedPasses
+from isfed.methods.uniform_samplers import UniformCohort
 from isfed.problems import Huber, LeastSquares, Logistic, Softmax
 from isfed.problems.losses import LinearLoss, Loss
 from isfed.sampling.designs import (
@@ -39,7 +58,6 @@ from isfed.studies.config_schema import (
     make,
     nearest,
     read_arguments,
-    write_table,
     write_value,
 )
 
@@ -127,7 +145,7 @@ class Registry(Mapping[str, Callable]):
         factory = self.find(name, where=f"{where}.{self.word}")
         options = {key: value for key, value in table.items() if key != self.word}
         keys = self.options(factory)
-        readers = {self.word: self.read}
+        readers = {**READERS, self.word: self.read}
         values = read_arguments(options, keys, where=f"{where} ({name})", readers=readers)
         values = {keys[key].name: value for key, value in values.items()}
         return make(factory, values, where=where)
@@ -141,8 +159,9 @@ class Registry(Mapping[str, Callable]):
         options = {key: getattr(value, argument.name) for key, argument in keys.items()}
         if BY in options:
             options[BY] = self.write(options[BY])
-        written = write_table(options)
-        return {self.word: name, **written} if written else name
+        made = written(options, {key: replace(keys[key], hint=Any if key == BY else keys[key].hint)
+                                 for key in options})  # fmt: skip
+        return {self.word: name, **made} if made else name
 
     def name_of(self, value: Any) -> str | None:
         """The name of what made an object; None if nothing here did."""
@@ -167,6 +186,22 @@ LOSSES = Registry(
     "loss", Loss, least_squares=LeastSquares, huber=Huber, logistic=Logistic, softmax=Softmax
 )
 MIXINGS = Registry("matrix", Callable, ring=Ring, elastic=Elastic, graph=Graph)
+SAMPLERS = Registry(
+    "sampler", Sampler, uniform=UniformCohort, by_score=ByScore, passes=Passes,
+    stratified_passes=StratifiedPasses,
+)  # fmt: skip
+ESTIMATORS = Registry(
+    "estimator",
+    Estimator,
+    plain_mean=PlainMean,
+    horvitz_thompson=HorvitzThompson,
+    remembered_mean=RememberedMean,
+)
+SERVERS = Registry(
+    "server", Server, plain=Add, momentum=ServerMomentum, fed_adam=FedAdam, fed_yogi=FedYogi,
+    fed_adagrad=FedAdagrad, look_ahead=LookAhead, average=Average,
+)  # fmt: skip
+PARTS = {"sampler": SAMPLERS, "estimator": ESTIMATORS, "server": SERVERS}
 REGISTRIES: dict[Any, Registry] = {
     Policy: POLICIES, Design: DESIGNS, LinearLoss: LOSSES, Mixing: MIXINGS,
 }  # fmt: skip
@@ -213,27 +248,74 @@ def method_keys(kind: str) -> dict[str, Argument]:
 
 
 def read_algorithm(given: Any, *, where: str) -> tuple[str, Any, dict[str, Any]]:
-    """From an [[algorithm]] to its name, the algorithm, and the table with every default."""
+    """From an [[algorithm]] to its name, the algorithm, and the table with every default.
+
+    It is of a `kind`, or spelled in parts: `sampler`, `estimator`, `server` and the local steps.
+    A method of a kind may also have a `server`, through which its steps go.
+    """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} must be a table of keys, got {given!r}")
-    kind = given.get("kind", "ISFedAvg")
-    factory = METHODS.find(kind, where=f"{where}: kind")
-    keys = method_keys(kind)
-    check_keys(given, ("name", "kind", *keys), where=where)
-    table = {key: value for key, value in given.items() if key in keys}
-    options = read_arguments(table, keys, where=where, readers=READERS)
-    algorithm = make(factory, options, where=where)
+    if "sampler" in given:
+        algorithm, table = _in_parts(given, where)
+    else:
+        algorithm, table = _of_kind(given, where)
     name = given.get("name", algorithm.name)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{where}: name={name!r} must be a text")
-    return name, algorithm, {"name": name, "kind": kind, **written(options, keys)}
+    return name, algorithm, {"name": name, **table}
+
+
+def _of_kind(given: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
+    kind = given.get("kind", "ISFedAvg")
+    factory = METHODS.find(kind, where=f"{where}: kind")
+    keys = method_keys(kind)
+    outside = () if "server" in keys else ("server",)
+    check_keys(given, ("name", "kind", *keys, *outside), where=where)
+    table = {key: value for key, value in given.items() if key in keys}
+    options = read_arguments(table, keys, where=where, readers=READERS)
+    algorithm = make(factory, options, where=where)
+    again = {"kind": kind, **written(options, keys)}
+    if outside and "server" in given:
+        server = SERVERS.read(given["server"], f"{where}: server")
+        algorithm = make(Served, {"algorithm": algorithm, "server": server}, where=where)
+        again["server"] = SERVERS.write(server)
+    return algorithm, again
+
+
+def _in_parts(given: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
+    keys = arguments(LocalSteps)
+    check_keys(given, ("name", *PARTS, "num_active", "client_weights", *keys), where=where)
+    sampler = given["sampler"]
+    sampler = {"sampler": sampler} if isinstance(sampler, str) else dict(sampler)
+    if "num_active" in given:
+        sampler.setdefault("num_active", given["num_active"])
+    tables = {"estimator": "plain-mean", "server": "plain", **given, "sampler": sampler}
+    parts = {key: registry.read(tables[key], f"{where}: {key}") for key, registry in PARTS.items()}
+    table = {key: value for key, value in given.items() if key in keys}
+    options = read_arguments(table, keys, where=where, readers=READERS)
+    local = make(LocalSteps, options, where=where)
+    weights = {key: given[key] for key in ("client_weights",) if key in given}
+    algorithm = make(Federated, {**parts, "local": local, **weights}, where=where)
+    again = {key: registry.write(parts[key]) for key, registry in PARTS.items()}
+    return algorithm, {**again, **written(options, keys), **weights}
+
+
+def with_values(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """An [[algorithm]] with those of some values that it takes and does not give."""
+    known = ("num_active", *arguments(LocalSteps))
+    if "sampler" not in given:
+        kind = given.get("kind", "ISFedAvg")
+        known = method_keys(kind) if METHODS.find(kind, where="kind") else ()
+    return {key: value for key, value in values.items() if key in known} | dict(given)
 
 
 def lacks_step_size(given: Any) -> bool:
-    """Whether an [[algorithm]] gives no step size though its kind takes one."""
-    if not isinstance(given, Mapping) or "step_size" in given:
-        return False
-    return "step_size" in arguments(METHODS.find(given.get("kind", "ISFedAvg"), where="kind"))
+    """Whether an [[algorithm]] gives no step size though it takes one."""
+    return (
+        isinstance(given, Mapping)
+        and "step_size" in with_values(given, {"step_size": 0})
+        and ("step_size" not in given)
+    )
 
 
 def write_algorithm(name: str, algorithm: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_reader import StepSearch
 from isfed.studies.study_engine import Search, search_step_size
 from isfed.studies.test_measures import HeldOutLoss
-from isfed.studies.tuned_step_sizes import LAST_SHARE, HeldOut
 from isfed.studies.work_cells import problem_of
 
 MEASUREMENTS = 20  # of the loss, along a trial
+LAST_SHARE = 0.25  # of the measurements, whose mean decides on a step size
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,16 @@ class StepGrid:
         rounds: of every trial; half of those of the experiment unless given.
         repetitions: independent runs of every trial.
         widen: how often the grid may grow by a factor of two at each end, while the best is there.
+        seed: added to that of the experiment, so that trials have draws of their own.
+        again: whether algorithms with a step size run at that and again at the best of the grid.
     """
 
     grid: tuple[float, ...]
     rounds: int | None = None
     repetitions: int = 4
     widen: int = 2
+    seed: int | None = None
+    again: bool | None = None
 
     def __post_init__(self) -> None:
         steps = self.grid
@@ -79,7 +83,7 @@ class StepGrid:
         held = HeldOut(source) if own else HeldRows(source, seed, every)
         search = Search(
             source=held, grid=self.grid, rounds=trial_rounds, repetitions=self.repetitions,
-            seed=seed, share=LAST_SHARE, widen=self.widen,
+            seed=seed + (self.seed or 0), share=LAST_SHARE, widen=self.widen,
         )  # fmt: skip
         searches = {
             name: search_step_size(executor, name, method, search)
@@ -87,6 +91,26 @@ class StepGrid:
         }
         best = {name: at_step_size(methods[name], found.best) for name, found in searches.items()}
         return best, searches
+
+
+@dataclass(frozen=True)
+class HeldOut(ProblemSource):
+    """The same source with rows held out, and the loss on them."""
+
+    source: Any  # has `held_out` and `held_out_loss`, as `Ijcnn1Source`
+
+    @property
+    def holding(self) -> Any:
+        """The source that holds rows out."""
+        return replace(self.source, held_out=True)
+
+    def make(self) -> Problem:
+        """The problem without the rows held out."""
+        return self.holding.make()
+
+    def measure(self, problem: Problem) -> Measure:
+        """The loss on the rows held out."""
+        return self.holding.held_out_loss(problem)
 
 
 @dataclass(frozen=True)

@@ -62,15 +62,15 @@ class Study(Configured):
         """Run all cells and summarise them."""
         raise NotImplementedError
 
-    def checked_problem(self, methods: Mapping[str, Any]) -> Problem:
-        """The problem, if every method can run on it."""
+    def checked_problem(self, task: Any) -> Problem:
+        """The problem of a task, if every method of it can run there."""
         try:
-            problem, _ = problem_of(self.source)
+            problem, _ = problem_of(task.source)
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
-        for name, method in methods.items():
+        for name, method in task.algorithms.items():
             try:
-                check_run(problem, method, self.rounds, self.repetitions)
+                check_run(problem, method, task.rounds, task.repetitions)
                 engine = choose_engine(problem, method, self.engine)
                 if self.clock is not None and engine == "kernel":
                     engine = "agents"  # the kernel keeps no virtual time
@@ -79,20 +79,8 @@ class Study(Configured):
             except (TypeError, ValueError) as error:
                 weighed = problem.data.weights is not None and "weights" in str(error)
                 hint = "; leave it out, or set weights = 'agents' in [problem]" if weighed else ""
-                raise ConfigError(f"{name}: {error}{hint}") from error
+                raise ConfigError(f"{task.title}{name}: {error}{hint}") from error
         return problem
-
-    def run_methods(self, executor: Executor, methods: Mapping[str, Any]) -> dict[str, Finished]:
-        """Run every method on the problem."""
-        groups = {
-            name: executor.cells(
-                name, f"algorithm {name}", self.repetitions, len(methods), source=self.source,
-                algorithm=method, rounds=self.rounds, seed=self.seed, engine=self.engine,
-                clock=self.clock,
-            )
-            for name, method in methods.items()
-        }  # fmt: skip
-        return executor.run(groups)
 
     def summarised(self, results: Mapping[str, Finished], **more: Any) -> Outcome:
         """The files of the study; `more` goes into its summary."""
