@@ -29,11 +29,11 @@ from isfed.report.networks_report import (
     verdict_lines,
 )
 from isfed.studies import StoreError, load_results
-from isfed.studies.experiment_config import settings_of
+from isfed.studies.experiment_config import study_settings
 from isfed.studies.results_reader import Measurements, Results
 
 HERE = Path(__file__).parent
-SETTINGS = settings_of("networks")
+SETTINGS = study_settings("networks")
 KEPT = HERE / "networks.json"
 PAGE = HERE.parent / "appendix" / "networks.md"
 FIGURE = HERE.parent / "figures" / "networks-accuracy.png"

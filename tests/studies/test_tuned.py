@@ -15,7 +15,7 @@ import pytest
 from isfed import FedAvg, FederatedData, ISFedAvg, Logistic, Memory, Problem, Running
 from isfed.studies import Experiment, StoreError, executors, make_experiment, step_grid
 from isfed.studies.config_schema import write_value
-from isfed.studies.experiment import Task
+from isfed.studies.experiment import StudyTask
 from isfed.studies.name_registry import write_algorithm
 from isfed.studies.results_folder import CONFIG, MEASURES, SUMMARY
 from isfed.studies.step_grid import StepGrid
@@ -67,7 +67,7 @@ def small(source=None, methods=METHODS):
         "algorithm": [write_algorithm(name, method) for name, method in methods.items()],
     }  # fmt: skip
     return Experiment(
-        "small", (Task("", source, methods, 25, 3),), 0, tables, kind="tuned", step_sizes=grid,
+        "small", (StudyTask("", source, methods, 25, 3),), 0, tables, kind="tuned", step_sizes=grid,
         tuned=tuple(methods), options={"paper": {"FedAvg": 0.4}},
     )  # fmt: skip
 

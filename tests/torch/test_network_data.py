@@ -14,7 +14,7 @@ from isfed import FedAvg, simulate
 from isfed.cli.app import app
 from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
 from isfed.studies.dataset_config import FewClasses, OneClass, Shards
-from isfed.studies.experiment_config import read_study, settings_of, study_tables
+from isfed.studies.experiment_config import read_study, study_settings, study_tables
 from isfed.studies.network_config import NetworkData, read_rows
 from isfed.studies.study_engine import run_study
 from isfed.studies.study_summaries import first_round
@@ -337,7 +337,7 @@ def test_the_study_chooses_steps_on_seeds_of_its_own_and_tells_how_methods_stand
         assert len(more) <= 2
         assert not set(more) - {low / 2, 2 * high}, name
         assert more or losses[low] != min(losses.values()), name
-    for key in settings_of("networks"):
+    for key in study_settings("networks"):
         small = read_study("networks", setting=key, size="quick")
         assert small.rounds <= 30, key
         assert small.digest != read_study("networks", setting=key).digest

@@ -212,10 +212,10 @@ def reproduce_networks(
     """
     with one_line_errors():
         from isfed.studies import ConfigError
-        from isfed.studies.experiment_config import settings_of
+        from isfed.studies.experiment_config import study_settings
 
         _check_numbers(options)
-        known = settings_of("networks")
+        known = study_settings("networks")
         names = known if setting == "all" else [setting]
         if not set(names) <= set(known):
             raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(known)}")

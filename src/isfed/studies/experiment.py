@@ -25,7 +25,7 @@ Engine = Literal["auto", "kernel", "agents", "objects"]
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class StudyTask:
     """What runs on one problem.
 
     Args:
@@ -68,7 +68,7 @@ class Experiment(Study):
     """
 
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[StudyTask, ...]
     seed: int
     resolved: dict[str, Any]
     kind: str = "experiment"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -106,7 +106,7 @@ class Experiment(Study):
             if self.step_sizes.again:
                 best = {f"{n}, best step {searches[n].best:g}": best[n] for n in best}
             methods = task.algorithms | best
-            tasks = (Task("", task.source, methods, task.rounds, task.repetitions),)
+            tasks = (StudyTask("", task.source, methods, task.rounds, task.repetitions),)
         if self.kind in SUMMARIES:
             results = self._run(executor, tasks)
             return SUMMARIES[self.kind](self, tasks, results, executor, searches)
@@ -117,7 +117,7 @@ class Experiment(Study):
         return self.summarised(results, **more, **({"held_out": tested} if tested else {}))
 
     def _cells(
-        self, executor: Executor, task: Task, count: int, names: Mapping[str, Any]
+        self, executor: Executor, task: StudyTask, count: int, names: Mapping[str, Any]
     ) -> dict[str, list[Cell]]:
         """One group for every method of a task."""
         looks = {"costs_every": max(1, task.rounds // self.looks)} if self.looks else {}
@@ -131,7 +131,7 @@ class Experiment(Study):
             )  # fmt: skip
         return groups
 
-    def _run(self, executor: Executor, tasks: tuple[Task, ...]) -> dict[str, Finished]:
+    def _run(self, executor: Executor, tasks: tuple[StudyTask, ...]) -> dict[str, Finished]:
         """The results of all tasks, by title, name and what tells tasks of one title apart."""
         count = sum(len(task.algorithms) for task in tasks)
         groups = {}
@@ -140,7 +140,7 @@ class Experiment(Study):
         several = len(tasks) > 1
         return executor.run(groups, self.name if several else None, warn=not several)
 
-    def _run_slow_last(self, executor: Executor, task: Task) -> dict[str, Finished]:
+    def _run_slow_last(self, executor: Executor, task: StudyTask) -> dict[str, Finished]:
         """Run every algorithm, with a preview before those that read all data in every round."""
         methods, count = task.algorithms, len(task.algorithms)
         slow = {name: method for name, method in methods.items() if _reads_all(method)}
@@ -158,7 +158,7 @@ class Experiment(Study):
         return {name: results[name] for name in methods}
 
     def _tested(
-        self, executor: Executor, task: Task, results: Mapping[str, Finished]
+        self, executor: Executor, task: StudyTask, results: Mapping[str, Finished]
     ) -> dict[str, Any]:
         """Loss and error on the test rows; on held-out rows, after a second training, if none."""
         problem, measure = problem_of(task.source)

@@ -20,7 +20,7 @@ from isfed.studies.config_schema import (
     read_value,
     write_value,
 )
-from isfed.studies.experiment import Engine, Experiment, Task
+from isfed.studies.experiment import Engine, Experiment, StudyTask
 from isfed.studies.name_registry import lacks_step_size, read_algorithm, with_values
 from isfed.studies.problem_sources import RegressionSource, read_problem
 from isfed.studies.step_grid import StepGrid
@@ -116,7 +116,7 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
 
 def _tasks(
     given: Mapping[str, Any], grid: StepGrid | None, folder: Path
-) -> tuple[tuple[Task, ...], dict[str, Any], tuple[str, ...]]:
+) -> tuple[tuple[StudyTask, ...], dict[str, Any], tuple[str, ...]]:
     """What runs on every problem, the tables that say so with every default, and who is tuned."""
     problems = given.get("problem", {})
     several = isinstance(problems, list)
@@ -137,7 +137,7 @@ def _tasks(
                 described = made.describe()
                 listed = _filled(given, more, made, counts["rounds"])
                 algorithms, tables, tuned = _algorithms(listed, made, grid)
-            tasks.append(Task(title, made, algorithms, **counts, place=place, seeded=seeded))
+            tasks.append(StudyTask(title, made, algorithms, **counts, place=place, seeded=seeded))
         if several:
             named = {"name": more.get("name", ""), "source": described}
             described = named | counts | {"algorithm": tables}
@@ -267,7 +267,7 @@ def study_tables(name: str) -> dict[str, Any]:
         return load_toml(path)
 
 
-def settings_of(name: str) -> list[str]:
+def study_settings(name: str) -> list[str]:
     """The settings of a study that comes with isfed, each with a results folder of its own."""
     return list(study_tables(name).get("setting", {}))
 
