@@ -1,16 +1,17 @@
 """Whether numbers and speed are those of an older revision, by command and by method.
 
-    python tools/before_after.py REVISION [--speed] [--tries 7]
+    python tools/before_after.py REVISION [--only NAME ...] [--speed] [--tries 7]
 
 Checks the revision out beside the working tree and runs both with the same seeds: every method of
-`isfed methods` over compiled agents, and the commands. Prints what differs in any bit, and how much
-the models differ there. With --speed it prints microseconds per round of both instead.
+`isfed methods` over compiled agents, and the commands. Prints what differs in any bit: how much the
+models and the numbers of tables differ there, and the first lines of a text. --only takes "methods"
+and names of commands. With --speed it prints microseconds per round of both instead.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import difflib
 import json
 import os
 import re
@@ -99,8 +100,41 @@ COMMANDS = {
     "classification": ["reproduce", "classification", "--rounds", "40", "--repetitions", "2",
                        "--out", "out"],
     "systems": ["reproduce", "systems", "--quick", "--rounds", "30", "--out", "out"],
+    "writers": ["reproduce", "writers", "--rounds", "20", "--repetitions", "2", "--out", "out"],
+    "run": ["run", "experiment.toml", "--out", "out"],
+    "networks": ["reproduce", "networks", "--setting", "a", "--quick", "--rounds", "3",
+                 "--repetitions", "1", "--out", "out"],
+    "predict": ["predict", "model.json", "table.csv"],
     "designs": ["designs"],
+    "list of methods": ["methods"],
 }  # fmt: skip
+EXPERIMENT = """
+name = "before and after"
+rounds = 200
+repetitions = 3
+seed = 1
+[problem]
+preset = "paper"
+seed = 2
+[[algorithm]]
+name = "FedAvg"
+kind = "FedAvg"
+step_size = 0.01
+num_active = 6
+[[algorithm]]
+name = "memory"
+step_size = 0.01
+num_active = 6
+agents = "memory"
+examples = "memory"
+[[algorithm]]
+name = "drift"
+step_size = 0.01
+num_active = 6
+correction = "drift"
+"""
+SHOWN = 8  # lines of a text that differ
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?|nan|inf")
 # Times, folders, and rows of tables: a column tells rounds per second, and files have the rest.
 VARYING = re.compile(r"\d[\d.,]* ?(s|ms|seconds|minutes|min|h)\b|/tmp/\S+|^[│┃].*", re.M)
 RESULTS = {".parquet", ".npz", ".csv", ".json"}
@@ -134,38 +168,64 @@ def numbers_in(path: Path) -> str:
     return "\n".join(line for line in text.splitlines() if "second" not in line)
 
 
-def command_results(tree: Path, arguments: list[str]) -> dict[str, str]:
-    """Hashes of what a command prints and of the tables that it leaves, by file name."""
+def command_results(tree: Path, arguments: list[str], old: Path) -> dict[str, str]:
+    """What a command prints, and the content of the files that it leaves, by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [f"{i % 6},{i % 7 + (i % 6) ** 2},{i % 11},{i % 7 + i % 13},{i % 2}"
                 for i in range(240)]  # fmt: skip
         (folder / "table.csv").write_text("\n".join(["who,a,b,y,c", *rows]), encoding="utf-8")
+        (folder / "experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
+        if arguments[0] == "predict":  # both with the model of the old tree
+            run(old, ["-m", "isfed", *COMMANDS["compare"]], folder)
         contents = {"printed": VARYING.sub("", run(tree, ["-m", "isfed", *arguments], folder))}
         for path in sorted((folder / "out").rglob("*")):
             if path.suffix in RESULTS and path.name not in NOT_COMPARED:
                 contents[str(path.relative_to(folder))] = numbers_in(path)
-    return {key: hashlib.sha256(text.encode()).hexdigest()[:12] for key, text in contents.items()}
+    return contents
 
 
-def compare_numbers(old: Path) -> int:
-    """Print what differs between the trees; the number of differences."""
+def difference(before: str, now: str | None) -> list[str]:
+    """What differs between two contents: the numbers by how much, a text by its first lines."""
+    if now is None:
+        return ["not written any more"]
+    if NUMBER.sub("", before) == NUMBER.sub("", now):
+        pairs = zip(NUMBER.findall(before), NUMBER.findall(now), strict=True)
+        sizes = [abs(float(a) - float(b)) / max(abs(float(a)), 1e-300) for a, b in pairs if a != b]
+        return [f"{len(sizes)} numbers differ, by at most {max(sizes, default=0.0):.1e} of them"]
+    lines = difflib.unified_diff(before.splitlines(), now.splitlines(), n=0, lineterm="")
+    changed = [line[:160] for line in lines if not line.startswith(("---", "+++", "@@"))]
+    return [f"{len(changed)} lines differ", *changed[:SHOWN]]
+
+
+def compare_methods(old: Path) -> bool:
+    """Print which methods differ between the trees; whether any does."""
     before, now = (json.loads(run(tree, ["-c", METHODS + NUMBERS])) for tree in (old, ROOT))
     differ = {name for name in before if before[name] != now.get(name)}
-    print(f"methods: {len(before)} runs, {len(before) - len(differ)} equal in every bit")
+    print(
+        f"methods: {len(before)} runs, {len(before) - len(differ)} equal in every bit", flush=True
+    )
     for name in sorted(differ):
         a, b = before[name], now.get(name)
         if isinstance(a, list) and isinstance(b, list):
             print(f"  {name}: {max(abs(x - y) for x, y in zip(a, b, strict=True)):.1e}")
         else:
             print(f"  {name}: {str(a)[:90]} | {str(b)[:90]}")
-    for name, arguments in COMMANDS.items():
-        results = [command_results(tree, arguments) for tree in (old, ROOT)]
-        unequal = [key for key in results[0] if results[0][key] != results[1].get(key)]
-        print(f"isfed {name}: {len(results[0])} outputs, " + (f"differ: {unequal}" if unequal else
-              "equal in every bit"), flush=True)  # fmt: skip
-        differ.update(f"{name} {key}" for key in unequal)
-    return len(differ)
+    return bool(differ)
+
+
+def compare_command(old: Path, name: str) -> bool:
+    """Print how a command's outputs differ between the trees; whether any does."""
+    before, now = (command_results(tree, COMMANDS[name], old) for tree in (old, ROOT))
+    unequal = [key for key in before if before[key] != now.get(key)]
+    print(f"isfed {name}: {len(before)} outputs, {len(before) - len(unequal)} equal in every bit")
+    for key in unequal:
+        first, *more = difference(before[key], now.get(key))
+        print("\n      ".join([f"  {key}: {first}", *more]))
+    for key in now.keys() - before.keys():
+        print(f"  {key}: new")
+    sys.stdout.flush()
+    return bool(unequal)
 
 
 def compare_speed(old: Path, tries: int) -> None:
@@ -201,6 +261,8 @@ def main() -> int:
     """Compare with a revision; 1 if a number differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("revision", help="the older state")
+    names = ["methods", *COMMANDS]
+    parser.add_argument("--only", action="append", choices=names, help="what to compare")
     parser.add_argument("--speed", action="store_true", help="compare times instead of numbers")
     parser.add_argument("--tries", type=int, default=7, help="paired measurements of speed")
     options = parser.parse_args()
@@ -211,7 +273,13 @@ def main() -> int:
         if options.speed:
             compare_speed(Path(folder), options.tries)
             return 0
-        return int(compare_numbers(Path(folder)) > 0)
+        differ = [
+            compare_methods(Path(folder))
+            if name == "methods"
+            else compare_command(Path(folder), name)
+            for name in options.only or names
+        ]
+        return int(any(differ))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from isfed.methods.federated import Federated
 from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort
-from isfed.sampling.designs import HartleyRao
+from isfed.sampling.designs import HartleyRao, Spread
 from isfed.sampling.policies import Uniform
 
 START = np.array([0.3, -0.2, 0.5])
@@ -215,14 +215,22 @@ def words_of(source):
             yield from (ast.literal_eval(text) for text in texts if isinstance(text, ast.Constant))
 
 
-def test_parts_need_and_give_nine_words_which_the_docs_list():
+def test_parts_need_and_give_ten_words_which_the_docs_list():
     folder = Path(isfed.methods.__file__).parent
     used = {word for path in folder.glob("*.py") for word in words_of(path.read_text())}
     used |= {"equal weights"}  # which the record of the four parts gives
     page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
     table = page.partition("| word | given by | needed by |")[2].partition("\n\n")[0]
     assert used <= {line.split("|")[1].strip() for line in table.splitlines()[2:]}
-    assert len(table.splitlines()[2:]) == 9
+    assert len(table.splitlines()[2:]) == 10
+
+
+def test_a_spread_needs_an_estimator_that_gives_step_sizes():
+    spread = ByScore(2, design=Spread())
+    Federated(spread, LocalSteps(0.1), InverseResponse(HorvitzThompson("step")))
+    for estimator in (Mean(), InverseResponse(Mean())):
+        with pytest.raises(ValueError, match=r"ByScore needs step sizes: .*HorvitzThompson"):
+            Federated(spread, LocalSteps(0.1), estimator)
 
 
 @pytest.mark.parametrize(

@@ -90,15 +90,14 @@ class Scratch(NamedTuple):
 
 
 @jit_inline
-def draw(sampler, nodes, at, count, num, scratch, units, prob):
+def draw(sampler, nodes, at, count, num, state, room, units, prob):
     """Draw `num` of `count` units by the sampler's rule."""
     if sampler.equal:
-        table.draw_equal(count, num, sampler.design, scratch.state, scratch.draw, units, prob)
+        table.draw_equal(count, num, sampler.design, state, room, units, prob)
     else:
         table.draw_scored(
-            nodes, at, count, sampler.floor, num, sampler.design, scratch.state, scratch.draw,
-            units, prob,
-        )  # fmt: skip
+            nodes, at, count, sampler.floor, num, sampler.design, state, room, units, prob
+        )
 
 
 @jit_call
@@ -156,7 +155,10 @@ def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at
         if rule.full:
             full_gradient(task, local, shift, agent, scratch)
         else:
-            draw(examples, nodes, at, count, batch_size, scratch, batch, scratch.example_prob)
+            draw(
+                examples, nodes, at, count, batch_size, scratch.state, scratch.draw, batch,
+                scratch.example_prob,
+            )  # fmt: skip
             for i in range(batch_size):
                 weight[i] = 1.0 / (count * scratch.example_prob[i])
             batch_gradient(

@@ -126,8 +126,14 @@ class ByScore(Sampler):
 
     @property
     def needs(self) -> dict[str, str]:
-        remedy = "costs divide them, and a uniform policy has none; use agents=Memory()"
-        return {"scores": remedy} if self.costs else {}
+        words = {}
+        if self.costs:
+            words["scores"] = (
+                "costs divide them, and a uniform policy has none; use agents=Memory()"
+            )
+        if isinstance(self.design, Spread):
+            words["step sizes"] = "a spread divides changes by them; use HorvitzThompson()"
+        return words
 
     @property
     def reports(self) -> Policy:
@@ -244,7 +250,10 @@ class ByScore(Sampler):
         """Sketch the gradients; every `every` rounds renew the order and the uniform share."""
         spread: Any = self.design
         if evidence.reach is None:
-            raise ValueError("a spread needs an estimator that knows the size of a whole step")
+            raise ValueError(
+                "a spread needs the step sizes of whole turns, and only the agents know how many "
+                "steps they take; use divide_by_steps=True"
+            )
         gradients = -evidence.change / evidence.reach[:, None]
         state.sketches[who] = product(gradients, projection(gradients.shape[1], spread.sketch))
         state.sketched[who] = round_index

@@ -60,7 +60,8 @@ class InverseProbability(Estimator):
 
     @property
     def gives(self) -> set[str]:
-        return {"weights on the change"} if self.on == "change" else set()
+        words = {"step sizes"}  # in `Evidence.reach`
+        return words | {"weights on the change"} if self.on == "change" else words
 
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) c_k / p_k, times how often each agent was drawn."""

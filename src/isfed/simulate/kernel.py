@@ -133,25 +133,23 @@ def distance_from(optimum, response, params, shift):
     return distance(optimum, response, params, shift)
 
 
+# A call copies seven words for every array: these parts get the few that they need.
 @jit_call
-def _averaged_distance(task, sums, done, longest, params, shift, scratch):
-    """Take the model into the average; the distance of that from w^o. Overwrites scratch.local."""
+def _average(sums, done, longest, params, out):
+    """Take the model into the average, and write that."""
     add_model(sums, done, longest, params)
-    write_mean(sums, done + 1, scratch.local)
-    return distance(task.optimum, task.drift_response, scratch.local, shift)
+    write_mean(sums, done + 1, out)
 
 
 @jit_call
-def _select(side, nodes, num_agents, num_active, scratch):
+def _select(side, nodes, num_agents, num_active, state, room, active, prob):
     """Draw L of K agents, eq. (4)."""
-    draw(side, nodes, 0, num_agents, num_active, scratch, scratch.active, scratch.agent_prob)
+    draw(side, nodes, 0, num_agents, num_active, state, room, active, prob)
 
 
 @jit_call
-def _refresh_agents(side, nodes, num_agents, distinct, scratch):
-    refresh_touched(
-        nodes, 0, num_agents, scratch.active, scratch.scores, distinct, side.refresh, side.design
-    )
+def _refresh_agents(side, nodes, num_agents, distinct, active, scores):
+    refresh_touched(nodes, 0, num_agents, active, scores, distinct, side.refresh, side.design)
 
 
 @jit_call
@@ -292,7 +290,10 @@ def _rounds(
                 scratch.agent_prob[j] = pass_prob[cohorts[i, j]]
         else:
             start(scratch.state, agents_key, round_index, NO_AGENT)
-            _select(plan.agents, agent_nodes, num_agents, num_active, scratch)
+            _select(
+                plan.agents, agent_nodes, num_agents, num_active, scratch.state, scratch.draw,
+                scratch.active, scratch.agent_prob,
+            )  # fmt: skip
         distinct = _drop_repeats(scratch, num_active) if repeats else num_active
         for j in range(size):
             scratch.total[j] = 0.0
@@ -323,14 +324,16 @@ def _rounds(
         counts[1] += distinct
         _move(plan, control, params, scratch)
         if plan.agents.refresh >= KEEP_MASS:
-            _refresh_agents(plan.agents, agent_nodes, num_agents, distinct, scratch)
+            _refresh_agents(
+                plan.agents, agent_nodes, num_agents, distinct, scratch.active, scratch.scores
+            )
         if plan.watched:
             telemetry.end_round(scratch.row, num_active, distinct, squares, watched[i])
+        shown = params
         if sums.shape[0] > 0:
-            longest = num_agents / num_active
-            msd[i] = _averaged_distance(task, sums, round_index, longest, params, shift, scratch)
-        else:
-            msd[i] = distance(task.optimum, task.drift_response, params, shift)
+            shown = scratch.local
+            _average(sums, round_index, num_agents / num_active, params, shown)
+        msd[i] = distance(task.optimum, task.drift_response, shown, shift)
         if not msd[i] < TOO_FAR:
             return i
     return msd.size
