@@ -1,13 +1,15 @@
 """How large the package is: lines, modules, what one call enters, names and words that repeat.
 
 python tools/sizes.py [REVISION ...] prints one column for the working tree and one for each
-revision, which is checked out beside it for a moment.
+revision, which is checked out beside it for a moment. With --capabilities it prints the lines of
+the working tree by room, and by what they are for.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import os
 import subprocess
 import sys
@@ -38,6 +40,61 @@ except SystemExit:
 print(sum(name.startswith("isfed.") for name in sys.modules), file=sys.stderr)
 """
 TABLE_ROWS = 120
+# What the modules are for, by pattern; the first that fits counts.
+CAPABILITIES = {
+    "the leaderboard": ("*/leaderboard*", "studies/fixed_points.py", "studies/work_cells.py"),
+    "protection and privacy": (
+        "federation/guarded.py", "federation/safety.py", "federation/agent_records.py",
+        "federation/privacy_loss.py", "methods/private.py", "methods/robust_means.py",
+    ),
+    "absences and clocks": (
+        "federation/response_rates.py", "federation/virtual_clock.py", "methods/fedcs.py",
+        "methods/hybrid_fl.py",
+    ),
+    "control variates": (
+        "federation/variate_updates.py", "methods/control_variates.py", "methods/fedvarp.py",
+        "methods/scaffold.py", "methods/mifa.py",
+    ),
+    "rivals: other samplers and estimators": (
+        "methods/active_fl.py", "methods/bandit_samplers.py", "methods/change_norms.py",
+        "methods/clustered_sampling.py", "methods/delta_sampling.py", "methods/divfl.py",
+        "methods/fedau.py", "methods/fedcor.py", "methods/fedstas.py", "methods/hics_fl.py",
+        "methods/kvib.py", "methods/oort.py", "methods/optimal_sampling.py",
+        "methods/power_of_choice.py", "methods/folb.py",
+    ),
+    "averages, look-ahead, passes, auto steps": (
+        "methods/servers.py", "methods/model_average.py", "methods/look_ahead_passes.py",
+        "methods/agent_passes.py", "methods/stratified_passes.py", "simulate/pilot_runs.py",
+    ),
+    "methods that the paper names": (
+        "methods/adaptive_tau.py", "methods/agnostic_fl.py", "methods/cooperative_sgd.py",
+        "methods/fedasync.py", "methods/fedavg_schemes.py", "methods/fedprox.py",
+        "methods/hierfavg.py", "methods/local_sgd.py", "methods/mocha.py", "methods/q_ffl.py",
+        "studies/systems_study.py", "report/systems_report.py",
+    ),
+    "the round, ISFedAvg, agents in process": ("methods/*", "federation/*"),
+    "the kernel and the driver of runs": ("simulate/*",),
+    "sampling designs, estimates of totals": (
+        "sampling/designs/*", "sampling/estimation.py",
+    ),
+    "scores and policies": ("sampling/*",),
+    "losses, optima, synthetic problems": ("problems/*",),
+    "neural networks": ("torch/*", "*/network*"),
+    "agents on other machines": ("flower/*", "cli/federation.py"),
+    "reading tables and data sets": (
+        "datasets/*", "studies/dataset_config.py", "cli/table_options.py", "cli/predict.py",
+        "studies/model_file.py", "studies/sklearn_estimators.py",
+    ),
+    "compare and diagnose": (
+        "*/compar*", "*/diagnos*", "theory/strategies.py", "theory/tuned_ways.py",
+        "theory/noise_path.py", "studies/paired_step_search.py",
+    ),
+    "theory: variance, stability, certificates": ("theory/*",),
+    "studies, experiments, results folders": ("studies/*",),
+    "pages, tables and figures": ("report/*",),
+    "the command line": ("cli/*",),
+    "streams, files, arithmetic, compiling": ("base/*", "*.py"),
+}  # fmt: skip
 # Words of the project's own that should give way to the field's (DESIGN.md).
 PRIVATE_WORDS = {
     "apart", "around", "book", "chain", "contest", "cross", "crew", "deals", "found", "halve",
@@ -134,11 +191,56 @@ def sizes(tree: Path) -> dict[str, str]:
     }
 
 
+def capability_of(path: str) -> str:
+    """What a module of the package is for."""
+    fits = (name for name, patterns in CAPABILITIES.items()
+            if any(fnmatch.fnmatch(path, pattern) for pattern in patterns))  # fmt: skip
+    return next(fits)
+
+
+def kinds_of_lines(path: Path, tree: ast.Module) -> Counter[str]:
+    """The lines of a module: all, code, docstrings, and the rest, which is comments and blanks."""
+    text, documented, code = path.read_text(encoding="utf-8").splitlines(), set[int](), set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.string.strip() and token.type not in (tokenize.COMMENT, tokenize.ENCODING):
+                code.update(range(token.start[0], token.end[0] + 1))
+    return Counter(
+        modules=1, lines=len(text), code=len(code - documented), docstrings=len(documented)
+    )
+
+
+def print_capabilities(tree: Path) -> None:
+    """Print modules and lines by room, then by capability."""
+    package = tree / "src" / "isfed"
+    rooms, capabilities = {}, {name: Counter[str]() for name in CAPABILITIES}
+    for path, module in sources(tree).items():
+        place, kinds = path.relative_to(package), kinds_of_lines(path, module)
+        room = place.parts[0] if len(place.parts) > 1 else "isfed"
+        rooms[room] = rooms.get(room, Counter()) + kinds
+        capability = capability_of(place.as_posix())
+        capabilities[capability] = capabilities[capability] + kinds
+    columns = ("modules", "lines", "code", "docstrings")
+    for title, rows in {"room": rooms, "what for": capabilities}.items():
+        print(f"\n{title:44s}" + "".join(f"{column:>12s}" for column in columns))
+        rows = rows | {"all": sum(rows.values(), Counter())}
+        for name, counts in rows.items():
+            print(f"{name:44s}" + "".join(f"{counts[column]:12,}" for column in columns))
+
+
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("revisions", nargs="*", help="older states to compare with")
-    given = parser.parse_args().revisions
+    parser.add_argument("--capabilities", action="store_true", help="what the lines are for")
+    options = parser.parse_args()
+    given = options.revisions
+    if options.capabilities:
+        print_capabilities(ROOT)
+        return
     columns = {"working tree": sizes(ROOT)}
     for revision in given:
         with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,7 @@ from small_flower import AGENTS, PROBLEM, SEED, initial, make_grid, make_strateg
 from isfed import (
     DELTA,
     FOLB,
+    KAVG,
     MABS,
     MIFA,
     OSMD,
@@ -26,6 +27,7 @@ from isfed import (
     AgnosticFL,
     Clock,
     ClusteredSampling,
+    CooperativeSGD,
     DecentralisedSGD,
     DivFL,
     DynamicFedAvg,
@@ -38,9 +40,13 @@ from isfed import (
     FedProx,
     FedSTaS,
     FedVARP,
+    FullySynchronousSGD,
+    HiCSFL,
     HierFAVG,
     ISFedAvg,
     KVib,
+    LocalGD,
+    LocalSGD,
     LookAhead,
     LookAheadPasses,
     Memory,
@@ -66,6 +72,7 @@ from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, wei
 from isfed.methods.federated import Evidence, Federated, composition_of
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import ModelState
+from isfed.report.methods_table import select
 from isfed.sampling.designs import Deville
 
 AS_SIMULATED = Safety(
@@ -358,6 +365,9 @@ PUBLISHED = [
     PowerOfChoice(candidates=4, candidates_by="uniform", variant="cpow-d", **SOME),
     PowerOfChoice(candidates=4, candidates_by="uniform", variant="rpow-d", **SOME),
     *(method(local_steps=2, horizon=5, **SOME) for method in (OSMD, MABS, VRB)),
+    LocalGD(step_size=STEP), LocalSGD(steps=2, step_size=STEP), KAVG(steps=2, step_size=STEP),
+    CooperativeSGD(step_size=STEP), FullySynchronousSGD(step_size=STEP),
+    HiCSFL(horizon=5, clusters=2, output_layer=(1, 1), **SOME),
 ]  # fmt: skip
 
 
@@ -382,6 +392,12 @@ def test_published_methods_end_with_the_model_of_the_run_in_process(tmp_path, me
     for i in range(5):
         state = method.round(state, agents, i)
     np.testing.assert_array_equal(found, method.model(state))
+
+
+def test_every_method_that_is_said_to_run_over_a_network_is_run_here():
+    ours = {"ISFedAvg", "FedAvg", "DynamicFedAvg", "importance"}  # all are ISFedAvg
+    said = {entry.name for entry in select([], network=True)} - {"LookAheadPasses"} - ours
+    assert said == {type(method).__name__ for method in PUBLISHED} - ours
 
 
 def test_a_method_with_its_own_round_is_for_our_loop_only(tmp_path):

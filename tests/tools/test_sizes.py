@@ -24,3 +24,16 @@ def test_the_counts_see_what_they_look_for():
     modules = {package / "methods" / name: ast.parse(code) for name in ("one.py", "two.py")}
     assert sizes.twice(modules) == ["C", "f"]
     assert sizes.refused_pairs(modules, package) == 2
+
+
+def test_every_module_is_for_something_and_every_pattern_fits_a_module():
+    package = ROOT / "src" / "isfed"
+    paths = [path.relative_to(package).as_posix() for path in sizes.sources(ROOT)]
+    assert {sizes.capability_of(path) for path in paths} == set(sizes.CAPABILITIES)
+
+
+def test_lines_are_told_apart(tmp_path):
+    path = tmp_path / "some.py"
+    path.write_text('"""What it is,\nat length."""\n\nx = 1  # one\n# Alone.\ny = """\na"""\n')
+    kinds = sizes.kinds_of_lines(path, ast.parse(path.read_text()))
+    assert kinds == {"modules": 1, "lines": 7, "code": 3, "docstrings": 2}
