@@ -10,7 +10,7 @@ import numpy as np
 
 from isfed.base.argument_checks import check_active
 from isfed.base.jit import compiled
-from isfed.base.random_streams import Purpose
+from isfed.base.random_streams import Purpose, fill_uniform
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.federated import Drawn, Sampler
@@ -32,7 +32,9 @@ def draw_with_replacement(
     agents: Agents, prob: np.ndarray, num: int, round_index: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """`num` independent draws by probabilities, as the agents drawn and how often each was."""
-    return count_draws(prob, agents.stream(Purpose.AGENTS, round_index).uniforms(num))
+    points = np.empty(num)  # filled by compiled code at once: there is a draw in every round
+    fill_uniform(agents.stream(Purpose.AGENTS, round_index).state, points, num)
+    return count_draws(prob, points)
 
 
 @compiled
