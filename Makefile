@@ -114,9 +114,9 @@ bench: install  ## measure speed (benchmarks/speed/run.py)
 	@echo "==> python benchmarks/speed/run.py"
 	@$(BIN)/python benchmarks/speed/run.py
 
-study: install  ## compare policies and designs (docs/make/study.py)
-	@echo "==> python docs/make/study.py"
-	@$(BIN)/python docs/make/study.py
+study: install  ## compare policies and designs (docs/make/policies.toml)
+	@echo "==> isfed run docs/make/policies.toml"
+	@$(BIN)/isfed run docs/make/policies.toml --resume
 
 theory: install  ## theory against measurement: makes docs/theory.md and its appendix (about an hour)
 	@echo "==> python docs/make/theory_study.py, then theory_page.py"

@@ -70,7 +70,7 @@ CAPABILITIES = {
         "methods/adaptive_tau.py", "methods/agnostic_fl.py", "methods/cooperative_sgd.py",
         "methods/fedasync.py", "methods/fedavg_schemes.py", "methods/fedprox.py",
         "methods/hierfavg.py", "methods/local_sgd.py", "methods/mocha.py", "methods/q_ffl.py",
-        "studies/systems_study.py", "report/systems_report.py",
+        "report/systems_report.py",
     ),
     "the round, ISFedAvg, agents in process": ("methods/*", "federation/*"),
     "the kernel and the driver of runs": ("simulate/*",),
@@ -95,6 +95,13 @@ CAPABILITIES = {
     "the command line": ("cli/*",),
     "streams, files, arithmetic, compiling": ("base/*", "*.py"),
 }  # fmt: skip
+# The engine of studies and all studies, today and before they were files of one engine.
+STUDIES = (
+    "src/isfed/studies/study_*.py", "src/isfed/studies/experiment*.py",
+    "src/isfed/studies/*step*.py", "src/isfed/studies/comparison*.py",
+    "src/isfed/studies/leaderboard_*.py", "src/isfed/studies/*_study.py",
+)  # fmt: skip
+STUDY_SCRIPTS = ("variance_*.py", "theory_*.py", "*study.py", "same_step.py")
 # Words of the project's own that should give way to the field's (DESIGN.md).
 PRIVATE_WORDS = {
     "apart", "around", "book", "chain", "contest", "cross", "crew", "deals", "found", "halve",
@@ -136,6 +143,13 @@ def refused_pairs(modules: dict[Path, ast.Module], package: Path) -> int:
                 }
                 count += max(Counter(owner for owner, _ in fields).values(), default=0) > 1
     return count
+
+
+def lines_of(tree: Path, patterns: Iterable[str]) -> str:
+    """Lines of the files of some patterns, each counted once, and how many files."""
+    paths = {path for pattern in patterns for path in tree.glob(pattern)}
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    return f"{lines:,} in {len(paths)}"
 
 
 def words(paths: Iterable[Path]) -> tuple[str, int]:
@@ -180,6 +194,11 @@ def sizes(tree: Path) -> dict[str, str]:
         "lines of src": f"{sum(lines.values()):,}",
         "modules": str(len(modules)),
         "lines of isfedavg.py": str(sum(lines[path] for path in method)),
+        "lines of studies and their engine": lines_of(tree, STUDIES),
+        "lines of studies as scripts": lines_of(
+            tree,
+            [f"{place}/{name}" for place in ("benchmarks", "docs/make") for name in STUDY_SCRIPTS],
+        ),
         "longest module": f"{max(lines.values())}",
         "modules entered by simulate, kernel": entered(tree, SIMULATE.format(engine="kernel")),
         "modules entered by simulate, agents": entered(tree, SIMULATE.format(engine="agents")),
@@ -245,7 +264,7 @@ def main() -> None:
     for revision in given:
         with tempfile.TemporaryDirectory() as folder:
             archive = subprocess.run(
-                ["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True
+                ["git", "archive", revision], cwd=ROOT, capture_output=True, check=True
             )
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
             columns[revision] = sizes(Path(folder))

@@ -16,7 +16,7 @@ from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_reader import results_of
 from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_engine import Outcome, Study
-from isfed.studies.study_summaries import SUMMARIES, as_dicts
+from isfed.studies.study_summaries import SUMMARIES, as_dicts, several_problems
 from isfed.studies.test_measures import ErrorRates
 from isfed.studies.work_cells import Cell, Finished, problem_of
 
@@ -107,9 +107,9 @@ class Experiment(Study):
                 best = {f"{n}, best step {searches[n].best:g}": best[n] for n in best}
             methods = task.algorithms | best
             tasks = (StudyTask("", task.source, methods, task.rounds, task.repetitions),)
-        if self.kind in SUMMARIES:
-            results = self._run(executor, tasks)
-            return SUMMARIES[self.kind](self, tasks, results, executor, searches)
+        summary = SUMMARIES.get(self.kind, several_problems if len(tasks) > 1 else None)
+        if summary is not None:
+            return summary(self, tasks, self._run(executor, tasks), executor, searches)
         (task,) = tasks
         results = self._run_slow_last(executor, task)
         more = {"step_sizes": as_dicts(searches)} if self.step_sizes is not None else {}

@@ -159,10 +159,11 @@ def _places(
     lists = [values if isinstance(values, list) else [values] for values in over.values()]
     for values in itertools.product(*lists):
         keys = dict(zip(over, values, strict=True))
+        # Seeds that the name does not tell apart are repetitions of one problem.
         place = {key: value for key, value in keys.items() if key != "seed"}
-        seeded = f", data {keys['seed']}" if "seed" in keys else ""
-        shown = title or ", ".join(f"{key} {{{key}:g}}" for key in place)
-        yield f"{shown.format(**place)}, " if place else "", place, seeded, keys
+        seeded = f", data {keys['seed']}" if "seed" in keys and "{seed" not in title else ""
+        shown = title or ", ".join(f"{key} {{{key}}}" for key in place)
+        yield f"{shown.format(**keys)}, ", place, seeded, keys
 
 
 def _filled(

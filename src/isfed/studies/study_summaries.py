@@ -143,37 +143,50 @@ def by_title(tasks: Any, results: ByName) -> list[tuple[Any, dict[str, Finished]
     return found[::-1]
 
 
+def several_problems(
+    study: Any, tasks: Any, results: ByName, executor: Executor, searches: Any
+) -> Outcome:
+    """On every problem the level of every method; gains are over the first one there."""
+    groups = by_title(tasks, results)
+    whole = {name: result for _, found in groups for name, result in found.items()}
+    rows = [row for task, found in groups for row in _rows_of(task, found)]
+    return study.summarised(whole, algorithms=rows)
+
+
+def _rows_of(task: Any, found: ByName) -> list[dict[str, Any]]:
+    rows = algorithm_rows(task.source, found)
+    for row, name in zip(rows, task.algorithms, strict=True):
+        row |= {"problem": task.title.removesuffix(": ").removesuffix(", "), "method": name}
+    return rows
+
+
 def _systems(study: Any, tasks: Any, results: ByName, executor: Executor, searches: Any) -> Outcome:
     """On every problem the level of every method, its costs, and where it rests."""
-    rows: list[dict[str, Any]] = []
-    for task, found in by_title(tasks, results):
+    outcome = several_problems(study, tasks, results, executor, searches)
+    rests: dict[str, Any] = {}
+    for task in tasks if study.options.get("rest", True) else ():
         title = task.title.removesuffix(": ")
         problem, _ = problem_of(task.source)
-        rests: dict[str, Any] = {}
-        if study.options.get("rest", True):
-            known = Known(executor.store, title)
-            with executor.reporting(f"{title}: where each rests", len(found)) as advance:
-                rests = resting_distances(problem, task.algorithms, advance, known)
-        usual = algorithm_rows(task.source, found)
-        for row, name, result in zip(usual, task.algorithms, found.values(), strict=True):
-            row["problem"], row["method"] = title, name
-            row["rests_at_db"], row["rests_how"] = rests.get(name, (None, "not computed"))
-            if not result.diverged:
-                row["costs"] = mean_and_stderr(result.history)
-        rows += usual
-    return study.summarised(results, algorithms=rows)
+        known = Known(executor.store, title)
+        with executor.reporting(f"{title}: where each rests", len(task.algorithms)) as advance:
+            found = resting_distances(problem, task.algorithms, advance, known)
+        rests |= {f"{task.title}{name}": rest for name, rest in found.items()}
+    for row in outcome.summary["algorithms"]:
+        row["rests_at_db"], row["rests_how"] = rests.get(row["name"], (None, "not computed"))
+        result = results[row["name"]]
+        if not result.diverged:
+            row["costs"] = mean_and_stderr(result.history)
+    return outcome
 
 
 def _heterogeneity(
     study: Any, tasks: Any, results: ByName, executor: Executor, searches: Any
 ) -> Outcome:
     """The gain over the first method at every point of a grid of problems."""
-    groups = by_title(tasks, results)
-    whole = {name: result for _, found in groups for name, result in found.items()}
-    rows = [row for task, found in groups for row in algorithm_rows(task.source, found)]
-    points = [_point([task for task in tasks if task.title == first.title], results)
-              for first, _ in groups]  # fmt: skip
-    return study.summarised(whole, algorithms=rows, points=points)
+    outcome = several_problems(study, tasks, results, executor, searches)
+    titles = dict.fromkeys(task.title for task in tasks)
+    points = [_point([task for task in tasks if task.title == title], results) for title in titles]
+    return outcome._replace(summary=outcome.summary | {"points": points})
 
 
 def _point(tasks: list[Any], results: ByName) -> dict[str, Any]:
