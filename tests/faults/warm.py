@@ -203,15 +203,18 @@ def prepare(place: Path) -> dict[str, tuple[float, int]]:
     touches a file, undisturbed."""
     from isfed.simulate import run_driver
     from isfed.studies import (
-        comparison_run,
         executors,
+        paired_step_search,
         results_folder,
+        step_grid,
         study_engine,
         tuned_step_sizes,
         work_cells,
     )
 
-    for module in (comparison_run, tuned_step_sizes):
+    search = paired_step_search.PairedSearch
+    search.losses = _during(TUNING)(search.losses)  # type: ignore[method-assign]
+    for module in (step_grid, tuned_step_sizes):
         module.search_step_size = _during(TUNING)(module.search_step_size)  # type: ignore[attr-defined]
     executors.Executor.run = _during(RUNNING)(executors.Executor.run)  # type: ignore[method-assign]
     work_cells.save_arrays = _during(CHECKPOINT)(work_cells.save_arrays)

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from small_board import TINY
 
 from isfed.problems import Problem
 from isfed.studies import Workers, make_experiment, run_experiment
+from isfed.studies.leaderboard_config import make_protocol
+from isfed.studies.leaderboard_study import Leaderboard
 from isfed.studies.problem_sources import RegressionSource
+from isfed.studies.study_engine import run_study
 
 pytestmark = [
     pytest.mark.skipif(
@@ -83,3 +87,48 @@ def test_more_jobs_than_the_cluster_has(experiment, tmp_path, monkeypatch):
             run_experiment(experiment, tmp_path / "run", workers=Workers(backend="ray", jobs=2))
     finally:
         ray.shutdown()
+
+
+@pytest.fixture
+def nodes():
+    """A cluster of two nodes on this machine, and the second one."""
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+    head = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
+    yield cluster, second
+    ray.shutdown()
+    cluster.shutdown()
+
+
+class LosesANode:
+    """Progress that ends a node of the cluster after some work."""
+
+    def __init__(self, cluster, node, work: int) -> None:
+        self.cluster, self.node, self.left = cluster, node, work
+
+    def begin(self, name: str, work: int, done: int) -> None:
+        """Nothing to say."""
+
+    def advance(self, work: int) -> None:
+        """End the node once."""
+        self.left -= work
+        if self.left < 0 and self.node is not None:
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = None
+
+
+def test_a_leaderboard_on_two_nodes_and_on_the_one_that_is_left(nodes, tmp_path):
+    study, workers = Leaderboard(make_protocol(TINY)), Workers(backend="ray", jobs=2)
+    run_study(study, tmp_path / "loky", workers=Workers(backend="loky", jobs=2))
+    run_study(study, tmp_path / "two nodes", workers=workers)
+    whole = files(tmp_path / "loky")
+    assert files(tmp_path / "two nodes") == whole
+    progress = LosesANode(*nodes, work=500)
+    with pytest.warns(UserWarning, match="a worker died"):
+        run_study(study, tmp_path / "one node", workers=workers, progress=progress)
+    assert progress.node is None
+    assert files(tmp_path / "one node") == whole

@@ -37,6 +37,10 @@ def by_problem(results: Results) -> list[tuple[str, Results]]:
 def summary_line(results: Results) -> str:
     """What was run."""
     text = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} algorithms"
+    if results.kind == "leaderboard":
+        rows = results.summary["algorithms"]
+        methods, problems = (len({row[key] for row in rows}) for key in ("method", "problem"))
+        text = f"{MEANING['leaderboard']}: {methods} methods on {problems} problems"
     if results.kind == "diagnosis":
         setting = results.summary["setting"]
         text = f"{MEANING['diagnosis']}: {setting['num_agents']:,} agents, {setting['rows']:,} rows"
@@ -148,6 +152,8 @@ def advice(results: Results) -> Iterator[str]:
 
 def warnings(results: Results) -> Iterator[str]:
     """What to know before trusting the numbers."""
+    if results.kind == "leaderboard":  # it has a table of them
+        return
     for algorithm in results.diverged:
         yield (
             f"{algorithm.name} diverged in round {algorithm.diverged_round:,}; use a smaller step "

@@ -276,7 +276,7 @@ class Executor:
         _compile(cells[0])
         by_file = {cell.file: cell for cell in cells}
         threads = self.workers.threads or max(1, num_cores() // self.jobs)
-        options: dict[str, Any] = {"backend": self.workers.backend, "n_jobs": self.jobs}
+        options: dict[str, Any] = {"backend": self.workers.backend, "n_jobs": self._there()}
         if self.workers.backend == "loky":
             options["backend"] = _tied_loky()
         if self.workers.backend == "ray":
@@ -295,6 +295,14 @@ class Executor:
                     yield by_file[file]
         finally:
             stop.set()
+
+    def _there(self) -> int:
+        """How many workers there are room for: a lost node of Ray takes its own with it."""
+        if self.workers.backend != "ray":
+            return self.jobs
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return max(1, min(self.jobs, int(ray.cluster_resources().get("CPU", 1))))
 
     def _together(self, name: str, cells: Sequence[Cell], warn: bool) -> Finished:
         problem, _ = problem_of(cells[0].source)
