@@ -208,14 +208,12 @@ def prepare(place: Path) -> dict[str, tuple[float, int]]:
         results_folder,
         step_grid,
         study_engine,
-        tuned_step_sizes,
         work_cells,
     )
 
     search = paired_step_search.PairedSearch
     search.losses = _during(TUNING)(search.losses)  # type: ignore[method-assign]
-    for module in (step_grid, tuned_step_sizes):
-        module.search_step_size = _during(TUNING)(module.search_step_size)  # type: ignore[attr-defined]
+    step_grid.search_step_size = _during(TUNING)(step_grid.search_step_size)
     executors.Executor.run = _during(RUNNING)(executors.Executor.run)  # type: ignore[method-assign]
     work_cells.save_arrays = _during(CHECKPOINT)(work_cells.save_arrays)
     work_cells.write_whole = _during(CHECKPOINT)(work_cells.write_whole)
