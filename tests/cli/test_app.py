@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from typing import Any
@@ -31,6 +32,21 @@ def test_help_explains_every_command(run):
     assert code == 0
     for option in ("--resume", "--overwrite", "--out", "--threads"):
         assert option in text
+
+
+def test_help_shows_no_types_of_python(run):
+    """Some versions of Typer write <bool> beside flags and <int range> beside numbers."""
+
+    def names(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        below = getattr(command, "commands", {})
+        return [path, *(name for key in below for name in names(below[key], (*path, key)))]
+
+    paths = names(typer.main.get_command(app), ())
+    assert ("reproduce", "regression") in paths
+    for path in paths:
+        code, text = run(*path, "--help")
+        assert code == 0
+        assert not re.search(r"<\w+( range)?>", text), path
 
 
 def test_every_argument_and_option_is_explained():

@@ -1,19 +1,31 @@
 """The probability of every set that a design can draw, by the definition of the design."""
 
+import math
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 import pytest
 
-from isfed.sampling.designs import Brewer, ConditionalPoisson, Tille, inclusion_probabilities
+from isfed.sampling.designs import (
+    Brewer,
+    ConditionalPoisson,
+    HartleyRao,
+    Tille,
+    inclusion_probabilities,
+)
 from isfed.sampling.designs.outcomes import outcomes
 
 
 def sets_of(design: Any, inclusion: np.ndarray) -> dict[tuple[int, ...], Any]:
     """For inclusion probabilities between 0 and 1, of which there are few."""
-    literal: dict[type, Any] = {ConditionalPoisson: _rejective, Brewer: _brewer, Tille: _tille}
+    literal: dict[type, Any] = {
+        ConditionalPoisson: _rejective,
+        Brewer: _brewer,
+        HartleyRao: _orders,
+        Tille: _tille,
+    }
     if type(design) in literal:
         return literal[type(design)](inclusion)
     return dict(outcomes(design, inclusion))
@@ -61,6 +73,26 @@ def _brewer(inclusion):
 
     step((), Fraction(1), num)
     return found
+
+
+def _orders(inclusion):
+    """Every order and every place where a systematic draw can begin, in whole numbers."""
+    shares = [Fraction(p).limit_denominator(1000) for p in inclusion]
+    cells = math.lcm(*(share.denominator for share in shares))
+    lengths = np.array([int(share * cells) for share in shares])
+    orders = np.array(list(permutations(range(lengths.size))))
+    ends, found = np.cumsum(lengths[orders], axis=1), np.zeros(2**lengths.size, int)
+    for start in range(cells):
+        sets = np.zeros(len(orders), int)
+        for point in range(start, lengths.sum(), cells):
+            sets += 1 << orders[np.arange(len(orders)), (ends <= point).sum(axis=1)]
+        found += np.bincount(sets, minlength=found.size)
+    return {
+        tuple(unit for unit in range(lengths.size) if number >> unit & 1): Fraction(
+            int(found[number]), cells * len(orders)
+        )
+        for number in np.flatnonzero(found).tolist()
+    }
 
 
 def _tille(inclusion):

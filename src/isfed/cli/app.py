@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperArgument
+from typer.core import TyperArgument, TyperOption
 
 from isfed.cli import (
     compare_and_diagnose,
@@ -29,7 +29,19 @@ def _made_with_help(self: TyperArgument, *, help: str | None = None, **options: 
     self.help = help
 
 
+def _shown_type(self: Any, ctx: Any) -> str | None:
+    """Typer 0.29 writes <bool> beside flags, and the names of Python's types beside the rest."""
+    if getattr(self, "is_flag", False):
+        return None
+    shown = self.display_type(ctx).strip("<>").removesuffix(" range")
+    if shown.startswith("list["):
+        shown = shown[len("list[") : -1]
+    return {"str": "text", "int": "integer", "float": "number"}.get(shown, shown)
+
+
 TyperArgument.__init__ = _made_with_help
+for _kind in (TyperArgument, TyperOption):
+    _kind.display_type_rich = _shown_type  # pyright: ignore[reportAttributeAccessIssue]
 
 app = typer.Typer(
     help="Federated learning under importance sampling.",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, permutations, product
-from math import comb, factorial, prod
+from itertools import combinations, product
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from isfed.sampling.designs.systematic import (
     Deville,
     HartleyRao,
     Systematic,
+    order_outcomes,
     strata_of,
     systematic_cells,
 )
@@ -90,10 +91,7 @@ def _open_outcomes(kind: type, inclusion: np.ndarray, num: int) -> Iterator[Outc
             return
         if count > MOST_ENUMERATED:
             raise TooManyError(f"{count} units have too many orders to list")
-        for order in permutations(range(count)):
-            along = np.array(order)
-            for drawn, chance in systematic_cells(inclusion[along], num):
-                yield tuple(along[drawn].tolist()), chance / factorial(count)
+        yield from ((tuple(units.tolist()), p) for units, p in order_outcomes(inclusion, num))
     elif kind is Sampford:
         odds = inclusion / (1.0 - inclusion)
         _check(comb(count, num))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, permutations
-from math import factorial
+from math import fsum
 from typing import ClassVar
 
 import numpy as np
@@ -68,7 +68,8 @@ class Systematic(_FromTable):
 
     def joint(self, inclusion: ArrayLike) -> np.ndarray:
         """Exact joint inclusion probabilities, by integration over the start."""
-        return _systematic_joint(*check_inclusion(inclusion))
+        values, num = check_inclusion(inclusion)
+        return joint_of_sets(systematic_cells(values, num), values.size)
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,7 @@ class HartleyRao(_FromTable):
         values, num = check_inclusion(inclusion)
         if values.size > MOST_ENUMERATED:
             return with_certain(values, num, rejective_joint)
-        total = np.zeros((values.size, values.size))
-        for order in permutations(range(values.size)):
-            along = np.array(order)
-            total[np.ix_(along, along)] += _systematic_joint(values[along], num)
-        return total / factorial(values.size)
+        return joint_of_sets(order_outcomes(values, num), values.size)
 
 
 @dataclass(frozen=True)
@@ -113,11 +110,6 @@ class Deville(_FromTable):
         return pairs + pairs.T
 
 
-def _systematic_joint(inclusion: np.ndarray, num: int) -> np.ndarray:
-    """P(i and j drawn) for the ordered systematic draw."""
-    return joint_of_sets(systematic_cells(inclusion, num), inclusion.size)
-
-
 def systematic_cells(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, float]]:
     """The units drawn as the start moves over [0, 1), with the length on which they stay."""
     ends = np.cumsum(inclusion) * (num / inclusion.sum())
@@ -126,6 +118,22 @@ def systematic_cells(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarr
         points = (low + high) / 2 + np.arange(num)
         drawn = np.searchsorted(ends, points, side="right").clip(max=inclusion.size - 1)
         yield drawn, float(high - low)
+
+
+def order_outcomes(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, float]]:
+    """The sets that `HartleyRao` draws, with their chances over all orders, summed exactly."""
+    count = inclusion.size
+    orders = np.array(list(permutations(range(count))))
+    ends = np.cumsum(inclusion[orders], axis=1) * (num / inclusion.sum())
+    breaks = np.sort(np.pad(ends % 1.0, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
+    middles, lengths = (breaks[:, 1:] + breaks[:, :-1]) / 2, np.diff(breaks, axis=1)
+    sets = np.zeros(middles.shape, np.int64)  # one bit for each unit
+    for point in range(num):
+        before = (ends[:, None] <= (middles + point)[:, :, None]).sum(axis=2)
+        sets |= 1 << np.take_along_axis(orders, before.clip(max=count - 1), axis=1)
+    for drawn in np.unique(sets).tolist():
+        units = np.flatnonzero(drawn >> np.arange(count) & 1)
+        yield units, fsum(lengths[sets == drawn]) / len(orders)
 
 
 def strata_of(inclusion: np.ndarray, num: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
