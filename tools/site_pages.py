@@ -219,16 +219,15 @@ def keys_page() -> str:
 
 def _experiment_keys() -> list[str]:
     """The keys outside every table."""
-    from isfed.studies import experiment_config
     from isfed.studies.config_schema import arguments, expected_value
+    from isfed.studies.experiment import Experiment, StudyTask
+    from isfed.studies.experiment_config import DEFAULTS
 
-    documented, known = (
-        explanations(experiment_config.Experiment),
-        arguments(experiment_config.Experiment),
-    )
+    documented = explanations(StudyTask) | explanations(Experiment)
+    known = arguments(StudyTask) | arguments(Experiment)
     rows = [
         f"| `{key}` | {documented[key]} | {expected_value(known[key].hint)} | `{default}` |"
-        for key, default in experiment_config.DEFAULTS.items()
+        for key, default in DEFAULTS.items()
     ]
     return [
         "## The experiment",
