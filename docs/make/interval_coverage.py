@@ -194,9 +194,10 @@ def page(samples: int, *, quick: bool) -> str:
     """The page, its tables made on all cores."""
     error = 100 * math.sqrt(0.95 * 0.05 / samples)
     cases = [(part, *case) for part in (0.0, 2.0) for case in CASES]
-    tables = Parallel(n_jobs=-1)(
+    found: Any = Parallel(n_jobs=-1)(
         delayed(table)(samples, *case) for case in (cases[:1] if quick else cases[::-1])
     )
+    tables: list[str] = list(found)
     return "\n".join([LEGEND.format(samples=samples, error=error), *tables[::-1]]) + "\n"
 
 
