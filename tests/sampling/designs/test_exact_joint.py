@@ -195,7 +195,7 @@ def test_local_pivotal_counts_pairs():
     ("inclusion", "message"),
     [
         ([0.5, 1.5], r"^inclusion\[1\]=1.5 exceeds 1; use .*$"),
-        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1$"),
+        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1; incl"),
         ([-0.5, 0.5], r"^inclusion\[0\]=-0.5 is not a finite number >= 0 \(1 such\)$"),
     ],
 )

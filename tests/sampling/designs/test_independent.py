@@ -41,7 +41,7 @@ class TestPoisson:
         ("inclusion", "message"),
         [
             ([0.5, 1.5], r"^inclusion\[1\]=1.5 exceeds 1; use .*$"),
-            ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1$"),
+            ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1; incl"),
             ([0.5, np.inf], r"^inclusion\[1\]=inf is not a finite number >= 0 \(1 such\)$"),
         ],
     )
@@ -86,8 +86,8 @@ class TestWithReplacement:
     @pytest.mark.parametrize(
         ("inclusion", "message"),
         [
-            ([0.0, 0.0], r"^inclusion sums to 0.0, not to a whole number >= 1$"),
-            ([0.5, 1.7], r"^inclusion sums to 2.2, not to a whole number >= 1$"),
+            ([0.0, 0.0], r"^inclusion sums to 0.0, not to a whole number >= 1; incl"),
+            ([0.5, 1.7], r"^inclusion sums to 2.2, not to a whole number >= 1; incl"),
             ([], r"^inclusion must be a non-empty vector, got shape \(0,\)$"),
             ([2.0, -1.0], r"^inclusion\[1\]=-1.0 is not a finite number >= 0 \(1 such\)$"),
         ],

@@ -141,7 +141,7 @@ def test_too_many_rejections_end_with_an_error_that_says_what_to_use():
     ("inclusion", "message"),
     [
         ([0.5, 1.5], r"^inclusion\[1\]=1.5 exceeds 1; use .*$"),
-        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1$"),
+        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1; incl"),
         ([], r"^inclusion must be a non-empty vector, got shape \(0,\)$"),
         ([-0.5, 0.5], r"^inclusion\[0\]=-0.5 is not a finite number >= 0 \(1 such\)$"),
     ],

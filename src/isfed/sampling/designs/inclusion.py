@@ -98,7 +98,10 @@ def check_total(inclusion: np.ndarray) -> int:
     total = inclusion.sum()
     num = round(total)
     if num < 1 or abs(total - num) > 1e-9 * inclusion.size:
-        raise ValueError(f"inclusion sums to {total}, not to a whole number >= 1")
+        raise ValueError(
+            f"inclusion sums to {total}, not to a whole number >= 1; "
+            "inclusion_probabilities(sizes, n) makes chances that sum to n"
+        )
     if num > MOST_DRAWS:
         raise ValueError(f"inclusion sums to {total}: more draws than memory holds")
     return num
