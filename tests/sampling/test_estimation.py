@@ -396,7 +396,7 @@ def test_importing_the_library_loads_no_other_part():
 )
 def test_the_third_moment_is_unbiased_for_independent_draws(design, chances):
     """Every outcome of a draw with its chance; a fixed size is an approximation of Hájek's kind."""
-    from isfed.sampling.estimation import third_moment
+    from isfed.sampling.skewness import third_moment
 
     repeats, found = isinstance(design, WithReplacement), []
     for drawn, chance in sets_of(design, chances).items():

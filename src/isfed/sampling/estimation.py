@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from isfed.sampling.designs.inclusion import (
     check_scores,
     check_total,
 )
+from isfed.sampling.skewness import hall_quantiles, third_moment
 
 BY_PAIRS = ("horvitz-thompson", "sen-yates-grundy")
 BY_UNITS = ("hajek", "deville", "brewer")
@@ -162,12 +162,7 @@ def _checked(
 
 
 def _estimated(
-    sample: _Sample,
-    scale: float,
-    method: str,
-    kind: str | None,
-    confidence: float,
-    interval: str,
+    sample: _Sample, scale: float, method: str, kind: str | None, confidence: float, interval: str
 ) -> Estimate:
     """`scale` times the mean."""
     from scipy.special import ndtri, stdtrit  # takes a while to import
@@ -197,7 +192,7 @@ def _estimated(
     quantile = ndtri(chance) if math.isinf(degrees) else stdtrit(degrees, chance)
     above, below = float(quantile), -float(quantile)
     if interval == "hall" and stderr > 0.0:
-        above, below = _skewed(above, below, skewness=_skewness(cubed, squared))
+        above, below = hall_quantiles(above, below, skewness=_skewness(cubed, squared))
     value = float(mean * scale)
     low, high = value - above * stderr, value - below * stderr
     return Estimate(value, stderr, low, high, confidence, degrees, method, kind)
@@ -211,20 +206,6 @@ def _skewness(cubed: float, squared: float) -> float:
             "not certain in every stratum, and which no formula here gives for Cube; use 'student'"
         )
     return cubed / squared**1.5
-
-
-def _skewed(*quantiles: float, skewness: float) -> Iterator[float]:
-    """Quantiles of (estimate - truth) / stderr where the estimate is skewed.
-
-    Hall (1992) maps this ratio T to T + s T^2 / 3 + s^2 T^3 / 27 + s / 6, a cube up to a constant,
-    which Student's t describes better; this is its inverse.
-    """
-    for quantile in quantiles:
-        if abs(skewness) < 1e-6:  # the map is the identity, but for rounding
-            yield quantile
-        else:
-            cube = 1.0 + skewness * (quantile - skewness / 6.0)
-            yield 3.0 / skewness * (math.copysign(abs(cube) ** (1.0 / 3.0), cube) - 1.0)
 
 
 def _suited(sample: _Sample) -> str:
@@ -376,22 +357,6 @@ def _by_units(kind: str, added: np.ndarray, chance: np.ndarray) -> float:
         return float(squares * num / (num - 1.0))
     shares = weights / weights.sum()  # Deville (1999)
     return float(squares / (1.0 - (shares**2).sum()))
-
-
-def third_moment(added: np.ndarray, chance: np.ndarray, *, centred: bool) -> float:
-    """The third central moment of a total, estimated; NaN from too few units.
-
-    A unit drawn independently adds p (1 - p) (1 - 2 p) a^3. A fixed size takes the centre away, as
-    in Hájek's variance; with equal and small probabilities this is the unbiased estimate.
-    """
-    num, weights = added.size, 1.0 - chance
-    if not centred:
-        return float((weights * (1.0 - 2.0 * chance) * added**3).sum())
-    if num < 3:
-        return math.nan
-    centre = (weights * added).sum() / weights.sum()
-    cubes = (weights * (1.0 - 2.0 * chance) * (added - centre) ** 3).sum()
-    return float(cubes * num * num / ((num - 1.0) * (num - 2.0)))
 
 
 def _balanced(
