@@ -97,6 +97,8 @@ def variance(protocol: Protocol) -> PageTable:
                     for model in models
                 ])  # fmt: skip
             except (TheoryError, ValueError, AttributeError):
+                if base is None:
+                    break  # not even the reference is known
                 continue
             base = each if base is None else base
             found.setdefault(method.name, []).append(float(np.exp(np.log(base / each).mean())))
