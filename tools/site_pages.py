@@ -209,7 +209,16 @@ def keys_page() -> str:
         "rows.",
         _keys_of(StepGrid),
         "## Algorithms",
-        "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show.",
+        "`kind` of an `[[algorithm]]`, beside `name`, which tables and figures show. Instead of a "
+        "kind it may have the parts `sampler`, `estimator` and `server`, each a name or a table, "
+        "`num_active`, and the keys of its local steps.",
+        "### Samplers",
+        _table_of(name_registry.SAMPLERS),
+        "### Estimators",
+        _table_of(name_registry.ESTIMATORS),
+        "### Servers",
+        "A `server` may also stand beside a `kind`.",
+        _table_of(name_registry.SERVERS),
     ]
     for kind in name_registry.METHODS:
         parts.append(f"### `{kind}`\n\n{_first_sentence(name_registry.METHODS[kind])}")

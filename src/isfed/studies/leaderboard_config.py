@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from isfed.studies.config_schema import (
     read_value,
     write_value,
 )
+from isfed.studies.experiment_config import load_toml, whole_number
 from isfed.studies.leaderboard_entries import (
     PARTS,
     BoardMethod,
@@ -203,13 +203,6 @@ class Protocol:
                 yield read_method(parts, where="factorial"), parts, ""
 
 
-def _number(given: Mapping[str, Any], key: str, least: int, where: str = "") -> int:
-    value = given[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{where}{key}={value!r} must be a whole number >= {least}")
-    return value
-
-
 def make_protocol(given: Mapping[str, Any], *, folder: Path = Path()) -> Protocol:
     """A leaderboard from the tables of its file; a ConfigError says what is wrong.
 
@@ -222,7 +215,7 @@ def make_protocol(given: Mapping[str, Any], *, folder: Path = Path()) -> Protoco
     for key in (*NUMBERS, "decades", "reference", "problem", "method"):
         if key not in given:
             raise ConfigError(f"the leaderboard needs a key {key!r}")
-    numbers = {key: _number(given, key, least) for key, least in NUMBERS.items()}
+    numbers = {key: whole_number(given, key, least) for key, least in NUMBERS.items()}
     if numbers["tuning_seed"] == numbers["seed"]:
         raise ConfigError(
             f"tuning_seed={numbers['tuning_seed']} is the scoring seed; nothing may be chosen on "
@@ -259,7 +252,7 @@ def _problem(given: Any, clock: Any, folder: Path) -> BoardProblem:
     try:
         return BoardProblem(
             str(given["name"]), read_problem(given["source"], folder),
-            _number(given, "num_active", 1, where),
+            whole_number(given, "num_active", 1, where),
             read_value(given.get("clock", clock), Clock, where="clock", readers={}),
             read_value(given.get("tuned", True), bool, where="tuned", readers={}),
         )  # fmt: skip
@@ -278,7 +271,7 @@ def _factorial(given: Any) -> dict[str, Any]:
         for name in given[key]:
             if name not in known:
                 raise ConfigError(f"[factorial]: {key}={name!r} is not known{nearest(name, known)}")
-    numbers = {k: _number(given, k, n, "[factorial]: ") for k, n in FACTORIAL_NUMBERS.items()}
+    numbers = {k: whole_number(given, k, n, "[factorial]: ") for k, n in FACTORIAL_NUMBERS.items()}
     return {key: list(given[key]) for key in PARTS} | numbers
 
 
@@ -305,9 +298,9 @@ def read_protocol(
     """
     if path is None:
         with resources.as_file(resources.files("isfed.studies") / "leaderboard.toml") as own:
-            tables, folder = _load(own), Path()
+            tables, folder = load_toml(own), Path()
     else:
-        tables, folder = _load(path), path.parent
+        tables, folder = load_toml(path), path.parent
     sizes = tables.pop("size", {})
     if size and size not in sizes:
         raise ConfigError(f"size={size!r} is not known{nearest(size, sizes)}")
@@ -326,15 +319,6 @@ def read_protocol(
     if not factorial:
         tables.pop("factorial", None)
     return make_protocol(tables, folder=folder)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _chosen(tables: Any, names: Sequence[str], what: str, always: str = "") -> list[Any]:
