@@ -163,7 +163,8 @@ alone, in the same samples, brings the coverage between them:
   interval.
 - **e**, error of the standard error: the true standard deviation in every sample, and the normal
   quantile. The estimate is nearly normal, but the standard error varies with it. Samples without
-  small units of large weight give low totals and short intervals.
+  small units of large weight give low totals and short intervals; Hall's interval allows for that.
+  The variance of Horvitz and Thompson varies most, and is negative in some samples.
 - **q**, quantile: that of the normal distribution for that of Student's t.
 - **m**, marginal: within two standard errors of 93% or 97%.
 - **x**: none of these alone.
