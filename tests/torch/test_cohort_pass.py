@@ -5,6 +5,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 
 from isfed import FedAvg, FederatedData, ISFedAvg, Memory, Poisson, Problem
 from isfed.federation.agents import LocalOptions, TrainRequest
-from isfed.torch import Network, importance, train
+from isfed.torch import Network, cohort_pass, importance, train
 from isfed.torch.cohort_pass import CohortPass
 from isfed.torch.flat_module import FlatModule
 from isfed.torch.module_worker import LocalStep, TurnTask, Worker
@@ -217,3 +218,36 @@ def test_nothing_of_a_pass_leaves_the_device(device):
         assert tensor is not None
         assert tensor.device.type == device
     assert (batch.norms.shape, batch.loss.shape) == ((4, 5), (4,))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_work_on_the_machine_decides_nothing(threads, monkeypatch):
+    """A wall that others delay says the opposite of the thread's own time."""
+    spent = {"wall": 0.0, "own": 0.0}
+    clock = SimpleNamespace(
+        perf_counter=lambda: spent["wall"], thread_time=lambda: spent["own"],
+        process_time=lambda: spent["wall"],
+    )  # fmt: skip
+    monkeypatch.setattr(cohort_pass, "time", clock)
+    monkeypatch.setattr("isfed.torch.agents.AHEAD", 1.05)
+    batch, together = Worker.batch, CohortPass.batch
+
+    def takes(method, own, wall):
+        def run(*args, **options):
+            spent["own"] += own
+            spent["wall"] += wall
+            return method(*args, **options)
+
+        return run
+
+    monkeypatch.setattr(Worker, "batch", takes(batch, own=0.03, wall=0.03))
+    monkeypatch.setattr(CohortPass, "batch", takes(together, own=0.03, wall=0.5))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        agents = make_agents(group=None)
+        agents.compare_speed()
+        agents.work(request(agents), 0)
+    finally:
+        torch.set_num_threads(before)
+    assert agents.how.startswith("3 agents at once: several at once are 3.00 times as fast")

@@ -35,6 +35,7 @@ from isfed.torch.module_worker import (
 NUMBERS = {"cpu": 2**21}  # of all models in a pass at most: what a processor's cache can hold
 MOST_NUMBERS = 2**27  # on other devices
 REPEATS, LEAST_SECONDS = 3, 0.2  # of a comparison, at least; the shortest time counts
+MOST_SECONDS = 2.0  # on the wall, where other work on the machine takes most of the processor
 AHEAD = 1.05  # times as fast as agent by agent a cohort at once must be
 SAME = 1e-3  # the largest difference of two gradients, relative to their largest number
 
@@ -166,12 +167,12 @@ class CohortPass:
             own = worker.flatten(worker.batch(rows, targets, None, scored=False))
             if not torch.allclose(own, found, rtol=SAME, atol=SAME * own.abs().max().item()):
                 raise RuntimeError("its gradients are not those of single models")
-        # Other work on the machine must not count, where it can be left out.
-        alone = flat.device.type == "cpu" and torch.get_num_threads() == 1
-        clock = time.process_time if alone else time.perf_counter
+        clock = clock_of(flat.device)
         seconds: list[list[float]] = []
-        end = time.perf_counter() + LEAST_SECONDS
-        while len(seconds) < REPEATS or time.perf_counter() < end:
+        begin, end = clock(), time.perf_counter() + MOST_SECONDS
+        while len(seconds) < REPEATS or (
+            clock() < begin + LEAST_SECONDS and time.perf_counter() < end
+        ):
             seconds.append([])
             for run in (one_by_one, at_once):
                 before = clock()
@@ -179,6 +180,15 @@ class CohortPass:
                 seconds[-1].append(clock() - before)
         apart, once = np.array(seconds).min(0)
         return float(apart / once)
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Seconds that other work on the machine does not lengthen, where there is such a clock.
+
+    The thread that calls PyTorch computes too, and waits for the other threads where it needs them:
+    its own processor time is that of an idle machine. A device keeps its own time.
+    """
+    return time.thread_time if device.type == "cpu" else time.perf_counter
 
 
 def alike(turns: Sequence[Turn], group: int | None) -> list[list[int]]:
