@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from isfed.base.import_by_name import user_modules
+from isfed.base.ray_cluster import connect_ray
 from isfed.base.temporary_folders import end_with
 from isfed.simulate.kernel_run import num_cores
 from isfed.simulate.simulate_call import make_run
@@ -120,15 +121,10 @@ def _ray(jobs: int | None) -> Iterator[int]:
         supports_return_generator = True  # its pool can; that of multiprocessing cannot
 
     register_parallel_backend("ray", Backend)
-    mine = not ray.is_initialized()
-    if mine:
-        address = os.environ.get("RAY_ADDRESS")
-        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-        if address is None:
-            options |= {"address": "local", "num_cpus": jobs, "include_dashboard": False}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            ray.init(**options)
+    try:
+        mine = connect_ray(jobs)
+    except ConnectionError as error:
+        raise ConfigError(str(error)) from error
     for module in user_modules:
         ray.cloudpickle.register_pickle_by_value(module)
     try:

@@ -7,8 +7,6 @@ turns of that round: others take them again, or this process if none is left.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import platform
 import warnings
 from collections import OrderedDict
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.ray_cluster import connect_ray
 from isfed.problems import Problem
 from isfed.torch.process_pool import (
     AgentData,
@@ -78,34 +77,6 @@ def _versions() -> dict[str, str]:
     return {"Python": platform.python_version(), **{name: version(name) for name in SAME}}
 
 
-def _connect(workers: int | None) -> bool:
-    """Connect to the cluster of $RAY_ADDRESS or start one here; whether it is ours to stop."""
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError(
-            "backend='ray' needs Ray, which is not installed: pip install 'isfed[ray]'"
-        )
-    import ray  # pyright: ignore[reportMissingImports]
-
-    if ray.is_initialized():
-        return False
-    address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    if address is None:
-        options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError) as error:  # the last: other versions
-        where = f"RAY_ADDRESS={address}" if address else "this machine"
-        raise ConnectionError(
-            f"no Ray cluster can be used at {where}: {str(error).strip().splitlines()[0]}. Start "
-            "one by `ray start --head` there, with the same Python and Ray, or unset RAY_ADDRESS "
-            "to use this machine alone"
-        ) from error
-    return True
-
-
 class RayPool:
     """Actors that take turns; closed when it is collected.
 
@@ -119,7 +90,7 @@ class RayPool:
     def __init__(
         self, problem: Problem, rules: Any, workers: int | None, address: dict[str, int]
     ) -> None:
-        self.mine = _connect(workers)
+        self.mine = connect_ray(workers)
         import ray  # pyright: ignore[reportMissingImports]
 
         self.ray, self.actors, self.coming = ray, {}, {}
@@ -223,9 +194,9 @@ class RayPool:
                         found.append((some, result))
                     self.losses = 0
                 except self.ray.exceptions.RayTaskError as error:  # of the module, or of the data
-                    if isinstance(error.cause, ValueError):
+                    if isinstance(error.cause, ValueError) and "memory" not in str(error.cause):
                         raise error.cause from error
-                    raise
+                    raise RuntimeError(f"a Ray actor's turn failed: {_reason(error)}") from error
                 except self.ray.exceptions.RayError as error:
                     rest = np.concatenate([rest, *rows])
                     self._lose(place, error)
