@@ -134,14 +134,18 @@ def ways(make, data: FederatedData, device: str = "cpu") -> dict:
 
 
 def measure(runs: dict, *, rounds: int) -> dict[str, np.ndarray]:
-    """CPU seconds per round of every contestant, (rounds,), by turns."""
+    """CPU seconds per round of every contestant, (rounds,), by turns in a random order.
+
+    Whoever comes after a run that used much memory finds none of its own in the caches.
+    """
     for run in runs.values():
         run.round()  # compiles, allocates
     seconds = {name: np.empty(rounds) for name in runs}
+    order = np.random.default_rng(0)
     for i in range(rounds):
-        for name, run in runs.items():
+        for name in order.permutation(list(runs)).tolist():
             before = time.process_time()
-            run.round()
+            runs[name].round()
             seconds[name][i] = time.process_time() - before
     return seconds
 

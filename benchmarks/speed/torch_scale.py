@@ -57,7 +57,8 @@ def memory(agents: int) -> None:
 
 def _kept(agents, state) -> int:
     tables = sum(table.nodes.nbytes for table in agents.tables.values())
-    return tables + sum(m.nbytes for m in agents.memory.values()) + state.agent_nodes.nbytes
+    memories = sum(kept.nbytes for kept in agents.memory.values())
+    return tables + memories + sum(np.asarray(kept).nbytes for kept in state.sampler)
 
 
 def cpu_seconds() -> float:

@@ -1,9 +1,8 @@
 """The gradient of a batch without autograd: an `nn.Sequential`, layer by layer, written by hand.
 
-Autograd and the calls of modules take longer than the arithmetic of a small network. A network of
-known layers under cross-entropy needs neither; every other one goes through autograd. Linear layers
-give the same bits as autograd. Convolutions and pooling keep their channels last, which is faster
-and rounds differently.
+Networks of known layers under cross-entropy need neither autograd nor calls of modules, which take
+longer than the arithmetic of a small network. Linear layers give the bits of autograd. Convolutions
+and pooling keep their channels last, which is faster and rounds differently.
 
 Of every layer, `forward` keeps what `backward` needs. `backward` gets the gradient in the layer's
 output, fills the gradients of the layer's own parameters and returns the gradient in its input, or
@@ -13,7 +12,7 @@ anything if the layer is the `first` that learns. `squares`, of layers that lear
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,12 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isfed.base.jit import compiled, jit_inline
 from isfed.torch.example_norms import RULES
-from isfed.torch.flat_module import FlatModule
-from isfed.torch.maxpool_kernels import give_back, take_largest
+from isfed.torch.flat_module import FlatModule, channels_last, hook_tables, image_array, layers_of
 
 _aten: Any = torch.ops.aten
 LEAST_CHANNELS = 16  # the fewest that the compiler makes vectors of
+CUT = 4  # the place of a number in its window of 2 x 2 that a ReLU made 0
 NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -40,7 +40,7 @@ class FastSequential:
         self.gradients = flat.views_of(self.gradient)
         self.layers: list[Any] = []
         at, channels = 0, 0
-        for layer in _layers(flat.module):
+        for layer in layers_of(flat.module):
             count = len(list(layer.parameters(recurse=False)))
             channels = layer.out_channels if isinstance(layer, nn.Conv2d) else channels
             self._append(_fast_layer(layer, self.gradients[at : at + count], channels))
@@ -52,17 +52,16 @@ class FastSequential:
         self.fits: dict[torch.Size, bool] = {}
         self.shares: dict[int, Tensor] = {}
         self.zero = torch.zeros((), dtype=self.dtype)
-        self.hooks = list(_hooks(flat.module))
+        self.hooks = list(hook_tables(flat.module))
 
     @classmethod
     def of(cls, flat: FlatModule, loss: Any) -> FastSequential | None:
         """The fast layers of a network, or None if only autograd can serve it."""
         if type(loss) is not nn.CrossEntropyLoss or loss.weight is not None:
             return None
-        if loss.label_smoothing != 0.0 or flat.device.type != "cpu" or flat.trained < flat.size:
-            return None
-        owned = [id(p) for layer in _layers(flat.module) for p in layer.parameters(recurse=False)]
-        if owned != [id(p) for p in flat.params]:
+        owned = [id(p) for layer in layers_of(flat.module) for p in layer.parameters(recurse=False)]
+        only = flat.trained == flat.size and owned == [id(p) for p in flat.params]
+        if loss.label_smoothing != 0.0 or flat.device.type != "cpu" or not only:
             return None
         try:
             return cls(flat, loss.ignore_index)
@@ -146,23 +145,6 @@ class FastSequential:
         return mean, slopes
 
 
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of nested `nn.Sequential`s in their order."""
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from _layers(child)
-    elif type(module) is not nn.Identity:
-        yield module
-
-
-def _hooks(module: nn.Module) -> Iterator[dict]:
-    """The tables of hooks, which may be filled later: PyTorch calls them beside the layers."""
-    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    for name in names:
-        yield from (getattr(layer, f"_{name}") for layer in module.modules())
-        yield getattr(nn.modules.module, f"_global_{name}")
-
-
 def _fast_layer(layer: Any, gradients: list[Tensor], channels: int) -> Any:
     kind = type(layer)  # subclasses may do anything
     if kind is nn.Linear:
@@ -170,9 +152,8 @@ def _fast_layer(layer: Any, gradients: list[Tensor], channels: int) -> Any:
     if kind is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         return FastConv2d(layer, gradients)
     if kind is nn.MaxPool2d and not layer.return_indices:
-        pool = FastMaxPool2d(layer)
-        fused = channels >= LEAST_CHANNELS and pool.how == MaxPoolReLU.how
-        return MaxPoolReLU() if fused else pool
+        pool = FastMaxPool2d(layer)  # or, where it is faster, with the ReLU in one pass
+        return MaxPoolReLU() if channels >= LEAST_CHANNELS and pool.how == MaxPoolReLU.how else pool
     if kind in (nn.ReLU, nn.Tanh):
         return FastReLU() if kind is nn.ReLU else FastTanh()
     if kind is nn.Unflatten or (kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)):
@@ -266,15 +247,6 @@ class FastTanh:
         return _aten.tanh_backward(slope, self.result)
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    """The same numbers, those of one place next to each other."""
-    if x.shape[1] > 1:
-        return x.contiguous(memory_format=torch.channels_last)
-    # One channel is in both orders; its strides tell the convolution which one to go on with.
-    high, wide = x.shape[2:]
-    return x.contiguous().as_strided(x.shape, (high * wide, 1, wide, 1))
-
-
 def _pair(value: int | Sequence[int]) -> list[int]:
     """One number for both axes, or a number for each."""
     return [value, value] if isinstance(value, int) else list(value)
@@ -300,7 +272,7 @@ class FastConv2d:
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 4:
             raise UnfitError
-        self.x, self.ordered = _channels_last(x), _channels_last(self.weight)
+        self.x, self.ordered = channels_last(x), channels_last(self.weight)
         x, (stride, padding, dilation) = self.x, self.how
         if self.zeros is not None:
             x, padding = functional.pad(x, self.zeros), 0
@@ -315,7 +287,7 @@ class FastConv2d:
         return squares
 
     def backward(self, slope: Tensor, first: bool, step: float | None = None) -> Tensor:
-        slope, asked, self.known = _channels_last(slope), not self.known, False
+        slope, asked, self.known = channels_last(slope), not self.known, False
         before, gradient, _ = _aten.convolution_backward.default(
             slope, self.x, self.ordered, None, *self.how,
             False, [0, 0], self.groups, [not first, asked, False],
@@ -348,17 +320,15 @@ class FastMaxPool2d:
         return largest
 
     def backward(self, slope: Tensor, first: bool, step: float | None = None) -> Tensor:
-        slope = _channels_last(slope) if slope.shape[1] > 1 else slope
-        backward = _aten.max_pool2d_with_indices_backward.default
-        return backward(slope, self.x, *self.how, self.places)
+        slope = channels_last(slope) if slope.shape[1] > 1 else slope
+        return _aten.max_pool2d_with_indices_backward(slope, self.x, *self.how, self.places)
 
 
 class MaxPoolReLU:
     """MaxPool2d(2) with the ReLU before or after it, if there is one, in one pass of Numba.
 
-    PyTorch notes the place of every largest number in eight bytes and reads all numbers again for
-    the ReLU. Here a byte per window says which of its four numbers was taken, or that the ReLU cut
-    it off: less memory goes back and forth. The numbers are the same.
+    PyTorch notes the place of a largest number in eight bytes and reads all again for the ReLU. A
+    byte per window says which of the four was taken, if any: less memory goes back and forth.
     """
 
     how = ([2, 2], [2, 2], [0, 0], [1, 1], False)  # windows of 2 x 2, and no part of one
@@ -377,17 +347,54 @@ class MaxPoolReLU:
             self.places = np.empty(shape, dtype=np.uint8)
         low = NUMPY_TYPES[x.dtype](0.0 if self.relu else np.nan)  # nothing is below NaN
         out = x.new_empty(shape)
-        take_largest(_array(x), low, out.numpy(), self.places)
+        take_largest(image_array(x), low, out.numpy(), self.places)
         return out.permute(0, 3, 1, 2)
 
     def backward(self, slope: Tensor, first: bool, step: float | None = None) -> Tensor:
         if self.before is None or self.before.shape != self.shape:
             # A last row or column that belongs to no window stays 0.
-            self.before = _channels_last(slope.new_zeros(self.shape))
-        give_back(_array(slope), self.places, _array(self.before))
+            self.before = channels_last(slope.new_zeros(self.shape))
+        give_back(image_array(slope), self.places, image_array(self.before))
         return self.before
 
 
-def _array(x: Tensor) -> np.ndarray:
-    """(B, H, W, C) the numbers of a tensor."""
-    return _channels_last(x).permute(0, 2, 3, 1).numpy()
+@jit_inline
+def _larger(value, best):
+    """Whether PyTorch would take `value`: the first of equal numbers stays, and NaN wins."""
+    return (value > best) | (value != value)
+
+
+@compiled
+def take_largest(x, low, out, places):
+    """The largest of every 2 x 2 window of x, (B, H, W, C), or 0 if it is not above `low`."""
+    for n in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                for c in range(out.shape[3]):  # no branches: the compiler makes vectors of it
+                    best, place = x[n, 2 * i, 2 * j, c], np.uint8(0)
+                    value = x[n, 2 * i, 2 * j + 1, c]
+                    better = _larger(value, best)
+                    best, place = value if better else best, np.uint8(1) if better else place
+                    value = x[n, 2 * i + 1, 2 * j, c]
+                    better = _larger(value, best)
+                    best, place = value if better else best, np.uint8(2) if better else place
+                    value = x[n, 2 * i + 1, 2 * j + 1, c]
+                    better = _larger(value, best)
+                    best, place = value if better else best, np.uint8(3) if better else place
+                    cut = best <= low
+                    out[n, i, j, c] = x.dtype.type(0) if cut else best
+                    places[n, i, j, c] = np.uint8(CUT) if cut else place
+
+
+@compiled
+def give_back(slope, places, out):
+    """Every window's gradient to the number that was taken, 0 to the others."""
+    zero = out.dtype.type(0)
+    for n in range(slope.shape[0]):
+        for i in range(slope.shape[1]):
+            for j in range(slope.shape[2]):
+                for place in range(4):
+                    row, column = 2 * i + place // 2, 2 * j + place % 2
+                    for c in range(slope.shape[3]):
+                        taken = places[n, i, j, c] == place
+                        out[n, row, column, c] = slope[n, i, j, c] if taken else zero

@@ -194,3 +194,34 @@ def _trainable(module: nn.Module) -> list[nn.Parameter]:
             "module.float() from make_module"
         )
     return params
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested `nn.Sequential`s in their order."""
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from layers_of(child)
+    elif type(module) is not nn.Identity:
+        yield module
+
+
+def hook_tables(module: nn.Module) -> Iterator[dict]:
+    """The tables of hooks, which may be filled later: PyTorch calls them beside the layers."""
+    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    for name in names:
+        yield from (getattr(layer, f"_{name}") for layer in module.modules())
+        yield getattr(nn.modules.module, f"_global_{name}")
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same numbers, those of one place next to each other."""
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    # One channel is in both orders; its strides tell the convolution which one to go on with.
+    high, wide = x.shape[2:]
+    return x.contiguous().as_strided(x.shape, (high * wide, 1, wide, 1))
+
+
+def image_array(x: Tensor) -> np.ndarray:
+    """(B, H, W, C) the numbers of a tensor."""
+    return channels_last(x).permute(0, 2, 3, 1).numpy()
