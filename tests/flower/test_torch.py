@@ -19,12 +19,20 @@ from local_grid import LocalGrid  # noqa: E402
 from torch import nn  # noqa: E402
 
 from isfed import (  # noqa: E402
+    Average,
     Correction,
+    FedAdam,
     FedAvg,
+    Federated,
     FederatedData,
+    FedYogi,
+    LocalSteps,
+    LookAhead,
     LookAheadPasses,
     Memory,
     Problem,
+    Served,
+    ServerMomentum,
     Uniform,
     simulate,
 )
@@ -33,6 +41,9 @@ from isfed.federation.safety import (  # noqa: E402
     Safety,
 )
 from isfed.flower import Strategy, own_turn, tell_agent, torch_turn  # noqa: E402
+from isfed.methods.by_score import ByScore  # noqa: E402
+from isfed.methods.estimators import Extrapolated, Mean  # noqa: E402
+from isfed.sampling.designs import Deville  # noqa: E402
 from isfed.torch import Network, importance  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-torch"
@@ -117,6 +128,27 @@ def test_the_default_sends_ahead_of_its_model_and_shows_the_average(tmp_path):
     ahead = method.federated.server.send(state.server, state.params)
     np.testing.assert_array_equal(sent[-1], ahead.astype(np.float32))
     assert not np.array_equal(sent[-1], shown[-2])  # neither is the other
+
+
+SERVERS: dict[str, Any] = {
+    "FedYogi": Served(FedAvg(step_size=0.2, num_active=2), FedYogi(step_size=0.05)),
+    "FedACG": Served(FedAvg(step_size=0.2, num_active=2), LookAhead(ServerMomentum(momentum=0.5))),
+    "FedExP": Federated(ByScore(2, Uniform(), Deville()), LocalSteps(0.2), Extrapolated(Mean())),
+    "average, half": Served(
+        FedAvg(step_size=0.2, num_active=2), Average(LookAhead(FedAdam(step_size=0.05)))
+    ),
+    "average, pass": FedAvg(step_size=0.2, num_active=2, average="pass"),
+}
+
+
+@pytest.mark.parametrize("name", list(SERVERS))
+def test_servers_show_the_model_of_the_process_with_batch_norm(tmp_path, name):
+    strategy = Strategy(SERVERS[name], **QUICK, safety=SIMULATED)
+    grid = grid_of(torch_turn(load, NETWORK, local_steps=3, batch_size=4), tmp_path)
+    result = strategy.start(grid, initial(), num_rounds=6)
+    expected = simulate(Problem(DATA, NETWORK, 3, 4), SERVERS[name], rounds=6).params[0]
+    found = NETWORK.params(result.arrays.to_torch_state_dict())
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 def test_the_train_config_reaches_our_loop(tmp_path):
