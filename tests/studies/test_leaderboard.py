@@ -180,8 +180,8 @@ def test_a_leaderboard_has_all_its_tables(results):
         assert len(row["tried"]) >= 3
 
 
-def test_a_combination_that_raises_is_no_effect_of_its_parts(tiny, tmp_path):
-    """Points that are spread need to know how long a whole step is, which a plain mean does not."""
+def test_a_combination_that_is_refused_is_no_effect_of_its_parts(tiny, tmp_path):
+    """Points that are spread need to know how long a step is, which a plain mean does not."""
     tiny |= {"method": tiny["method"][1:2], "problem": tiny["problem"][:1]}
     tiny["factorial"] |= {
         "sampler": ["uniform", "spread by score"], "estimator": ["Horvitz-Thompson", "plain mean"],
@@ -191,7 +191,7 @@ def test_a_combination_that_raises_is_no_effect_of_its_parts(tiny, tmp_path):
     factorial = results.summary["factorial"]
     (refused,) = factorial["refused"]
     assert (refused["sampler"], refused["estimator"]) == ("spread by score", "plain mean")
-    assert "size of a whole step" in refused["reason"]
+    assert "needs step sizes" in refused["reason"]
     assert len(factorial["combinations"]) == 3
     assert factorial["interactions"] == []
 
