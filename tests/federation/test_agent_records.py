@@ -1,5 +1,6 @@
 """Who sends changes out of proportion, is refused again and again, or is slow."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,10 +8,93 @@ import pytest
 from stepped import Stepped, SteppedObjects
 
 from isfed import OUTLIERS, PAPER, ISFedAvg, Upload
-from isfed.federation.agent_records import AgentRecords
+from isfed.federation.agent_records import (
+    DEVIATIONS,
+    FEWEST,
+    LARGEST_BUFFER,
+    NORMAL,
+    RATE,
+    AgentRecords,
+    trained_lengths,
+)
 from isfed.federation.guarded import Guarded
 from isfed.federation.messages import EVERY, Cohort, Updates, Work
 from isfed.federation.safety import Safety
+
+BOUNDS = (1e12, 1000.0, 10.0, 3)
+
+
+class LiteralRecords:
+    """The rules of `AgentRecords.judge`, one after the other and agent by agent."""
+
+    def __init__(self, num_agents):
+        self.last, self.spread = {}, 0.0
+        self.in_a_row, self.refused = [0] * num_agents, [0] * num_agents
+
+    def known(self, new):
+        lengths = [x for x in {**self.last, **new}.values() if 0.0 < x < math.inf]
+        return lengths if len(lengths) >= FEWEST else []
+
+    def judge(self, agents, lengths, unweighted, bounds):
+        largest, ratio, medians, _ = bounds
+        good = [length <= largest for length in lengths]
+        new = {k: x for k, x, g in zip(agents, unweighted, good, strict=True) if g}
+        if known := self.known(new):
+            for i, k in enumerate(agents):
+                if good[i] and unweighted[i] > ratio * np.median(known):
+                    good[i] = False
+                    del new[k]
+        limit = math.inf
+        if medians < math.inf and (known := self.known(new)):
+            middle = np.median(known)
+            now = NORMAL * np.median([abs(math.log(x / middle)) for x in known])
+            self.spread += RATE * (now - self.spread) if self.spread > 0.0 else now
+            limit = middle * max(medians, math.exp(DEVIATIONS * max(now, self.spread)))
+        for i, k in enumerate(agents):
+            if good[i]:
+                self.last[k], self.in_a_row[k] = min(unweighted[i], limit), 0
+            else:
+                self.in_a_row[k] += 1
+                self.refused[k] += 1
+        return good, limit
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, (50.0, 4.0, 2.0, 1), (1e12, math.inf, math.inf, 0)])
+@pytest.mark.parametrize("num_agents", [2, 7, 40])
+def test_changes_are_judged_as_the_rules_say(num_agents, bounds):
+    rng = np.random.default_rng(num_agents)
+    records, literal = AgentRecords(num_agents), LiteralRecords(num_agents)
+    for _ in range(60):
+        agents = rng.permutation(num_agents)[: rng.integers(0, num_agents + 1)]
+        lengths = np.exp(rng.normal(size=agents.size) * rng.choice([0.1, 3.0]))
+        lengths[rng.random(agents.size) < 0.1] = rng.choice([0.0, np.nan, 1e3])
+        unweighted = lengths * rng.choice([0.5, 1.0], agents.size)
+        judged = records.judge(agents, lengths, unweighted, bounds=bounds)
+        good, limit = literal.judge(agents.tolist(), lengths, unweighted, bounds)
+        assert judged.good.tolist() == good
+        assert judged.limit == pytest.approx(limit, rel=1e-12)
+        assert judged.refused == good.count(False)
+        assert judged.long == (unweighted[judged.good] > judged.limit).sum()
+        assert records.in_a_row.tolist() == literal.in_a_row
+        assert records.refused.tolist() == literal.refused
+        last = [literal.last.get(k, -1.0) for k in range(num_agents)]
+        np.testing.assert_allclose(records.lengths, last, rtol=1e-12)
+        due = (records.in_a_row >= bounds[3]) & ~records.excluded & (bounds[3] > 0)
+        assert judged.due == due.sum() == records.exclude(bounds[3]).size
+
+
+@pytest.mark.parametrize("steered", [False, True])
+@pytest.mark.parametrize("trained", [3, 8, 21])
+def test_lengths_are_those_of_the_trained_part(trained, steered):
+    rng = np.random.default_rng(trained)
+    changes = rng.normal(size=(6, 23))
+    steer = rng.normal(size=(6, trained)) if steered else np.empty((0, 0))
+    expected = np.linalg.norm(changes[:, :trained] + (steer if steered else 0.0), axis=1)
+    for agent, place, value in ((1, 0, np.nan), (2, trained - 1, np.inf), (3, 22, np.nan),
+                                (4, 22, -2.0 * LARGEST_BUFFER)):  # fmt: skip
+        changes[agent, place], expected[agent] = value, np.nan
+    found = trained_lengths(changes, trained, steer)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 def test_an_agent_drawn_all_the_time_cannot_raise_the_median():
@@ -18,9 +102,8 @@ def test_an_agent_drawn_all_the_time_cannot_raise_the_median():
     records, length, accepted = AgentRecords(5), 1.0, 0
     for turn in range(40):
         agents = np.array([0, 1 + turn % 4])
-        lengths = np.array([length, 1.0])
-        good = ~records.too_long(agents, lengths, ratio=1000.0)
-        records.record(agents, lengths, good)
+        bounds = (1e12, 1000.0, math.inf, 0)
+        good = records.judge(agents, np.array([length, 1.0]), bounds=bounds).good
         if good[0]:
             accepted, length = length, 10.0 * length
         assert good[1]
@@ -28,14 +111,13 @@ def test_an_agent_drawn_all_the_time_cannot_raise_the_median():
 
 
 def test_agents_that_have_nothing_to_learn_do_not_shut_out_the_others():
-    records = AgentRecords(6)
-    agents = np.arange(6)
     lengths = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 1.5])
-    assert not records.too_long(agents, lengths, ratio=10.0).any()
+    assert AgentRecords(6).judge(np.arange(6), lengths, bounds=(1e12, 10.0, 10.0, 3)).good.all()
 
 
 def test_two_lengths_make_no_median():
-    assert not AgentRecords(9).too_long(np.array([0, 1]), np.array([1.0, 1e9]), ratio=10.0).any()
+    lengths = np.array([1.0, 1e9])
+    assert AgentRecords(9).judge(np.arange(2), lengths, bounds=(1e12, 10.0, 10.0, 3)).good.all()
 
 
 def test_a_rogue_that_grows_a_little_every_round_stays_within_ten_medians():
@@ -86,12 +168,16 @@ def test_no_honest_agent_is_refused(recipe, weighting):
     assert shortened <= 0.01 * 150 * 4
 
 
+def judge_one(records, agent, good):
+    return records.judge(agent, np.array([1.0 if good else np.nan]), bounds=BOUNDS)
+
+
 def test_refusals_count_in_a_row():
     records, agent = AgentRecords(2), np.array([1])
     for good in (False, False, True, False, False):
-        records.record(agent, np.array([1.0]), np.array([good]))
+        assert judge_one(records, agent, good).due == 0
         assert records.exclude(3).size == 0
-    records.record(agent, np.array([1.0]), np.array([False]))
+    assert judge_one(records, agent, good=False).due == 1
     assert records.exclude(3).tolist() == [1]
     assert records.exclude(3).size == 0  # told once
     assert records.refused.tolist() == [0, 5]
@@ -103,7 +189,7 @@ def test_refusals_count_in_a_row():
 def test_never_is_a_choice():
     records = AgentRecords(1)
     for _ in range(99):
-        records.record(np.array([0]), np.array([1.0]), np.array([False]))
+        judge_one(records, np.array([0]), good=False)
     assert records.exclude(0).size == 0
 
 

@@ -49,6 +49,24 @@ def test_noise_needs_a_range_above_zero():
         revealed_score(1.0, ScoreRange(), noise=1.0, rng=np.random.default_rng())
 
 
+def literal_limit(table, num_active, most):
+    """The scores with all above the cap made equal, found by trying every number of them."""
+    scores, seen = table.scores.copy(), np.sort(table.scores[table.scores >= 0.0])
+    floor = table.policy.floor
+    if most >= 1.0 or not seen.size:
+        return scores
+    share = (most / num_active - floor / table.count) / (1.0 - floor) * table.count / seen.size
+    if seen[-1] <= share * seen.sum() * (1.0 + 1e-12):
+        return scores
+    for equal in range(1, seen.size + 1):
+        below, room = seen[: seen.size - equal], 1.0 - equal * share
+        full = room <= 0.0 or not below.size
+        limit = seen[-equal] if full else share * below.sum() / room
+        if full or limit >= below[-1]:
+            break
+    return np.minimum(scores, limit)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     scores=st.lists(st.one_of(st.just(-1.0), st.floats(0.0, 1e9)), min_size=4, max_size=40),
@@ -61,7 +79,9 @@ def test_nobody_exceeds_the_cap(scores, share, num_active, floor):
     table = Table(values.size, Memory(floor=floor), Deville())
     table.refresh(np.flatnonzero(values >= 0.0), values[values >= 0.0])
     most = num_active / values.size + share * (1.0 - num_active / values.size)
+    expected = literal_limit(table, num_active, most)
     lowered = limit_inclusion(table, num_active, most)
+    np.testing.assert_allclose(table.scores, expected, rtol=1e-9)
     assert table.inclusion(num_active).max() <= max(most * (1 + 1e-9), num_active / values.size)
     kept = table.scores == values
     assert lowered == (~kept).sum()

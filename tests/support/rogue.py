@@ -1,11 +1,12 @@
 """One rogue among many: what it gains over whole runs, and how many a robust mean bears.
 
-`python tests/support/rogue.py` prints both tables.
+`python tests/support/rogue.py` prints both tables; it takes about two hours of one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -57,6 +58,7 @@ ROBUST = {
     "geometric median": GeometricMedian(),
 }
 HIGH = 1e9
+MOST_RUNS = 1000
 
 
 class Released(ReleasedScores):
@@ -96,6 +98,7 @@ def push(algorithm, num_agents, lie, *, rounds, safety, seed=0) -> float:
     cloud = Stepped(
         algorithm, np.zeros(2), num_agents, answer, seed=seed, safety=safety, weighting="change"
     )
+    cloud.border.rng = np.random.default_rng(seed)  # the coin of patience, to be repeatable here
     length = min(1.0, safety.privacy.clip if safety.privacy else 1.0)
     for _ in range(rounds):
         timing = None
@@ -112,11 +115,26 @@ def active_of(num_agents: int) -> int:
     return max(6, num_agents // 16)
 
 
-def pushes(algorithm, num_agents: int, safety: Safety, *, rounds: int, seeds: int) -> np.ndarray:
+def pushes(
+    algorithm, num_agents: int, safety: Safety, *, rounds: int, seeds: range | int
+) -> np.ndarray:
     """The push of a rogue that reports the highest score, in several runs."""
     options = {"rounds": rounds, "safety": safety}
-    runs = [push(algorithm, num_agents, lambda i: HIGH, seed=s, **options) for s in range(seeds)]
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    runs = [push(algorithm, num_agents, lambda i: HIGH, seed=s, **options) for s in seeds]
     return np.array(runs)
+
+
+def measured(algorithm, num_agents: int, safety: Safety, *, rounds: int, error: float):
+    """The pushes of as many runs as bring their standard error to `error`: at least 16.
+
+    The first 16 say how many that takes, by their spread; they do not say when to stop.
+    """
+    first = pushes(algorithm, num_agents, safety, rounds=rounds, seeds=16)
+    needed = min(math.ceil((first.std(ddof=1) / error) ** 2), MOST_RUNS)
+    more = range(16, max(16, needed))
+    rest = pushes(algorithm, num_agents, safety, rounds=rounds, seeds=more)
+    return np.concatenate([first, rest])
 
 
 def settings(num_agents: int):
@@ -163,7 +181,7 @@ def breakdown(estimator, *, count: int = 20, length: float = 1e9) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, nargs="*", default=[20, 100, 1000])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--error", type=float, default=0.025, help="the standard error wanted")
     parser.add_argument("--method", help="only this row, e.g. uniform")
     args = parser.parse_args()
     print("push of one rogue with the highest score over its fair push: mean +- standard error")
@@ -172,13 +190,11 @@ def main() -> None:
         for name, called, method, safety in settings(num_agents):
             if args.method not in (None, name):
                 continue
-            # With a quorum the rogue counts four times in a few turns: more runs for the mean.
-            seeds = args.seeds * (1 if safety.enough == 1.0 else 5)
-            runs = pushes(method, num_agents, safety, rounds=rounds, seeds=seeds)
+            runs = measured(method, num_agents, safety, rounds=rounds, error=args.error)
             error = runs.std(ddof=1) / np.sqrt(len(runs))
             mark = "" if runs.mean() <= 1.2 else "  above 1.2"
-            line = f"K={num_agents:<5} {name:18} {called:15} {runs.mean():5.2f} +- {error:.2f}"
-            print(line + mark, flush=True)
+            figures = f"{runs.mean():5.2f} +- {error:.3f}, {len(runs):4} runs"
+            print(f"K={num_agents:<5} {name:18} {called:15} {figures}{mark}", flush=True)
     print("\nhostile changes of 20 that each combination bears")
     for name, part in {"mean (Horvitz-Thompson)": HorvitzThompson(), **ROBUST}.items():
         print(f"{name:25} {breakdown(part):2} of 20")

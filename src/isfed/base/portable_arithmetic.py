@@ -94,6 +94,25 @@ def norm(vector: Any) -> float:
     return math.sqrt(row_squares(_plain(vector).reshape(1, -1))[0])
 
 
+def distance(one: np.ndarray, two: np.ndarray, size: int) -> float:
+    """The length of the difference of the first entries of two vectors."""
+    return math.sqrt(_distance_square(_plain(one), _plain(two), size))
+
+
+@compiled
+def _distance_square(one, two, size):
+    lanes, whole = np.zeros(8), size & ~7
+    for j in range(0, whole, 8):
+        for lane in range(8):
+            lanes[lane] += (one[j + lane] - two[j + lane]) ** 2
+    total = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + (
+        (lanes[1] + lanes[5]) + (lanes[3] + lanes[7])
+    )
+    for j in range(whole, size):
+        total += (one[j] - two[j]) ** 2
+    return total
+
+
 def inner(one: np.ndarray, two: np.ndarray) -> float:
     """The inner product of two vectors."""
     return _inner(_plain(one).reshape(1, -1), _plain(two))

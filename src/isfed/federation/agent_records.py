@@ -9,45 +9,158 @@ is drawn, so that less than half of them cannot move them beyond what the others
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from isfed.base.portable_arithmetic import log, row_norms
+from isfed.base.jit import compiled, jit_call
+from isfed.base.portable_arithmetic import square
 
 FEWEST = 3  # lengths that make a median worth using
 # A length may exceed the median by so many standard deviations of the logarithm of all lengths, as
 # the median deviation estimates it now or as a running average over about the last 20 rounds.
 DEVIATIONS, NORMAL, RATE = 5.0, 1.4826, 0.05
 LARGEST_BUFFER = 1e12  # of the change of a running variance: one that is larger could overflow
+NO_STEER = np.empty((0, 0))
 
 
-def trained_lengths(changes: np.ndarray, trained: int) -> np.ndarray:
+def trained_lengths(changes: np.ndarray, trained: int, steer: np.ndarray = NO_STEER) -> np.ndarray:
     """(m,) of changes without their buffers; NaN if one is not finite, or a buffer could overflow.
 
     A running variance follows the scale of an agent's features, and says nothing about its step.
 
+    Args:
+        changes: (m, M) what agents sent.
+        trained: how many of the entries are trained; they come first.
+        steer: (m, trained) what is added to them first, or nothing.
+
     >>> trained_lengths(np.array([[3.0, 4.0, 1e6]]), 2)
     array([5.])
     """
-    lengths = row_norms(changes[:, :trained])  # not finite if one of the numbers is not
-    lengths[~np.isfinite(lengths)] = np.nan
-    if trained < changes.shape[1]:
-        lengths[~(np.abs(changes[:, trained:]) <= LARGEST_BUFFER).all(axis=1)] = np.nan
-    return lengths
+    out = np.empty(len(changes))
+    _lengths(np.ascontiguousarray(changes, np.float64), trained, steer, out)
+    return out
 
 
-def middle(values: np.ndarray) -> float:
-    """The median; `np.median` takes ten times as long for so few numbers."""
-    ordered, half = np.sort(values), values.size // 2
-    return float(ordered[half] if values.size % 2 else 0.5 * (ordered[half - 1] + ordered[half]))
+@compiled
+def _lengths(changes, trained, steer, out):
+    steered = np.empty((1, trained if steer.size else 0))
+    for i in range(out.size):
+        row = np.uint64(i)
+        if steer.size:
+            for j in range(trained):
+                steered[0, j] = changes[row, j] + steer[row, j]
+            total = square(steered, np.uint64(0), trained)
+        else:
+            total = square(changes, row, trained)
+        for j in range(trained, changes.shape[1]):
+            if not abs(changes[row, j]) <= LARGEST_BUFFER:
+                total = math.nan
+        out[i] = math.sqrt(total) if total < math.inf else math.nan
+
+
+@jit_call
+def _middle(values, count):
+    """The median of the first `count` numbers, whose order it changes; by Hoare's selection."""
+    half, low, high = count // 2, 0, count - 1
+    while low < high:
+        pivot, i, j = values[half], low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        low, high = i if j < half else low, j if half < i else high
+    if count % 2:
+        return values[half]
+    below = values[0]
+    for i in range(1, half):
+        below = max(below, values[i])
+    return 0.5 * (below + values[half])
+
+
+@jit_call
+def _known(lengths, values):
+    """Write the lengths that say something to `values`; how many there are.
+
+    An agent that has nothing to learn sends zero: zeros say nothing about the lengths of the
+    others.
+    """
+    count = 0
+    for k in range(lengths.size):
+        if 0.0 < lengths[k] < math.inf:
+            values[count] = lengths[k]
+            count += 1
+    return count
+
+
+@compiled
+def _judge(agents, whole, lengths, bounds, records, good):
+    """What `AgentRecords.judge` does; returns the limit, and how many are refused, long and due."""
+    largest, ratio, medians, most_refusals = bounds
+    last, spread, refused, in_a_row, excluded = records
+    # The new lengths count too, or the first round would have no median.
+    now, values = last.copy(), np.empty(last.size)
+    for i in range(agents.size):
+        good[i] = whole[i] <= largest  # NaN is refused too
+        if good[i]:
+            now[agents[i]] = lengths[i]
+    count = _known(now, values)
+    median = _middle(values, count) if count >= FEWEST else math.inf
+    longer = 0
+    for i in range(agents.size):
+        if good[i] and lengths[i] > ratio * median:
+            good[i] = False
+            now[agents[i]] = last[agents[i]]
+            longer += 1
+    if longer > 0:
+        count = _known(now, values)
+        median = _middle(values, count) if count >= FEWEST else math.inf
+    limit = math.inf
+    if count >= FEWEST and medians < math.inf:
+        for i in range(count):
+            values[i] = abs(math.log(values[i] / median))
+        deviation = NORMAL * _middle(values, count)
+        spread[0] += RATE * (deviation - spread[0]) if spread[0] > 0.0 else deviation
+        allowed = math.exp(min(DEVIATIONS * max(deviation, spread[0]), 700.0))
+        limit = median * max(medians, allowed)
+    bad, long, due = 0, 0, 0
+    for i in range(agents.size):
+        k = agents[i]
+        if good[i]:
+            long += lengths[i] > limit
+            last[k] = min(lengths[i], limit)  # no longer than that it counts in the median
+            in_a_row[k] = 0
+        else:
+            bad += 1
+            in_a_row[k] += 1
+            refused[k] += 1
+    for k in range(excluded.size):
+        due += most_refusals > 0 and in_a_row[k] >= most_refusals and not excluded[k]
+    return limit, bad, long, due
+
+
+class Judged(NamedTuple):
+    """What the lengths of a round's changes say."""
+
+    good: np.ndarray  # (m,) which changes can be used
+    limit: float  # to which longer ones are shortened
+    refused: int
+    long: int  # changes above the limit, of those that can be used
+    due: int  # agents that have been refused too often in a row
 
 
 class AgentRecords:
     """Lengths, refusals and response times, per agent.
 
     >>> records = AgentRecords(4)
-    >>> records.too_long(np.array([0, 1, 2, 3]), np.array([1.0, 1.2, 0.9, 5e4]), ratio=1000.0)
-    array([False, False, False,  True])
+    >>> sent = np.array([1.0, 1.2, 0.9, 5e4])
+    >>> records.judge(np.arange(4), sent, bounds=(1e12, 1000.0, 10.0, 3)).good
+    array([ True,  True,  True, False])
     """
 
     def __init__(self, num_agents: int) -> None:
@@ -60,41 +173,28 @@ class AgentRecords:
         self.seconds = np.zeros(num_agents)  # the sum of those times ...
         self.slowest = np.zeros(num_agents)  # ... and the longest of them
 
-    def _known(self, agents: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The last length of every agent, with these new ones; empty while there are too few.
+    def judge(
+        self,
+        agents: np.ndarray,
+        lengths: np.ndarray,
+        unweighted: np.ndarray | None = None,
+        *,
+        bounds: tuple[float, float, float, int],
+    ) -> Judged:
+        """Judge the changes of a round by their lengths, and remember these.
 
-        The new lengths count too, or the first round would have no median. An agent that has
-        nothing to learn sends zero: zeros say nothing about the lengths of the others.
+        Args:
+            agents: (m,) who sent one, each once.
+            lengths: (m,) how long it is; NaN if it cannot be used.
+            unweighted: (m,) what is compared with others' lengths; None for the lengths.
+            bounds: the largest length, the largest multiple of the median over agents, the multiple
+                to which longer changes are shortened unless the spread of all allows more, and the
+                most refusals in a row (0: any number).
         """
-        known = self.lengths.copy()
-        known[agents] = lengths
-        known = known[np.isfinite(known) & (known > 0.0)]
-        return known if known.size >= FEWEST else known[:0]
-
-    def too_long(self, agents: np.ndarray, lengths: np.ndarray, *, ratio: float) -> np.ndarray:
-        """Which of these new lengths exceed `ratio` times the median over agents."""
-        known = self._known(agents, lengths)
-        if not known.size:
-            return np.zeros(agents.size, bool)
-        return lengths > ratio * middle(known)
-
-    def limit(self, agents: np.ndarray, lengths: np.ndarray, *, medians: float) -> float:
-        """The length to which longer changes are shortened."""
-        known = self._known(agents, lengths)
-        if not known.size or medians == np.inf:
-            return np.inf
-        median = middle(known)
-        now = NORMAL * middle(np.abs(log(known / median)))
-        self.spread[0] += RATE * (now - self.spread[0]) if self.spread[0] > 0.0 else now
-        spread = max(now, self.spread[0])
-        return median * max(medians, math.exp(min(DEVIATIONS * spread, 700.0)))
-
-    def record(self, agents: np.ndarray, lengths: np.ndarray, accepted: np.ndarray) -> None:
-        """The changes of a round: who sent one, how long it was, whether it was accepted."""
-        self.lengths[agents[accepted]] = lengths[accepted]
-        self.in_a_row[agents[accepted]] = 0
-        self.in_a_row[agents[~accepted]] += 1
-        self.refused[agents[~accepted]] += 1
+        good = np.empty(agents.size, bool)
+        records = self.lengths, self.spread, self.refused, self.in_a_row, self.excluded
+        compared = lengths if unweighted is None else unweighted
+        return Judged(good, *_judge(agents, lengths, compared, bounds, records, good))
 
     def exclude(self, most: int) -> np.ndarray:
         """The agents that have now had `most` changes refused in a row; they are left out."""

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from isfed.base.argument_checks import is_number
-from isfed.federation.agent_records import AgentRecords, trained_lengths
+from isfed.federation.agent_records import NO_STEER, AgentRecords, Judged, trained_lengths
 from isfed.federation.messages import (
+    EVERY,
     PLAIN_LOCAL,
     Cohort,
     LocalOptions,
@@ -33,7 +34,8 @@ COUNTS: tuple[str, ...] = (
 )  # fmt: skip
 MOST_REASONS = 100  # that wait for a log
 LEAST_CAP = 10.0  # of weights: with a large floor, late answers still count as they should
-ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "noise_share")
+ROWS = ("change", "score", "watch", "velocity", "loss", "gradient", "noise_share", "factor")
+NOBODY = np.zeros(0, bool)
 
 
 @dataclass(frozen=True)
@@ -138,52 +140,56 @@ class Guarded:
 
     def judge(self, cohort: Cohort, work: Work, updates: Updates) -> Updates:
         """What is good of the answers of those who were asked, as an answer of the whole cohort."""
-        asked = self.allowed(cohort.agents)
-        given = np.flatnonzero(asked)[updates.place]  # places in the cohort
-        timing, seen = Timing.unknown(asked.size), updates.timing
-        if seen is not None:  # an entry for everybody, not only for those who were asked
+        asked, timing = self.allowed(cohort.agents), updates.timing
+        everybody = updates.place is EVERY and bool(asked.all())
+        given = EVERY if everybody else np.flatnonzero(asked)[updates.place]  # places in the cohort
+        who = cohort.agents[given]
+        judged, updates = self._judged(work, updates, given, who)
+        if timing is not None:  # an entry for everybody, not only for those who were asked
+            seen, timing = timing, Timing.unknown(asked.size)._replace(patient=timing.patient)
             timing.seconds[asked], timing.late[asked] = seen.seconds, seen.late
-            timing = timing._replace(patient=seen.patient)
-        good, shorter, updates = self._good(cohort, work, updates, given)
-        kept = given[good]
-        cut = {name: getattr(updates, name) for name in ROWS}
-        whole = bool(good.all())  # then nothing is copied; and without momentum there are no rows
-        cut = {
-            n: rows if whole or not len(rows) else rows[good]
-            for n, rows in cut.items()
-            if rows is not None
-        }
-        scored = np.array([self.safety.scores.accepts(s) for s in cut["score"]], dtype=bool)
-        factor = np.broadcast_to(np.asarray(updates.factor, np.float64), given.shape)[good]
-        # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
-        # made the agent late.
-        late = timing.late[kept]
+            self.records.clock(who, timing.seconds[given])
+        if judged.refused:  # or nothing is copied; and without momentum there are no rows of it
+            given, who = np.arange(asked.size)[given][judged.good], who[judged.good]
+            rows = {name: getattr(updates, name) for name in ROWS}
+            cut = {n: r[judged.good] for n, r in rows.items() if isinstance(r, np.ndarray)}
+            updates = updates._replace(**cut)
+        scored = self._accepts_scores(who, updates.score)
         accepted = updates._replace(
-            place=kept, factor=factor, scored=scored, asked=asked, timing=timing,
-            most_factor=self._most_factor(cohort, kept), **cut,
-        ).multiplied(np.where(late, 1.0 / self.safety.patience, 1.0))  # fmt: skip
-        self.records.refused[cohort.agents[kept[~scored]]] += 1
-        low, high = self.safety.scores.low, self.safety.scores.high
-        self.reasons += [
-            f"agent {cohort.agents[place]}: the score {score:.6g} is refused, for it is not "
-            f"between {low:g} and {high:g}; its change counts. If that range is too narrow: "
-            "Safety(scores=ScoreRange(...))"
-            for place, score in zip(kept[~scored], cut["score"][~scored], strict=True)
-        ]
-        del self.reasons[:-MOST_REASONS]
+            place=given, scored=scored, timing=timing, asked=None if given is EVERY else asked,
+            most_factor=self._most_factor(cohort, given),
+        )  # fmt: skip
+        late = NOBODY if timing is None else timing.late[given]
+        if late.any():
+            # A late answer is seen in a patient round only: E[1{patient} / patience] = 1, whatever
+            # made the agent late.
+            accepted = accepted.multiplied(np.where(late, 1.0 / self.safety.patience, 1.0))
         self.responses.record_round(cohort.agents, accepted)
-        new = self.records.exclude(self.safety.most_refusals)
-        seconds = np.full(cohort.agents.size, np.nan)
-        seconds[given] = timing.seconds[given]
-        self.records.clock(cohort.agents, seconds)
-        refused = given.size - kept.size, int((~scored).sum())
-        counts = (cohort.agents.size, kept.size, int(late.sum()), *refused, shorter)
+        unscored = 0 if scored is EVERY else int((~scored).sum())
+        counts = (asked.size, who.size, int(late.sum()), judged.refused, unscored, judged.long)
         self.tally = {n: self.tally[n] + c for n, c in zip(COUNTS, counts, strict=True)}
-        if not new.size:
+        del self.reasons[:-MOST_REASONS]
+        if not judged.due:
             return accepted
+        new = self.records.exclude(self.safety.most_refusals)
         return accepted._replace(excluded=np.flatnonzero(np.isin(cohort.agents, new)))
 
-    def _most_factor(self, cohort: Cohort, places: np.ndarray) -> np.ndarray | None:
+    def _accepts_scores(self, who: np.ndarray, scores: np.ndarray) -> Any:
+        """Which scores the sampler may learn from, as an index; the others are counted."""
+        low, high = self.safety.scores.low, self.safety.scores.high
+        good = (low <= scores) & (scores <= high)  # NaN is in no range
+        if good.all():
+            return EVERY
+        self.records.refused[who[~good]] += 1
+        self.reasons += [
+            f"agent {agent}: the score {score:.6g} is refused, for it is not "
+            f"between {low:g} and {high:g}; its change counts. If that range is too narrow: "
+            "Safety(scores=ScoreRange(...))"
+            for agent, score in zip(who[~good], scores[~good], strict=True)
+        ]
+        return good
+
+    def _most_factor(self, cohort: Cohort, places: Any) -> np.ndarray | None:
         """(m,) what keeps 1 / (K p_k) times all factors below the largest weight.
 
         That is 1 / floor, the largest 1 / (K p_k). A floor of 0 has none.
@@ -193,66 +199,57 @@ class Guarded:
         largest = max(1.0 / cohort.floor, LEAST_CAP)
         return np.maximum(1.0, largest * self.agents.num_agents * cohort.prob[places])
 
-    def _good(
-        self, cohort: Cohort, work: Work, updates: Updates, given: np.ndarray
-    ) -> tuple[np.ndarray, int, Updates]:
-        """(m,) whose change can be used, how many were shortened, and the updates with these."""
-        agents, size = cohort.agents[given], updates.change.shape[1]
-        trained = getattr(self.agents, "num_trained", size)
-        change, steer = updates.change, np.zeros(0)
+    def _judged(
+        self, work: Work, updates: Updates, given: Any, who: np.ndarray
+    ) -> tuple[Judged, Updates]:
+        """Which changes can be used, and the updates with those that were too long shortened."""
+        safety, trained = self.safety, getattr(self.agents, "num_trained", updates.change.shape[1])
+        steer = NO_STEER
         if work.local.correction is not None and work.divide:
             # Judged without what the cloud added to the steps: c grows with what a rogue sends, and
             # with c the lengths of all, which would raise the limit.
             steer = work.step_size * work.local.correction[given, :trained]
-            change = change.copy()
-            change[:, :trained] += steer
-        lengths = trained_lengths(change, trained)
+        lengths = trained_lengths(updates.change, trained, steer)
         for reported in (updates.loss, updates.gradient):
-            if reported is not None and given.size:
-                lengths[~np.isfinite(reported).reshape(given.size, -1).all(axis=1)] = np.nan
-        good = lengths <= self.safety.largest_change  # NaN is refused too
-        lengths = self._unweighted(lengths, work, given)
-        places = np.flatnonzero(good)
-        good[places] = ~self.records.too_long(
-            agents[places], lengths[places], ratio=self.safety.largest_ratio
-        )
-        places = np.flatnonzero(good)
-        self.reasons += [
-            f"agent {agent}: a change of length {length:.6g} is refused, for it is not finite, "
-            f"above largest_change={self.safety.largest_change:g}, or more than largest_ratio="
-            f"{self.safety.largest_ratio:g} times the median agent's; look at that agent, or raise "
-            "the limit in Safety(...)"
-            for agent, length in zip(agents[~good], lengths[~good], strict=True)
-        ]
-        limit = self.records.limit(
-            agents[places], lengths[places], medians=self.safety.most_medians
-        )
-        long = places[lengths[places] > limit]
-        if long.size:
+            if reported is not None and who.size:
+                lengths[~np.isfinite(reported).reshape(who.size, -1).all(axis=1)] = np.nan
+        compared = self._unweighted(lengths, work, given)
+        bounds = safety.largest_change, safety.largest_ratio, safety.most_medians
+        bounds = (*map(float, bounds), safety.most_refusals)
+        judged = self.records.judge(who, lengths, compared, bounds=bounds)
+        if judged.refused:
+            bad = ~judged.good
             self.reasons += [
-                f"agent {agents[place]}: a change of length {lengths[place]:.6g} is shortened to "
-                f"{limit:.6g}; if honest agents differ that much, raise Safety(most_medians="
-                f"{self.safety.most_medians:g})"
-                for place in long
+                f"agent {agent}: a change of length {length:.6g} is refused, for it is not finite, "
+                f"above largest_change={safety.largest_change:g}, or more than largest_ratio="
+                f"{safety.largest_ratio:g} times the median agent's; look at that agent, or raise "
+                "the limit in Safety(...)"
+                for agent, length in zip(who[bad], compared[bad], strict=True)
             ]
-            change = change.copy()
-            change[long, :trained] *= (limit / lengths[long])[:, None]
-            lengths[long] = limit  # and no longer does it count in the median
-            rows = updates.change.copy()
-            rows[long, :trained] = change[long, :trained] - (steer[long] if steer.size else 0.0)
-            updates = updates._replace(change=rows)
-        self.records.record(agents, lengths, good)
-        return good, long.size, updates
+        if not judged.long:
+            return judged, updates
+        long = np.flatnonzero(judged.good & (compared > judged.limit))
+        self.reasons += [
+            f"agent {who[place]}: a change of length {compared[place]:.6g} is shortened to "
+            f"{judged.limit:.6g}; if honest agents differ that much, raise Safety(most_medians="
+            f"{safety.most_medians:g})"
+            for place in long
+        ]
+        rows, added = updates.change.copy(), steer[long] if steer.size else 0.0
+        factor = (judged.limit / compared[long])[:, None]
+        rows[long, :trained] = (rows[long, :trained] + added) * factor - added
+        return judged, updates._replace(change=rows)
 
-    def _unweighted(self, lengths: np.ndarray, work: Work, given: np.ndarray) -> np.ndarray:
+    def _unweighted(self, lengths: np.ndarray, work: Work, given: Any) -> np.ndarray:
         """(m,) what lengths would be without weights in the steps, at the first step size."""
         if work.prob is not None:
             lengths = lengths * (self.agents.num_agents * work.prob[given])
         if work.scale is not None:
             scale = work.scale[given]
             lengths = np.divide(lengths, scale, out=lengths.copy(), where=scale > 0.0)
-        if self.first_step is not None and is_number(work.step_size) and work.step_size > 0.0:
-            lengths = lengths * (self.first_step / work.step_size)
+        first, step = self.first_step, work.step_size
+        if first is not None and step is not first and is_number(step) and step > 0.0:
+            lengths = lengths * (first / step)
         return lengths
 
     def take_tally(self) -> dict[str, int]:
@@ -272,7 +269,9 @@ class Guarded:
             np.zeros((count, telemetry.TURN)), np.zeros((count, updates.velocity.shape[1])),
         )  # fmt: skip
         uploads.changes[updates.place] = updates.change
-        uploads.scores[updates.place] = np.where(updates.scored, updates.score, 0.0)
+        uploads.scores[np.arange(count)[updates.place][updates.scored]] = updates.score[
+            updates.scored
+        ]
         uploads.velocity[updates.place] = updates.velocity
         return uploads
 

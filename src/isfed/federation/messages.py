@@ -185,6 +185,7 @@ class Cohort(NamedTuple):
         steps: (n,) how many local steps each has time for; None if there is no such limit.
         chances: (K,) the inclusion probabilities of all agents, where draws are independent and
             the probabilities public, so that privacy can be stated; None otherwise.
+        lowered: how many scores were lowered for it, to keep agents within the cap on inclusion.
     """
 
     agents: np.ndarray
@@ -195,6 +196,7 @@ class Cohort(NamedTuple):
     has_model: bool = False
     steps: np.ndarray | None = None
     chances: np.ndarray | None = None
+    lowered: int = 0
 
     def rows(self, places: Any) -> Cohort:
         """Some agents of the cohort."""

@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from isfed.base.jit import compiled
+from isfed.federation.messages import EVERY
+
 WINDOW = 16
 LARGEST_ADJUSTMENT = 5.0  # in simulations, and in a federation whose `Safety` says nothing else
 
@@ -30,6 +33,16 @@ class Absences(Enum):
 
     DROP = "drop"
     ADJUSTED = "adjusted"
+
+
+@compiled
+def _record(turns, answers, answered_at, agents, answered):
+    for i in range(agents.size):
+        k = agents[i]
+        if answered[i]:
+            answered_at[k, answers[k] % WINDOW] = turns[k]
+            answers[k] += 1
+        turns[k] += 1
 
 
 class Responses:
@@ -83,17 +96,16 @@ class Responses:
 
     def record(self, agents: np.ndarray, answered: np.ndarray) -> None:
         """One round: who was drawn (each once), and who of them answered."""
-        here = agents[answered]
-        self.answered_at[here, self.answers[here] % WINDOW] = self.turns[here]
-        self.turns[agents] += 1
-        self.answers[here] += 1
+        _record(self.turns, self.answers, self.answered_at, agents, answered)
 
     def record_round(self, drawn: np.ndarray, updates: Any) -> None:
         """One round from what came back, if it waited for everybody that was asked."""
         if updates.timing is not None and not updates.timing.patient:
             return  # a missing one might have answered
-        answered = np.zeros(drawn.size, bool)
-        answered[updates.place] = True
+        answered = np.ones(drawn.size, bool)
+        if updates.place is not EVERY:
+            answered[:] = False
+            answered[updates.place] = True
         if updates.asked is not None:
             drawn, answered = drawn[updates.asked], answered[updates.asked]
         self.record(drawn, answered)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.argument_checks import check_fields
+from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, Absences
 from isfed.sampling import score_table as tables
@@ -258,22 +259,48 @@ def limit_inclusion(table: Table, num_active: int, most: float) -> int:
     if table.policy.equal or most >= 1.0 or floor >= 1.0:
         return 0
     share = (most / num_active - floor / table.count) / (1.0 - floor)
-    scores = table.scores
-    seen = scores[scores >= 0.0]
-    if not seen.size:
+    return _limit_scores(table.nodes, table.count, share)
+
+
+@compiled
+def _limit_scores(nodes, count, share):
+    seen, total, largest = 0, 0.0, 0.0
+    for k in range(count):
+        if nodes[k] >= 0.0:
+            seen += 1
+            total += nodes[k]
+            largest = max(largest, nodes[k])
+    if seen == 0:
         return 0
-    share *= table.count / seen.size  # of the sum of the seen scores
-    if seen.max() <= share * seen.sum() * (1.0 + 1e-12):
+    share *= count / seen  # of the sum of the seen scores
+    if largest <= share * total * (1.0 + 1e-12):
         return 0
-    descending = np.sort(seen)[::-1]
-    # The sums of all after the first, the first two, ...: from the small end, or they cancel.
-    rest = np.append(np.cumsum(descending[::-1])[::-1][1:], 0.0)
-    # The limit if the first, the first two, ... become equal; without room they are within the cap.
-    room = 1.0 - np.arange(1, seen.size + 1) * share
-    limits = np.where(room > 0.0, share * rest / np.where(room > 0.0, room, 1.0), descending)
-    enough = (room <= 0.0) | (limits >= np.append(descending[1:], -np.inf))
-    limit = limits[np.argmax(enough)]
-    lowered = int((scores > limit).sum())
-    np.minimum(scores, limit, out=scores)  # in place: the mark of an unseen one, -1, stays
-    tables.rebuild(table.nodes, 0, table.count)
+    ordered, place = np.empty(seen), 0
+    for k in range(count):
+        if nodes[k] >= 0.0:
+            ordered[place] = nodes[k]
+            place += 1
+    ordered.sort()
+    # The sums of the smallest, added from the small end, or they cancel.
+    rest = np.empty(seen)
+    total = 0.0
+    for i in range(seen):
+        rest[i] = total
+        total += ordered[i]
+    # The limit if the largest, the two largest, ... become equal; without room all are within it.
+    for equal in range(1, seen + 1):
+        place = seen - equal
+        room = 1.0 - equal * share
+        if room <= 0.0 or place == 0:  # by rounding alone there may be room for all to be equal
+            limit = ordered[place]
+            break
+        limit = share * rest[place] / room
+        if limit >= ordered[place - 1]:
+            break
+    lowered = 0
+    for k in range(count):  # in place: the mark of an unseen one, -1, stays
+        if nodes[k] > limit:
+            nodes[k] = limit
+            lowered += 1
+    tables.rebuild(nodes, 0, count)
     return lowered

@@ -75,22 +75,22 @@ class Passes(ByScore):
     def probabilities(self, state: Any, num_agents: int) -> np.ndarray:
         return state.prob
 
-    def above_cap(self, state: Any, num_agents: int) -> int:
-        return 0 if state.left[0] else super().above_cap(state.scores, num_agents)
-
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The next cohort of the pass; an agent with two places works once and counts twice."""
+        lowered = 0
         if not state.left[0]:
             if self.policy.refresh == Refresh.ALL:
                 table = self.table(state, facts.num_agents)
                 table.replace(facts.weighed(agents.scores_at(params)))
+            _, lowered = self._within_cap(state, facts)
             self.plan(state, facts, agents.stream(Purpose.AGENTS, round_index))
         again = state.missed == AGAIN
         times = np.bincount(next_cohort(state), minlength=facts.num_agents) + again
         state.missed[:] = np.where(again, LAST, 0)
         drawn = np.flatnonzero(times)
         counts = times[drawn].astype(np.float64)
-        return Cohort(drawn, self.num_active, counts, state.prob[drawn], self.policy.floor), state
+        own = counts, state.prob[drawn], self.policy.floor
+        return Cohort(drawn, self.num_active, *own, lowered=lowered), state
 
     def plan(self, state: PassState, facts: Facts, stream: Stream) -> None:
         """Give out the places of a new pass; writes into the state."""
@@ -116,15 +116,21 @@ class Passes(ByScore):
         scores = np.where(table.scores < 0.0, table.mean_seen(), table.scores)
         return scores, table.inclusion(self.num_active) / self.num_active
 
+    def _within_cap(self, state: PassState, facts: Facts) -> tuple[Table, int]:
+        """A table with the scores lowered to the cap, and how many were above it."""
+        table = self.table(state, facts.num_agents)
+        if self.most_inclusion >= 1.0:
+            return table, 0
+        return self._limited(
+            self.table(state.scores._replace(nodes=table.nodes.copy()), facts.num_agents)
+        )
+
     def _pass_probabilities(self, state: PassState, facts: Facts, places: int) -> np.ndarray:
         """The policy's probabilities, mixed with as much of c_k as makes the least variance."""
         equal = facts.share()
         if self.policy.equal:
             return equal
-        table = self.table(state, facts.num_agents)
-        if self.most_inclusion < 1.0:
-            table = self.table(state.scores._replace(nodes=table.nodes.copy()), facts.num_agents)
-            table, _ = self._limited(table)
+        table, _ = self._within_cap(state, facts)
         scores, wanted = self._wanted(table, facts)
         shares = np.array(SHARES)[:, None]
         tried = (1.0 - shares) * wanted + shares * equal

@@ -193,11 +193,6 @@ class ByScore(Sampler):
     def probabilities(self, state: ScoreState, num_agents: int) -> np.ndarray:
         return self.table(state, num_agents).probabilities()
 
-    def above_cap(self, state: ScoreState, num_agents: int) -> int:
-        """How many scores the next draw lowers to the cap `most_inclusion`."""
-        table = self.table(state._replace(nodes=state.nodes.copy()), num_agents)
-        return self._limited(table)[1]
-
     def _limited(self, table: Table) -> tuple[Table, int]:
         """The table with all scores lowered to the cap, and how many were above it."""
         if isinstance(table, PricedTable):
@@ -209,8 +204,9 @@ class ByScore(Sampler):
         table = self.table(state, facts.num_agents)
         if self.policy.refresh == ALL:
             table.replace(facts.weighed(agents.scores_at(params)))  # eq. (50)
+        lowered = 0
         if self.most_inclusion < 1.0:
-            table, _ = self._limited(table)
+            table, lowered = self._limited(table)
         drawn, prob = table.draw(self.num_active, agents.stream(AGENTS, round_index))
         if self._once:
             times, _ = uniform_columns(drawn.size, facts.num_agents)
@@ -223,7 +219,10 @@ class ByScore(Sampler):
         if isinstance(self.design, Poisson) and self.public:
             chances = table.inclusion(self.num_active)
         floor = table.policy.floor
-        return Cohort(drawn, self.num_active, times, prob, floor, chances=chances), state
+        cohort = Cohort(
+            drawn, self.num_active, times, prob, floor, chances=chances, lowered=lowered
+        )
+        return cohort, state
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> ScoreState:
         if not self.policy.learns and not state.order.size:
@@ -274,10 +273,12 @@ class ByScore(Sampler):
 
 def forget(table: Table, silent: np.ndarray) -> None:
     """Lower the scores of silent agents by half the way to the mean of the others'."""
+    if not silent.size:
+        return
     scores = table.scores
     others = scores >= 0.0
     others[silent] = False
-    if silent.size and others.any():
+    if others.any():
         halfway = 0.5 * (scores[silent] + scores[others].mean())
         scores[silent] = np.minimum(scores[silent], halfway)  # the mark of an unseen one, -1, stays
         rebuild(table.nodes, 0, table.count)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from isfed.base import atomic_files
-from isfed.base.portable_arithmetic import norm, weighted_sum
+from isfed.base.portable_arithmetic import distance, norm, weighted_sum
 from isfed.federation.guarded import Guarded, RoundReport
-from isfed.federation.messages import Updates
+from isfed.federation.messages import Cohort, Updates
 from isfed.federation.response_rates import Responses
 from isfed.federation.safety import LIMITS, Safety, tightened
 from isfed.methods.federated import Info, Opened
@@ -56,19 +56,17 @@ class Job:
 
     def open(self) -> Opened:
         """The next round: who works, and what is asked of each; asked twice, the same."""
-        above = getattr(self.method.sampler, "above_cap", None)
-        if above is not None:
-            self._limited += above(self.state.sampler, self.agents.num_agents)
-        return self.method.open(self.state, self.agents, self.round_index)
+        opened = self.method.open(self.state, self.agents, self.round_index)
+        self._limited += opened.cohort.lowered
+        return opened
 
     def close(self, opened: Opened, updates: Updates) -> RoundReport:
         """End the round with what came back of those who were asked."""
         cohort, facts = opened.cohort, self.method.facts(self.agents)
-        before, most = self.params, self.agents.safety.largest_adjustment
-        adjustment = self.agents.responses.adjustments(cohort.agents, most=most)
+        before, adjustment = self.params, self._adjustment(cohort)
         good = self.agents.judge(cohort, opened.work, updates)
         self.state, info = self.method.close(self.state, facts, opened, good, self.round_index)
-        step = norm((self.params - before)[: facts.num_trained])
+        step = distance(self.params, before, facts.num_trained)
         left_out = self._left_out(info, adjustment, facts)
         late = 0 if good.capped is None else int(good.capped.sum())
         limits = info.evidence.clipped, max(late, info.evidence.capped)
@@ -79,18 +77,25 @@ class Job:
         if not self.is_composed:
             before = self.params.copy()
             self.state = self.method.round(self.state, self.agents, self.round_index)
-            step = norm((self.params - before)[: self.agents.num_trained])
+            step = distance(self.params, before, self.agents.num_trained)
             return self._report(np.empty(0, np.int64), None, step)
         opened = self.open()
         cohort, work = self.agents.narrow(opened.cohort, opened.work)
         updates = self.agents.agents.train(cohort, opened.sent, work, self.round_index)
         return self.close(opened, updates)
 
-    def _left_out(self, info: Info, adjustment: np.ndarray, facts: Any) -> float:
+    def _adjustment(self, cohort: Cohort) -> np.ndarray | None:
+        """(n,) what an adjustment for absences would multiply by; None if there was no absence."""
+        responses, most = self.agents.responses, self.agents.safety.largest_adjustment
+        if (responses.turns == responses.answers).all():
+            return None
+        return responses.adjustments(cohort.agents, most=most)
+
+    def _left_out(self, info: Info, adjustment: np.ndarray | None, facts: Any) -> float:
         """The length of what an adjustment would have added; 0 where weights are not known."""
         weights = getattr(self.method.estimator, "weights", None)
         cohort, updates = info.cohort, info.updates
-        if weights is None or not (adjustment[updates.place] != 1.0).any():
+        if weights is None or adjustment is None:
             return 0.0
         each = weights(cohort, facts)[updates.place]
         each = each * updates.factor * (adjustment[updates.place] - 1.0)
@@ -101,7 +106,9 @@ class Job:
         limits: tuple[int, int] = (0, 0),
     ) -> RoundReport:  # fmt: skip
         """What happened, and on to the next round."""
-        seconds = [] if good is None or good.timing is None else good.timing.seconds
+        seconds: list[float] = [] if good is None else [-1.0] * drawn.size
+        if good is not None and good.timing is not None:
+            seconds = [-1.0 if s != s else s for s in good.timing.seconds.tolist()]
         report = RoundReport(
             round_index=self.round_index,
             **self.agents.take_tally(),
@@ -112,7 +119,7 @@ class Job:
             step=step,
             left_out=left_out,
             agents=drawn.tolist(),
-            seconds=[-1.0 if s != s else s for s in np.asarray(seconds).tolist()],
+            seconds=seconds,
             epsilons=self._epsilons(),
         )
         self.round_index += 1
