@@ -100,6 +100,7 @@ def test_adjusted_divides_by_the_response_probability():
     responses = Responses.over(apart.job.state.estimator.responses)
     for turn in range(200):  # everybody answers every second time
         responses.record(np.arange(8), np.full(8, turn % 2 == 0))
+    apart.job.state.estimator.owed[:] = 100.0
     changes = []
 
     def spoil(_, upload):
@@ -392,6 +393,7 @@ def test_adjusted_never_gives_more_than_the_stated_weight():
     for turn in range(400):  # everybody answers once in 25 turns
         for responses in (apart.border.responses, Responses.over(kept)):
             responses.record(np.arange(8), np.full(8, turn % 25 == 0))
+    apart.job.state.estimator.owed[:] = 100.0
     changes = []
     apart.step(lambda _, upload: changes.append(upload.change) or upload)
     assert apart.params == pytest.approx(sum(changes) / 3 * 4.0, rel=1e-12)

@@ -8,10 +8,12 @@ import pytest
 from small_federations import regression
 
 from isfed import ISFedAvg
+from isfed.federation.messages import Cohort, Facts, Timing, Updates, Work
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.response_rates import WINDOW, Absences, Responses
 from isfed.federation.safety import Safety
-from isfed.methods.estimators import AdjustedState, InverseResponse
+from isfed.methods.estimators import AdjustedState, HorvitzThompson, InverseResponse
+from isfed.methods.federated import Opened
 from isfed.methods.over_network import over_network
 
 
@@ -113,9 +115,50 @@ def test_simulations_and_federations_have_one_limit():
     opened = method.open(method.start(simulated, np.zeros(3)), simulated, 0)
     updates = simulated.train(opened.cohort, opened.sent, opened.work, 0)
     opened = opened._replace(cohort=opened.cohort._replace(agents=agents))
-    estimator.combine(AdjustedState((), kept), opened, updates, method.facts(simulated))
+    estimator.combine(
+        AdjustedState((), kept, np.zeros(0)), opened, updates, method.facts(simulated)
+    )
     (weight,) = seen
     safety = Safety(absences=Absences.ADJUSTED)
     federation = over_network(algorithm, num_agents=2, safety=safety, weighting="step").estimator
-    assert federation == method.estimator
+    assert replace(federation, repays=False) == method.estimator
     np.testing.assert_array_equal(weight, [5.0, 2.0])
+
+
+@pytest.mark.parametrize("patience", [1.0, 0.25])
+def test_an_agent_is_paid_back_what_its_missed_turns_were_worth_and_no_more(patience):
+    """Agent by agent, with the same estimates of 1 / r_k."""
+    rng = np.random.default_rng(3)
+    estimator = InverseResponse(HorvitzThompson(), repays=True, patience=patience)
+    facts = Facts(6, 1, 1, None, None, None, None)
+    state = estimator.init(facts, np.zeros(1))
+    literal, owed, paid, worth = Responses(6), np.zeros(6), np.zeros(6), np.zeros(6)
+    for _ in range(400):
+        drawn = rng.permutation(6)[:3]
+        cohort = Cohort(drawn, 3, np.ones(3), rng.uniform(0.1, 0.4, 3), 0.1)
+        place = np.flatnonzero(rng.random(3) < 0.2 + 0.1 * drawn)
+        waited = rng.random() < patience
+        updates = Updates(
+            place, np.ones((place.size, 1)), np.ones(place.size), np.zeros((place.size, 4)),
+            np.zeros((place.size, 0)), factor=np.ones(place.size), asked=np.ones(3, bool),
+            timing=Timing.unknown(3)._replace(patient=waited),
+        )  # fmt: skip
+        expected, weights = 0.0, 1.0 / (6 * cohort.prob)
+        rates = literal.adjustments(drawn)
+        for i, k in enumerate(drawn):
+            if i in place:
+                extra = min(weights[i] * (rates[i] - 1.0), owed[k])
+                owed[k] -= extra
+                expected += (weights[i] + extra) / 3
+                paid[k] += weights[i] + extra
+                worth[k] += weights[i]
+            elif waited:
+                owed[k] += weights[i] / patience
+                worth[k] += weights[i] / patience
+        literal.record_round(drawn, updates)
+        opened = Opened(cohort, np.zeros(1), Work(0.1), None)
+        step, state, _ = estimator.combine(state, opened, updates, facts)
+        assert step[0] == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(state.owed, owed, atol=1e-9)
+    assert (paid <= worth + 1e-9).all()
+    assert paid.sum() > 0.85 * worth.sum()

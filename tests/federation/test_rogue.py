@@ -4,18 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from rogue import METHODS, SAFETIES, active_of, push, pushes, settings
+from rogue import ADJUSTED_QUORUM, METHODS, SAFETIES, active_of, pushes, settings
 
 from isfed import ISFedAvg
 from isfed.federation.safety import Safety
 
 FAIR = 1.2
-LIES = {  # what the rogue says of itself in round i
-    "low": lambda i: 0.0,
-    "high and low in turn": lambda i: 1e9 if i % 2 else 1e-9,
-}
-
-
 HIGH = [
     *((20, method, "default") for method in METHODS),
     *((20, "memory", safety) for safety in SAFETIES),
@@ -49,11 +43,20 @@ def test_a_high_score_buys_no_push_where_epsilon_is_stated():
         assert 0.8 <= found <= FAIR
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", ["low", "high and low in turn"])
 def test_a_low_score_buys_no_push_in_the_mean(lie):
     """Few turns with a large weight: the mean over runs is 1, with its standard error."""
-    method, options = method_of("memory", 20), {"rounds": 200, "safety": Safety()}
-    found = [push(method, 20, LIES[lie], seed=seed, **options) for seed in range(16)]
+    found = pushes(method_of("memory", 20), 20, Safety(), rounds=200, seeds=16, lie=lie)
     error = np.std(found, ddof=1) / math.sqrt(len(found))
     print(f"{lie}: {np.mean(found):.2f} +- {error:.2f}")
     assert abs(np.mean(found) - 1.0) <= 3.0 * error
+
+
+@pytest.mark.parametrize("num_agents", [20, 100])
+@pytest.mark.parametrize("safety", [SAFETIES["adjusted"], ADJUSTED_QUORUM], ids=["all", "quorum"])
+def test_turns_missed_on_purpose_buy_no_push(num_agents, safety):
+    """1.5 and 1.9 times its fair push while an adjustment was not limited to what was missed."""
+    method = method_of("memory", num_agents)
+    found = pushes(method, num_agents, safety, rounds=1500, seeds=4, lie="spares its answers")
+    print(f"K={num_agents}: {found.mean():.2f} times its fair push")
+    assert found.mean() <= FAIR

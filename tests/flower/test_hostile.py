@@ -126,8 +126,11 @@ def test_who_is_refused_again_and_again_is_left_out_and_reported(tmp_path, caplo
 
 def test_when_everybody_is_left_out_the_run_ends_with_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("isfed.flower.agents.wire_format.unpack_upload", lambda *_: 1 / 0)
+    with pytest.raises(RuntimeError, match=r"nobody's answer .* in 3 rounds.*Likely causes"):
+        train(tmp_path / "causes", lambda reply: reply, rounds=4)
+    patient = Safety(silent_rounds=0)
     with pytest.raises(ValueError, match="every agent was left out"):
-        train(tmp_path, lambda reply: reply, rounds=4)
+        train(tmp_path / "patient", lambda reply: reply, rounds=4, safety=patient)
 
 
 def test_an_agent_that_was_mended_can_be_taken_back(tmp_path):

@@ -214,8 +214,8 @@ class Guarded:
             if reported is not None and who.size:
                 lengths[~np.isfinite(reported).reshape(who.size, -1).all(axis=1)] = np.nan
         compared = self._unweighted(lengths, work, given)
-        bounds = safety.largest_change, safety.largest_ratio, safety.most_medians
-        bounds = (*map(float, bounds), safety.most_refusals)
+        largest, ratio = float(safety.largest_change), float(safety.largest_ratio)
+        bounds = largest, ratio, float(safety.most_medians), safety.most_refusals
         judged = self.records.judge(who, lengths, compared, bounds=bounds)
         if judged.refused:
             bad = ~judged.good

@@ -18,7 +18,13 @@ import numpy as np
 
 from isfed.base.temporary_folders import HeldFolder, abandoned
 from isfed.flower import require_flwr
-from isfed.flower.local_processes import FederationError, LocalFederation, end_marked, is_running
+from isfed.flower.local_processes import (
+    NO_HEARTBEAT,
+    FederationError,
+    LocalFederation,
+    end_marked,
+    is_running,
+)
 from isfed.methods.object_federation import Federation
 from isfed.simulate import simulate
 from isfed.simulate.kernel_run import num_cores
@@ -150,8 +156,9 @@ def run_demo(*, agents: int, rounds: int, active: int, seed: int, say: Say) -> f
             try:
                 worst = _compare(DemoResults(folder / "results"), expected, say)
             except FederationError as error:
-                if federation.is_lost(run):
-                    raise FederationError(f"{error}: {LOST}") from error
+                if details := federation.details(run):
+                    lost = details.startswith(NO_HEARTBEAT)
+                    raise FederationError(f"{error}: {LOST if lost else details}") from error
                 tail = "\n".join(federation.log("superlink").splitlines()[-8:])
                 raise FederationError(f"{error}\n{tail}") from error
             say((folder / "results" / "done").read_text(encoding="utf-8"))

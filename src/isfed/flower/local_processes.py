@@ -23,6 +23,7 @@ LINK = "isfed"  # the name of the connection in Flower's configuration
 MARK = "ISFED_FEDERATION"  # an environment variable that all processes of a federation inherit
 START_SECONDS = 300.0  # a limit, not a measurement: the machine may be busy
 STOP_SECONDS = 10.0
+NO_HEARTBEAT = "No heartbeat"  # so begins what Flower says of a run that it gave up
 PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent dies
 
 
@@ -225,12 +226,16 @@ class LocalFederation:
             raise FederationError(f"{app} was not accepted: {answer.get('error-message')}")
         return str(answer["run-id"])
 
+    def details(self, run: str) -> str:
+        """Why a run ended, in Flower's words; empty while it runs, or if nobody can tell."""
+        with contextlib.suppress(FederationError):  # a SuperLink that is gone tells nothing
+            listed = _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))
+            return str(listed["runs"][0].get("status-details", ""))
+        return ""
+
     def is_lost(self, run: str) -> bool:
         """Whether Flower gave a run up, having heard nothing of its server app for a minute."""
-        with contextlib.suppress(FederationError):  # a SuperLink that is gone gives nothing up
-            listed = _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))
-            return str(listed["runs"][0].get("status-details", "")).startswith("No heartbeat")
-        return False
+        return self.details(run).startswith(NO_HEARTBEAT)
 
     def stop(self) -> None:
         """SIGTERM, then after a while SIGKILL, to all that was started; no signal stops this."""

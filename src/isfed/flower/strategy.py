@@ -204,12 +204,12 @@ class Strategy(FedAvg):
         for agent in np.flatnonzero(records.excluded & ~excluded):
             log(WARNING, "agent %s is left out from now on: %s of its models in a row were "
                 "refused", agent, records.in_a_row[agent])  # fmt: skip
-        if records.excluded.all():
-            raise ValueError("every agent was left out, because of models that were refused; the "
-                             "reasons are in the log")  # fmt: skip
         self._silent = 0 if report.answered or not report.drawn else self._silent + 1
         if self._silent == agents.safety.silent_rounds > 0:
             raise RuntimeError(SILENT.format(self._silent))
+        if records.excluded.all():
+            raise ValueError("every agent was left out, because of models that were refused; the "
+                             "reasons are in the log")  # fmt: skip
         if self.on_round is not None:
             self.on_round(report, agents.outward(job.params))
         ours = {name: value for name, value in vars(report).items() if name != "round_index"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -195,6 +195,7 @@ class AdjustedState(NamedTuple):
 
     inner: Any
     responses: np.ndarray  # (K, 2 + WINDOW) turns, answers, and when the last answers were given
+    owed: np.ndarray  # (K,) what missed turns were worth and is not paid back; empty if not kept
 
 
 @dataclass(frozen=True)
@@ -208,13 +209,20 @@ class InverseResponse(Over):
     Args:
         inner: the wrapped estimator.
         most: the largest factor for a change.
+        repays: whether an agent is paid back at most what the turns that it missed were worth.
+            Otherwise one gains that misses turns of little weight on purpose, and then answers
+            with a large one. In the beginning absences are made up for more slowly.
+        patience: the share of rounds that wait for all, the only ones in which absences are seen.
     """
 
     most: float = LARGEST_ADJUSTMENT
+    repays: bool = field(default=False, kw_only=True)
+    patience: float = field(default=1.0, kw_only=True)
 
     def init(self, facts: Facts, params: np.ndarray) -> AdjustedState:
         responses = np.zeros((facts.num_agents, 2 + WINDOW), np.int64)
-        return AdjustedState(self.inner.init(facts, params), responses)
+        owed = np.zeros(facts.num_agents if self.repays else 0)
+        return AdjustedState(self.inner.init(facts, params), responses, owed)
 
     def ask(self, state: AdjustedState, cohort: Cohort, facts: Facts, work: Work) -> Work:
         return self.inner.ask(state.inner, cohort, facts, work)
@@ -224,11 +232,27 @@ class InverseResponse(Over):
         responses, drawn = Responses.over(state.responses), opened.cohort.agents
         each = responses.adjustments(drawn[updates.place], most=self.most)
         responses.record_round(drawn, updates)
-        adjusted = updates.multiplied(each)._replace(complete=True)
+        if self.repays:
+            adjusted = self._repaid(state.owed, opened.cohort, updates, each, facts)
+        else:
+            adjusted = updates.multiplied(each)
+        adjusted = adjusted._replace(complete=True)
         step, inner, evidence = self.inner.combine(state.inner, opened, adjusted, facts)
         if adjusted.capped is not None:
             evidence = evidence._replace(capped=int(adjusted.capped.sum()))
-        return step, AdjustedState(inner, state.responses), evidence
+        return step, AdjustedState(inner, state.responses, state.owed), evidence
+
+    def _repaid(
+        self, owed: np.ndarray, cohort: Cohort, updates: Updates, each: np.ndarray, facts: Facts
+    ) -> Updates:
+        """The updates multiplied, as far as their agents are owed that; writes into `owed`."""
+        weights = self.counts(cohort, facts) * np.ones(cohort.agents.size)
+        who, own, silent = cohort.agents[updates.place], weights[updates.place], updates.silent()
+        room = np.divide(owed[who], own * updates.factor, out=np.zeros(who.size), where=own > 0.0)
+        adjusted = updates.multiplied(np.minimum(each, 1.0 + room))
+        owed[who] = np.maximum(owed[who] - own * (adjusted.factor - updates.factor), 0.0)
+        owed[cohort.agents[silent]] += weights[silent] / self.patience
+        return adjusted
 
 
 @dataclass(frozen=True)

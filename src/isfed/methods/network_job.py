@@ -187,8 +187,8 @@ class Job:
         fresh = self.checkpoint()
         if "format" not in arrays:
             arrays = from_format_1(arrays, fresh, order)
-        new = {name: fresh[name] for name in ("limits", f"{RECORDS}spread")}  # since this version
-        arrays = new | arrays
+        since = ("limits", f"{RECORDS}spread", f"{METHOD}estimator.owed")  # this version
+        arrays = {name: fresh[name] for name in since if name in fresh} | arrays
         atomic_files.check_form(arrays, fresh, what="the checkpoint")
         if (round_index := int(arrays["round_index"])) < 0:
             raise ValueError(

@@ -213,7 +213,11 @@ def _capped(sampler: Any, num_agents: int, safety: Safety) -> Any:
 def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
     """The estimator with its weights where they belong, inside what `safety` asks for."""
 
+    patience = 1.0 if safety.enough >= 1.0 else safety.patience
+
     def remote(estimator: Any) -> Any:
+        if isinstance(estimator, InverseResponse):
+            estimator = replace(estimator, repays=True, patience=patience)
         if hasattr(estimator, "inner"):
             return replace(estimator, inner=remote(estimator.inner))
         if "on" in _names(estimator):
@@ -224,5 +228,6 @@ def _estimator(method: Federated, on: Weighting, safety: Safety) -> Any:
 
     estimator = remote(method.estimator)
     if safety.absences is Absences.ADJUSTED and not isinstance(estimator, InverseResponse):
-        estimator = InverseResponse(estimator, safety.largest_adjustment)
+        most = safety.largest_adjustment
+        estimator = InverseResponse(estimator, most, repays=True, patience=patience)
     return estimator
