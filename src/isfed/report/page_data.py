@@ -56,7 +56,7 @@ class PageTable:
         return cls(caption, tuple(columns), tuple(cells))
 
 
-def level_cell(value: float, error: float, unit: str) -> TableCell:
+def level_cell(value: float, error: float | None, unit: str) -> TableCell:
     """A level with its standard error.
 
     >>> level_cell(-41.234, 0.126, "dB").text
@@ -65,7 +65,10 @@ def level_cell(value: float, error: float, unit: str) -> TableCell:
     ('0.0123', '4,170 ± 700')
     >>> level_cell(91.23, 0.68, "%").text, level_cell(5.8, 0.93, "percentage points").text
     ('91.2 ± 0.7%', '5.8 ± 0.9 percentage points')
+    >>> level_cell(2.11, None, "").text  # of one repetition
+    '2.11'
     """
+    error = math.nan if error is None else error
     if math.isnan(value):
         return TableCell("none")
     if unit in DECIMALS:
