@@ -31,7 +31,8 @@ def hosts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hosts")
     with HostsFederation(folder, agents=methods_app.AGENTS) as running:
         support = os.path.join(os.path.dirname(os.path.dirname(__file__)), "support")
-        running.env["PYTHONPATH"] = support
+        inherited = os.environ.get("PYTHONPATH", "")
+        running.env["PYTHONPATH"] = f"{support}{os.pathsep}{inherited}".rstrip(os.pathsep)
         running.start()
         yield running
     assert marked(running.mark) == []
