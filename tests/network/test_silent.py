@@ -79,7 +79,7 @@ def run(federation: LocalFederation, app: Path) -> tuple[str, str]:
             break
         assert time.monotonic() < until, f"still {one['status']}"
         time.sleep(1.0)
-    return one["status"].partition(":")[2], one.get("status-details", "")
+    return one["status"].partition(":")[2], federation.details(number)
 
 
 def test_an_old_client_ends_the_run_with_exit_code_1_and_saves_no_model(leftover):

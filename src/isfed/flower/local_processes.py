@@ -230,7 +230,7 @@ class LocalFederation:
         """Why a run ended, in Flower's words; empty while it runs, or if nobody can tell."""
         with contextlib.suppress(FederationError):  # a SuperLink that is gone tells nothing
             listed = _read_json(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))
-            return str(listed["runs"][0].get("status-details", ""))
+            return str(listed["runs"][0].get("status-details", "")).replace("N/A", "")
         return ""
 
     def is_lost(self, run: str) -> bool:
