@@ -180,6 +180,37 @@ def test_every_report_has_the_epsilon_of_every_agent(tmp_path, caplog):
     assert "Every round's report has the epsilon of every agent at delta=1e-05" in caplog.text
 
 
+@pytest.mark.parametrize("algorithm", [INDEPENDENT, released()], ids=["uniform", "released"])
+def test_a_cloud_that_goes_back_to_an_old_checkpoint_forgets_no_epsilon(tmp_path, algorithm):
+    """Two rounds, two more, and these two again from a copy: the models of six were seen."""
+    pytest.importorskip("dp_accounting")
+    checkpoint, reports = tmp_path / "job.npz", []
+    safety = Safety(silent_rounds=0, privacy=Privacy(clip=1.0, noise=1.0))
+
+    def train(rounds):
+        strategy = make_strategy(algorithm, safety=safety, checkpoint=checkpoint)
+        strategy.on_round = lambda report, params: reports.append(report)
+        grid = make_grid(tmp_path, score_noise=20.0, scores=RANGE)
+        strategy.start(grid, initial(), num_rounds=rounds)
+        assert strategy._lock
+        strategy._lock.close()
+        return strategy
+
+    train(2)
+    backup = checkpoint.read_bytes()
+    train(4)
+    checkpoint.write_bytes(backup)
+    strategy = train(4)
+    assert strategy.job
+    state, sampler = strategy.job.state.estimator, strategy.method.sampler
+    assert state.spent.sum(axis=1).tolist() == [6] * AGENTS
+    # Released before rounds 0 and 2, and before round 2 again.
+    scores = (sampler.multiplier, 3) if hasattr(sampler, "multiplier") else None
+    direct = strategy.method.estimator.epsilons(state, 2, scores=scores)
+    assert reports[-1].epsilons == pytest.approx(direct.tolist())
+    assert (np.diff([report.epsilon for report in reports]) > 0.0).all()
+
+
 def test_the_draws_of_private_runs_do_not_follow_from_the_seed(tmp_path):
     """Agents know the seed, and epsilon counts on their not knowing who else was drawn."""
     pytest.importorskip("dp_accounting")

@@ -196,6 +196,8 @@ class Strategy(FedAvg):
                 raise ValueError("the model left the range of its type; try a smaller step_size")
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
+            if spent := job.spent():  # not part of the checkpoint, to which one may go back
+                atomic_files.save_arrays(_record_of_privacy(self.checkpoint), spent)
             atomic_files.save_arrays(self.checkpoint, job.checkpoint())
         for reason in agents.reasons:
             log(WARNING, "%s", reason)
@@ -357,6 +359,8 @@ class Strategy(FedAvg):
             tighter = job.restore(atomic_files.load_arrays(checkpoint), job.agents.order)
             for change in tighter:
                 log(WARNING, "this job goes on with a tighter Safety: %s", change)
+            if (record := _record_of_privacy(checkpoint)).exists():
+                job.count_spent(atomic_files.load_arrays(record))
             done = job.round_index
             log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
         else:  # a cloud killed in round 1 finds its job again
@@ -394,3 +398,8 @@ class Strategy(FedAvg):
         else:
             log(INFO, "Global evaluation")
             evaluation.log_metrics("\t└──> MetricRecord: %s", metrics)
+
+
+def _record_of_privacy(checkpoint: Path) -> Path:
+    """Where it is kept what privacy all rounds have cost, also those that were gone back on."""
+    return checkpoint.with_name(f"{checkpoint.name}.privacy")

@@ -17,7 +17,7 @@ from isfed.federation.response_rates import Responses
 from isfed.federation.safety import LIMITS, Safety, tightened
 from isfed.methods.federated import Info, Opened
 from isfed.methods.method_protocol import filled_state, flat_state
-from isfed.methods.private import stated_epsilons
+from isfed.methods.private import scores_released, spent_by, stated_epsilons
 from isfed.sampling import score_table
 
 FORMAT = 2
@@ -39,6 +39,7 @@ class Job:
     ) -> None:
         self.method, self.agents, self.about = method, agents, about
         self.round_index, self._limited = 0, 0
+        self._again = 0  # scores that agents released in rounds that were gone back on
         self.name = uuid.uuid4().hex  # agents begin anew when it changes
         self.state: Any = method.start(agents, params)
         if self.is_composed:
@@ -130,7 +131,25 @@ class Job:
         """What every agent has lost with the round that ends; empty where no epsilon is stated."""
         if not self.is_composed:
             return []
-        return stated_epsilons(self.method, self.state, self.round_index + 1).tolist()
+        rounds = self.round_index + 1
+        return stated_epsilons(self.method, self.state, rounds, again=self._again).tolist()
+
+    def spent(self) -> dict[str, np.ndarray]:
+        """What the privacy of all rounds has cost; empty where nothing is counted."""
+        spent = spent_by(self.method, self.state)
+        if spent is None:
+            return {}
+        scores = np.array(scores_released(self.method, self.round_index) + self._again)
+        return {"job": np.array(self.name), "spent": spent, "scores": scores}
+
+    def count_spent(self, arrays: dict[str, np.ndarray]) -> None:
+        """Count what `spent` gave before this job went back to an older checkpoint."""
+        fresh = self.spent()
+        if not fresh or str(arrays.get("job")) != self.name:
+            return
+        atomic_files.check_form(arrays, fresh, what="the record of privacy")
+        np.maximum(fresh["spent"], arrays["spent"], out=fresh["spent"])
+        self._again = max(0, int(arrays["scores"]) - int(fresh["scores"]))
 
     def fingerprint(self) -> str:
         """Of what a checkpoint must agree with; a function's address is no choice."""

@@ -188,13 +188,32 @@ def private_part(estimator: Any) -> Private | None:
     return estimator
 
 
-def stated_epsilons(method: Federated, state: Any, rounds: int) -> np.ndarray:
-    """(K,) what every agent has lost after so many rounds; empty where no epsilon is stated."""
-    estimator = method.estimator
-    if not isinstance(estimator, Private) or not state.estimator.spent.any():
+def spent_by(method: Any, state: Any) -> np.ndarray | None:
+    """(K, B) the rounds in which agents could be drawn, by level; None where none are counted."""
+    estimator = getattr(method, "estimator", None)
+    noisy = isinstance(estimator, Private) and estimator.privacy.noise > 0.0
+    return state.estimator.spent if noisy else None
+
+
+def scores_released(method: Federated, rounds: int) -> int:
+    """How many scores every agent has released in so many rounds."""
+    released = getattr(method.sampler, "released", None)
+    return 0 if released is None else released(rounds)[1]
+
+
+def stated_epsilons(method: Federated, state: Any, rounds: int, *, again: int = 0) -> np.ndarray:
+    """(K,) what every agent has lost after so many rounds; empty where no epsilon is stated.
+
+    `again` is how many scores each released in rounds that were gone back on.
+    """
+    spent, released = spent_by(method, state), getattr(method.sampler, "released", None)
+    if spent is None or not spent.any():
         return np.empty(0)
-    released = getattr(method.sampler, "released", lambda rounds: None)
-    return estimator.epsilons(state.estimator, method.num_active, scores=released(rounds))
+    scores = None
+    if released is not None:
+        multiplier, count = released(rounds)
+        scores = multiplier, count + again
+    return method.estimator.epsilons(state.estimator, method.num_active, scores=scores)
 
 
 @dataclass(frozen=True)
