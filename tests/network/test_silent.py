@@ -13,7 +13,7 @@ import pytest
 from isfed.flower.local_processes import LocalFederation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
-LONGEST = 600.0  # seconds: for what takes a few on an idle machine
+LONGEST = 900.0  # seconds: for what takes a few on an idle machine
 BETTER = b"a better one"
 SHIM = """#!/bin/sh
 "{real}" "$@"
@@ -68,9 +68,9 @@ def app_of(folder: Path, server: str, client: str) -> Path:
     return folder
 
 
-def run(federation: LocalFederation, app: Path) -> tuple[str, str]:
-    """How a run of nine rounds ended, and what Flower says of it."""
-    number = federation.submit(app, {"rounds": 9})
+def run(federation: LocalFederation, app: Path, *, rounds: int = 1) -> tuple[str, str]:
+    """How a run ended, and what Flower says of it."""
+    number = federation.submit(app, {"rounds": rounds})
     until = time.monotonic() + LONGEST
     while True:
         listed = federation.flwr("ls", "isfed", "--run-id", number, "--format", "json")
@@ -85,7 +85,7 @@ def run(federation: LocalFederation, app: Path) -> tuple[str, str]:
 def test_an_old_client_ends_the_run_with_exit_code_1_and_saves_no_model(leftover):
     """The app of `before/` answers our strategy with models, not with changes."""
     app = app_of(leftover.folder / "mixed", "after", "before")
-    status, details = run(leftover, app)
+    status, details = run(leftover, app, rounds=4)
     assert status == "failed"
     assert "nobody's answer could be used in 3 rounds in a row" in details
     assert "Likely causes: the agents run an app without isfed's handler" in details

@@ -19,7 +19,6 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from isfed.base import atomic_files
 from isfed.base.argument_checks import check_seed, checked
 from isfed.base.random_streams import Purpose
 from isfed.federation.guarded import Guarded, RoundReport
@@ -196,9 +195,7 @@ class Strategy(FedAvg):
                 raise ValueError("the model left the range of its type; try a smaller step_size")
             job.state = job.state._replace(params=before)
         if self.checkpoint is not None:
-            if spent := job.spent():  # not part of the checkpoint, to which one may go back
-                atomic_files.save_arrays(_record_of_privacy(self.checkpoint), spent)
-            atomic_files.save_arrays(self.checkpoint, job.checkpoint())
+            job.save(self.checkpoint)
         for reason in agents.reasons:
             log(WARNING, "%s", reason)
         agents.reasons.clear()
@@ -356,15 +353,12 @@ class Strategy(FedAvg):
                 f"another run is using {checkpoint}; stop it, or give another path"
             ) from None
         if checkpoint.exists():
-            tighter = job.restore(atomic_files.load_arrays(checkpoint), job.agents.order)
-            for change in tighter:
+            for change in job.load(checkpoint):
                 log(WARNING, "this job goes on with a tighter Safety: %s", change)
-            if (record := _record_of_privacy(checkpoint)).exists():
-                job.count_spent(atomic_files.load_arrays(record))
             done = job.round_index
             log(INFO, "the checkpoint has %s rounds: continuing with round %s", done, done + 1)
         else:  # a cloud killed in round 1 finds its job again
-            atomic_files.save_arrays(checkpoint, job.checkpoint())
+            job.save(checkpoint)
 
     def _new_job(self, arrays: ArrayRecord) -> Job:
         """A job at its beginning, with its agents behind their border."""
@@ -398,8 +392,3 @@ class Strategy(FedAvg):
         else:
             log(INFO, "Global evaluation")
             evaluation.log_metrics("\t└──> MetricRecord: %s", metrics)
-
-
-def _record_of_privacy(checkpoint: Path) -> Path:
-    """Where it is kept what privacy all rounds have cost, also those that were gone back on."""
-    return checkpoint.with_name(f"{checkpoint.name}.privacy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ class Job:
         scores = np.array(scores_released(self.method, self.round_index) + self._again)
         return {"job": np.array(self.name), "spent": spent, "scores": scores}
 
-    def count_spent(self, arrays: dict[str, np.ndarray]) -> None:
+    def _count_spent(self, arrays: dict[str, np.ndarray]) -> None:
         """Count what `spent` gave before this job went back to an older checkpoint."""
         fresh = self.spent()
         if not fresh or str(arrays.get("job")) != self.name:
@@ -192,6 +193,23 @@ class Job:
         method = {METHOD + name: value for name, value in flat_state(self.state).items()}
         records = {RECORDS + name: value for name, value in self.agents.state().items()}
         return {name: np.array(value) for name, value in about.items()} | method | records
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint, and beside it what privacy has cost.
+
+        That is no part of the checkpoint, or rounds that are gone back on would not count.
+        """
+        if spent := self.spent():
+            atomic_files.save_arrays(path.with_name(f"{path.name}.privacy"), spent)
+        atomic_files.save_arrays(path, self.checkpoint())
+
+    def load(self, path: Path) -> list[str]:
+        """Go on from what `save` wrote; returns which limits are tighter than they were."""
+        tighter = self.restore(atomic_files.load_arrays(path), getattr(self.agents, "order", None))
+        record = path.with_name(f"{path.name}.privacy")
+        if record.exists():
+            self._count_spent(atomic_files.load_arrays(record))
+        return tighter
 
     def restore(self, arrays: dict[str, np.ndarray], order: np.ndarray | None = None) -> list[str]:
         """Go on from a checkpoint of the same job; returns which limits are tighter than they were.
