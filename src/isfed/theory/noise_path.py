@@ -30,6 +30,7 @@ MOST_OF_LIMIT = 0.7  # of the mean-square limit: beyond, single draws throw a ru
 SMALLEST = 48  # factors below that: where the search for a step size ends
 FORGIVEN = 1.05  # times the least loss: of step sizes of an average within it, the largest
 LATE = 0.95  # of the rounds: the middle of the last tenth, over which runs are measured
+PASSES_OF_JITTER = 3  # until the noise agrees with the scores that it shakes
 OVERFLOW = 600.0  # exp of it is a number
 
 
@@ -62,6 +63,10 @@ class NoisePath:
         stale: (2, M) the variance at w^o by agents and by examples with the scores of the start.
         met: the chance that an agent, and that an example, is met in a round and scored again.
         level: P(w^o): where the excess risk is below, scores are those of w^o.
+        growth: (2, M, M) how the variance by agents, and by examples, along direction i grows with
+            the squared distance from w^o along j; None if not known: then as `limit` says.
+        jitter: scores of examples are those of models around w^o: for some excess risks of these,
+            in rising order, what that adds to `examples` at w^o, (M,), and to their `growth`.
     """
 
     curvature: np.ndarray
@@ -77,6 +82,8 @@ class NoisePath:
     stale: np.ndarray | None = None
     met: tuple[float, float] = (1.0, 1.0)
     level: float = 1.0
+    growth: np.ndarray | None = None
+    jitter: tuple[tuple[float, np.ndarray, np.ndarray], ...] = ()
 
     def parts(self, step: float, rounds: int, *, averaged: bool) -> tuple[float, float]:
         """The excess risk of the mean error, and that of the noise, after so many rounds."""
@@ -95,8 +102,18 @@ class NoisePath:
             pair[1] + far * (pair[0] - pair[1]) + (1.0 - far) * self._old(place, risk)
             for place, pair in enumerate((self.agents, self.examples))
         )
-        agents = agents * (1.0 - self.fades) ** count
+        fade = (1.0 - self.fades) ** count
+        agents = agents * fade
         noise = examples + step * self.moved
+        if self.growth is not None:
+            growth, more = self.growth[1], np.zeros_like(self.curvature)
+            for _ in range(PASSES_OF_JITTER if self.jitter else 1):
+                spread = self._spread(step, agents + noise + more, self.growth[0] + growth)
+                if self.jitter:
+                    more, worse = self._shaken(0.5 * float(self.curvature @ spread[-1]))
+                    growth = self.growth[1] + worse
+            agents = agents + fade * (spread @ self.growth[0].T)
+            noise = noise + more + spread @ growth.T
         if self.per_pass > 1:
             full = -(-rounds // self.per_pass) * self.per_pass
             passes = np.zeros((full, left.shape[1]))
@@ -110,9 +127,32 @@ class NoisePath:
             variance = variance + (left**2 * noise).sum(axis=0)
         else:
             variance = (left**2 * (agents + noise)).sum(axis=0)
-        variance = step**2 * variance / (1.0 - step / self.limit)
+        more = 1.0 if self.growth is not None else 1.0 / (1.0 - step / self.limit)
+        variance = step**2 * variance * more
         bias = 0.5 * float(self.curvature @ mean**2) + self.drift * step**2
         return bias, 0.5 * float(self.curvature @ variance)
+
+    def _shaken(self, risk: float) -> tuple[np.ndarray, np.ndarray]:
+        """What scores of models with this excess risk add to the noise, and to its growth."""
+        risks = [0.0, *(known[0] for known in self.jitter)]
+        place = min(int(np.searchsorted(risks, risk)), len(risks) - 1)
+        none = np.zeros_like(self.curvature), np.zeros_like(self.growth[1])
+        before, after = self.jitter[place - 2][1:] if place > 1 else none, self.jitter[place - 1][1:]
+        share = (risk - risks[place - 1]) / (risks[place] - risks[place - 1])
+        return before[0] + share * (after[0] - before[0]), before[1] + share * (after[1] - before[1])
+
+    def spread_of(self, step: float, rounds: int) -> np.ndarray:
+        """(M,) the variance of the model after so many rounds at w^o."""
+        noise = np.tile(self.agents[1] + self.examples[1], (rounds + 1, 1))
+        return self._spread(step, noise, self.growth.sum(axis=0))[-1]
+
+    def _spread(self, step: float, noise: np.ndarray, growth: np.ndarray) -> np.ndarray:
+        """(T, M) the variance of the model before every round, which the noise itself widens."""
+        keep = np.diag((1.0 - step * self.curvature) ** 2) + step**2 * growth
+        spread = np.zeros_like(noise)
+        for count in range(1, len(noise)):
+            spread[count] = keep @ spread[count - 1] + step**2 * noise[count - 1]
+        return spread
 
     def _old(self, place: int, risk: np.ndarray) -> np.ndarray | float:
         """What scores from far off cost: of those whose last turn was when the risk was high."""

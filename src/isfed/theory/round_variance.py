@@ -6,8 +6,9 @@ the round, the L agents are weighted by 1 / (K p_k), their examples by 1 / (N_k 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,9 +79,48 @@ def gradient_variances(
     rotate: np.ndarray | None = None,
 ) -> list[Variance]:
     """`gradient_variance` of several algorithms with their probabilities, in one pass."""
+    found = gradients_of_agents(problem, params)
+    turned = found if rotate is None else (gradients @ rotate for gradients in found)
+    return variances_of(problem, methods, turned)
+
+
+def curvature_variances(
+    problem: Problem, methods: Sequence[tuple[ISFedAvg, Choices]], *, rotate: np.ndarray
+) -> list[Variance]:
+    """How much the variance along column i grows with the squared distance along column j.
+
+    For losses of one margin and constant curvature, as least squares: the gradients of examples
+    then move by x x^T times that distance. Fields of the result have the shape (n, n).
+
+    Args:
+        problem: what is learned.
+        methods: the algorithms with their probabilities, which stay as they are.
+        rotate: (M, n) orthonormal columns.
+    """
+    size, ridge = rotate.shape[1], 2.0 * problem.loss.ridge * np.eye(rotate.shape[1])
+
+    def products() -> Iterator[np.ndarray]:
+        for agent in range(problem.num_agents):
+            x, y = problem.data.agent(agent)
+            turned = x @ rotate
+            one = np.ones((len(y), 1))
+            bends = problem.loss.bends(np.zeros_like(one), y, one)[:, :, None]
+            yield (bends * turned[:, :, None] * turned[:, None, :] + ridge).reshape(len(y), -1)
+
+    return [
+        Variance(*(part.reshape(size, size) for part in vars(found).values()))
+        for found in variances_of(problem, methods, products())
+    ]
+
+
+def variances_of(
+    problem: Problem,
+    methods: Sequence[tuple[ISFedAvg, Choices]],
+    gradients: Iterable[np.ndarray],
+) -> list[Variance]:
+    """The same of any quantities of the examples, (N_k, n), agent after agent."""
     num_agents = problem.num_agents
-    size = problem.num_params if rotate is None else rotate.shape[1]
-    means = np.empty((num_agents, size))
+    means: Any = None
     # Algorithms that draw examples alike share what these contribute.
     examples = [(algorithm.example_design, chosen.examples) for algorithm, chosen in methods]
     which = [
@@ -90,9 +130,11 @@ def gradient_variances(
         )
         for drawn, shown in examples
     ]  # fmt: skip
-    spreads = {first: np.empty((num_agents, size)) for first in which}
-    for agent, gradients in enumerate(gradients_of_agents(problem, params)):
-        turned = gradients if rotate is None else gradients @ rotate
+    spreads: dict[int, np.ndarray] = {}
+    for agent, turned in enumerate(gradients):
+        if means is None:
+            means = np.empty((num_agents, turned.shape[1]))
+            spreads = {first: np.empty_like(means) for first in which}
         means[agent] = turned.mean(axis=0)
         each = turned / len(turned)
         for first, spread in spreads.items():

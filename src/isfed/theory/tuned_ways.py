@@ -14,17 +14,20 @@ from isfed.base.gram_matrix import TALL, limited_blas
 from isfed.methods import FedAvg, ISFedAvg
 from isfed.methods.agent_passes import SHARES, pass_variance
 from isfed.problems import Problem
-from isfed.problems.losses import LinearLoss
+from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.theory.composition_variance import turns_of, variate_errors
 from isfed.theory.noise_path import NoisePath, TunedWay
-from isfed.theory.probabilities import Choices, TheoryError, all_choices_at, risk_gradients
+from isfed.theory.probabilities import Choices, TheoryError, all_choices_at, gradients_of_agents, risk_gradients
 from isfed.theory.round_curvature import hessian
-from isfed.theory.round_variance import gradient_variances
+from isfed.theory.round_variance import curvature_variances, gradient_variances
 from isfed.theory.stable_step_size import StableSteps
 from isfed.theory.strategies import LEAST_GAIN, local_drift
 
 AVERAGED = ", averaged"
 BASE = "FedAvg"  # what the others are compared with
+MOST_GROWTH = 32  # parameters: beyond, the noise grows with the step as the mean-square limit says
+SHAKES = 4  # models around w^o whose scores are looked at, and their mirror images ...
+LEVELS = (1 / 16, 1 / 4, 1.0, 4.0)  # ... at these multiples of the noise of a tuned average
 MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
 ALIKE_DB = 0.3  # of two ways nearer than that the simpler one is recommended
 
@@ -109,6 +112,12 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
         stale = np.stack([old.agents, old.examples])
     seen = problem.local_steps * problem.batch_size / problem.data.num_examples
     heard = num_active / count
+    growth = [None] * (len(pairs))
+    if isinstance(problem.loss, LeastSquares) and problem.num_params <= MOST_GROWTH:
+        growth = [
+            np.stack([found.agents, found.examples])
+            for found in curvature_variances(problem, pairs, rotate=basis)
+        ]
     learned = {
         "stale": stale, "met": (heard, heard * float(np.minimum(seen, 1.0).mean())),
         "level": problem.risk(model),
@@ -123,7 +132,7 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
         drift = local_drift(problem, model, turns.means, small) / small**2
 
     def path(place: int, limit: float, **more: Any) -> NoisePath:
-        more = {"agents": pair_of(place, "agents"), "drift": drift} | more
+        more = {"agents": pair_of(place, "agents"), "drift": drift, "growth": growth[place]} | more
         examples = pair_of(place, "examples")
         return NoisePath(curvature, away, examples=examples, limit=limit, **more)
 
@@ -146,6 +155,11 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     paths["control variates"] = replace(
         paths["control variates"], examples=paths["control variates"].examples + rest * shape
     )
+    if growth[1] is not None:
+        learners = {
+            "importance": pairs[1], "control variates": pairs[-2], "importance, passes": pairs[-1],
+        }  # fmt: skip
+        paths |= _with_jitter(problem, learners, paths, basis, rounds)
     if steps > 1:
         paths["control variates, drift"] = replace(paths["control variates"], drift=0.0)
     if len(methods) == 3:
@@ -153,6 +167,43 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     fedavg = paths["FedAvg"]
     paths["FedAvg, 2 B rows"] = replace(fedavg, examples=0.5 * fedavg.examples)
     return paths
+
+
+def _with_jitter(
+    problem: Problem, pairs: dict[str, tuple[ISFedAvg, Choices]], paths: dict[str, NoisePath],
+    basis: np.ndarray, rounds: int,
+) -> dict[str, NoisePath]:  # fmt: skip
+    """The ways that learn scores of examples, with what it costs that these are of other models.
+
+    A score stays until its example is drawn again, 1 / pi rounds with the inclusion probability pi
+    that it gives. Low scores stay longest, so that the mean of 1 / pi over rounds is that of
+    1 / pi^2 over that of 1 / pi, both over the models at which scores are made.
+    """
+    own, (last, at_optimum) = paths["importance"], pairs["importance"]
+    data, model = problem.data, problem.optimum
+    step = own.tuned("", rounds, averaged=True).step_size
+    spread = own.spread_of(step, rounds)
+    towards = np.random.default_rng(2).standard_normal((SHAKES, len(basis)))
+    towards = np.concatenate([towards, -towards]) * np.sqrt(spread) @ basis.T
+    sizes = data.num_examples
+    share = data.agent_weights**2 / (sizes**2 * problem.local_steps * float(problem.num_agents) ** 2)
+    gradients = np.concatenate(list(gradients_of_agents(problem, model))) @ basis
+    one = np.ones((len(gradients), 1))
+    bends = problem.loss.bends(0.0 * one, data.targets, one)
+    turned = (data.features @ basis) ** 2
+    kept: dict[str, list[Any]] = {name: [] for name in pairs}
+    for level in LEVELS:
+        inverse = np.zeros((2, len(gradients)))
+        for away in towards:
+            shaken = all_choices_at(problem, [last], model + math.sqrt(level) * away)[0].examples
+            inverse += [1.0 / shaken, 1.0 / shaken**2]
+        more = np.maximum(inverse[1] / inverse[0] - 1.0 / at_optimum.examples, 0.0)
+        risk = 0.5 * level * float(own.curvature @ spread)
+        for name, (_, chosen) in pairs.items():
+            each = more * np.repeat(share / chosen.agents, sizes)
+            growth = (turned * (each * bends[:, 0] ** 2)[:, None]).T @ turned
+            kept[name].append((risk, each @ gradients**2, growth))
+    return {name: replace(paths[name], jitter=tuple(kept[name])) for name in pairs}
 
 
 def _pass_probabilities(wanted: np.ndarray, num_active: int) -> np.ndarray:
