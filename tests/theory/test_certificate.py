@@ -27,6 +27,7 @@ from isfed import (
     WithReplacement,
     certify,
 )
+from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.estimators import HorvitzThompson, Mean
 from isfed.methods.federated import Federated
@@ -71,6 +72,32 @@ def test_what_is_right_passes_by_sampling(policy):
     assert not found.exact
     assert found.unbiased, str(found)
     assert np.all(found.stderr > 0.0)
+
+
+class InOrder(Passes):
+    """Passes that hear the first agents first: fair over a pass and in none of its rounds."""
+
+    def plan(self, state, facts, stream):
+        super().plan(state, facts, stream)
+        state.cohorts[:] = np.sort(state.cohorts, axis=None).reshape(state.cohorts.shape)
+
+
+@pytest.mark.parametrize("policy", [Uniform(), Memory()], ids=["uniform", "memory"])
+def test_every_round_of_a_pass_is_unbiased_over_the_plans_of_the_pass(policy):
+    step = LocalSteps(1e-3, divide_by_steps=True)
+    found = certify(SMALL, Federated(Passes(2, policy), step, HorvitzThompson()), samples=300)
+    assert found.deviation.shape == (-(-SMALL.num_agents // 2), SMALL.num_params)
+    assert found.unbiased, str(found)
+    assert "passes of" in str(found)
+
+
+def test_a_plan_that_favours_some_agents_in_a_round_is_caught():
+    step = LocalSteps(1e-3, divide_by_steps=True, full_batch=True)
+    whole = PAPER.replace(num_agents=6, num_examples=4, batch_size=(1, 2)).make()
+    found = certify(whole, Federated(InOrder(2), step, HorvitzThompson()), samples=30)
+    assert not found.unbiased
+    # Over the pass nothing is wrong: only the check of single rounds finds it.
+    assert np.allclose(found.deviation.mean(axis=0), 0.0, atol=1e-9 * found.scale)
 
 
 class Renormalising(HorvitzThompson):

@@ -212,6 +212,7 @@ def diagnose_problem(
     )
     from isfed.studies import ConfigError
     from isfed.studies.diagnosis_folder import check_folder, write_diagnosis
+    from isfed.studies.short_runs import ways_by_short_runs
     from isfed.theory import diagnose
 
     with one_line_errors(stopped="nothing was written", spell=spelled), _only_json(as_json):
@@ -228,7 +229,7 @@ def diagnose_problem(
                 _print_account(Path(what).name, problem, read.account.lines())
             result = diagnose(
                 problem, num_active=usual if active is None else active, theory=theory,
-                rounds=rounds,
+                rounds=rounds, predict=ways_by_short_runs,
             )  # fmt: skip
             results = write_diagnosis(folder, problem, result, table=read, overwrite=overwrite)
         inclusion_figure(results)

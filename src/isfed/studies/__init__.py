@@ -9,6 +9,7 @@ from isfed.studies.experiment_config import make_experiment, paper_regression, r
 from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results, load_results
+from isfed.studies.short_runs import ways_by_short_runs
 from isfed.studies.study_engine import run_experiment
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "read_experiment",
     "register",
     "run_experiment",
+    "ways_by_short_runs",
 ]

@@ -130,6 +130,17 @@ class PairedSearch:
             for column, name in enumerate(self.shown)
         }
 
+    def measured(self, runs: int) -> dict[str, tuple[float, np.ndarray]]:
+        """The best step size for each of `shown`, and the final losses of so many runs with it."""
+        self.losses()
+        found = {}
+        for column, name in enumerate(self.shown):
+            self._run([self._best(column)], runs)
+            best = self._best(column)
+            self._run([best], runs)
+            found[name] = self._step(best), self.known[best][:, column]
+        return found
+
     def _step(self, place: int) -> float:
         return float(self.guesses[0] * FACTOR**place)
 

@@ -7,6 +7,7 @@ looks at all data together.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,7 @@ from isfed.theory.round_curvature import hessian
 from isfed.theory.round_variance import gradient_variances
 from isfed.theory.stable_step_size import SHARE_OF_LIMIT, StableSteps
 from isfed.theory.strategies import LEAST_GAIN, Ways, compare_ways
-from isfed.theory.tuned_ways import TunedWays, predict_ways
+from isfed.theory.tuned_ways import TunedWay, TunedWays, predict_ways
 
 SIDES = {"uniform": (0, 0), "agents": (1, 0), "examples": (0, 1), "both": (1, 1)}
 ALIKE = 0.01  # of the noise of uniform sampling: agents that cause less are alike
@@ -191,6 +192,7 @@ def diagnose(
     params: np.ndarray | None = None,
     theory: bool = True,
     rounds: int = ROUNDS,
+    predict: Callable[..., dict[str, TunedWay]] = predict_ways,
 ) -> Diagnosis:
     """Predict what importance sampling of agents, of examples and of both would gain.
 
@@ -202,6 +204,8 @@ def diagnose(
         params: the model to look at; w^o unless given. No run is made.
         theory: also compute the constants of the paper's lemmas.
         rounds: of a run; every way is predicted at the step size that is best for so many.
+        predict: how. `isfed.studies.ways_by_short_runs` is nearer to what runs find where the loss
+            bends or scores are learned, and is what the command line uses.
 
     Examples:
         >>> from isfed import EQUAL
@@ -221,7 +225,7 @@ def diagnose(
         tuned = None
         if params is None and not found.degenerate:
             with suppress(TheoryError, ValueError, np.linalg.LinAlgError):
-                ways = predict_ways(problem, num_active=num_active, rounds=rounds)
+                ways = predict(problem, num_active=num_active, rounds=rounds)
                 tuned = TunedWays(ways, rounds)
     return replace(found, tuned=tuned)
 

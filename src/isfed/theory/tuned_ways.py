@@ -269,13 +269,13 @@ class TunedWays:
     @property
     def advised(self) -> TunedWay:
         """The simplest of the best ways if it is worth a change, else FedAvg."""
-        own = {name: w.excess for name, w in self.ways.items() if w.uploads == w.gradients == 1.0}
+        own = {name: w.typical for name, w in self.ways.items() if w.uploads == w.gradients == 1.0}
         best = recommended(own)
         return self.ways[best if self.gain(best) >= LEAST_GAIN else BASE]
 
     def gain(self, name: str) -> float:
-        """How far a way would end below FedAvg, in dB."""
-        base, own = self.ways[BASE].excess, self.ways[name].excess
+        """How far a way would end below FedAvg, in dB, on average over runs."""
+        base, own = self.ways[BASE].typical, self.ways[name].typical
         return 10.0 * math.log10(base / own) if base > 0.0 and own > 0.0 else math.nan
 
     def answer(self) -> str:

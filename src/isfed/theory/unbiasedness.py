@@ -26,6 +26,7 @@ from isfed.federation.agents import (
     TrainRequest,
     Uploads,
 )
+from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.federated import Federated
 from isfed.methods.object_federation import Federation
@@ -48,8 +49,9 @@ class Certificate:
         exact: whether all outcomes were listed; otherwise rounds were sampled.
         samples: how many outcomes were listed, or rounds sampled.
         gradient: (M,) the true gradient.
-        deviation: (M,) the mean of the estimate minus the gradient.
-        stderr: (M,) the standard error of the deviation; zero if exact.
+        deviation: (M,) the mean of the estimate minus the gradient; (T, M) if these are the rounds
+            of a pass.
+        stderr: the standard error of the deviation; zero if exact.
         scale: the root mean square length of the agents' gradients.
         confidence: the confidence of the verdict; 1 if it is exact.
     """
@@ -87,12 +89,17 @@ class Certificate:
         """The verdict."""
         return self.largest <= self.threshold
 
+    def _sampled(self) -> str:
+        if self.deviation.ndim == 1:
+            return f"{self.samples} rounds sampled"
+        return f"{self.samples} passes of {len(self.deviation)} rounds sampled, every round checked"
+
     def __str__(self) -> str:
         how = (
             f"all {self.samples} outcomes listed: largest deviation {self.largest:.1e} of the "
             f"gradients' length (rounding: {EXACT:.0e})"
             if self.exact
-            else f"{self.samples} rounds sampled: largest deviation {self.largest:.2f} standard "
+            else f"{self._sampled()}: largest deviation {self.largest:.2f} standard "
             f"errors (at most {self.threshold:.2f} at confidence {self.confidence:g})"
         )
         passed = "unbiased" if self.exact else "no bias found"  # a small one may need more samples
@@ -128,12 +135,16 @@ def certify(
     After some ordinary rounds, in which the policies learn, the expected estimate of the next round
     is found at the model reached: by listing all outcomes if there are few, otherwise by sampling.
 
+    Where agents are heard in passes, whole passes are sampled, each planned anew at that model. Every
+    round of a pass must then estimate the gradient, on average over the plans. Given the earlier
+    cohorts of its pass it does not.
+
     Args:
         problem: what is learned.
         algorithm: whose rounds are checked: a composition (`Federated`), or a method made of parts.
         params: (M,) where the ordinary rounds begin; zero unless given.
         rounds: how many ordinary rounds.
-        samples: how many rounds to sample if the outcomes cannot be listed.
+        samples: how many rounds, or passes, to sample if the outcomes cannot be listed.
         confidence: the probability that an unbiased algorithm passes, if sampled.
         seed: the seed of all random draws.
 
@@ -200,18 +211,31 @@ class _Round:
             return Certificate(True, count, gradient, mean - gradient, exact, scale, 1.0)
         except TooManyError:
             pass
-        estimates = np.empty((samples, gradient.size))
-        for i in range(samples):
-            for agent in range(len(self.made.agents)):
-                self.restore(agent)
-            estimates[i] = self._estimate(self.made.method, self.made.objects, self.first + i)
+        estimates = np.array([self._sampled(i) for i in range(samples)])
         stderr = estimates.std(axis=0, ddof=1) / np.sqrt(samples)
         deviation = estimates.mean(axis=0) - gradient
         return Certificate(False, samples, gradient, deviation, stderr, scale, confidence)
 
-    def _estimate(self, method: Federated, agents: Any, round_index: int) -> np.ndarray:
+    def _sampled(self, place: int) -> np.ndarray:
+        """The estimate of a round, or those of all rounds of a pass, with draws of their own."""
+        method, agents = self.made.method, self.made.objects
+        for agent in range(len(self.made.agents)):
+            self.restore(agent)
+        if not isinstance(method.sampler, Passes):
+            return self._estimate(method, agents, self.first + place)
+        state = deepcopy(self.state)
+        state.sampler.left[0], rounds = 0, len(state.sampler.cohorts)  # a new pass is planned
+        first = self.first + place * rounds
+        # The sampler's state is carried on, in place; scores learned do not alter a pass.
+        return np.array(
+            [self._estimate(method, agents, first + i, state) for i in range(rounds)]
+        )
+
+    def _estimate(
+        self, method: Federated, agents: Any, round_index: int, state: Any = None
+    ) -> np.ndarray:
         """What the estimator makes of what the agents send, as an estimate of the gradient."""
-        state = deepcopy(self.state)  # parts may write into their states
+        state = deepcopy(self.state) if state is None else state  # parts may write into theirs
         opened = method.open(state, agents, round_index)
         updates = agents.train(opened.cohort, opened.sent, opened.work, round_index)
         step = method.estimator.combine(state.estimator, opened, updates, self.facts)[0]
@@ -230,7 +254,7 @@ class _Round:
         for all of them, with a table that learns nothing in between.
         """
         method = self.made.method
-        if not isinstance(method.sampler, ByScore):
+        if not isinstance(method.sampler, ByScore) or isinstance(method.sampler, Passes):
             raise TooManyError  # what another sampler may draw is not known
         table = self.made.table
         if method.sampler.policy.refresh == Refresh.ALL:
