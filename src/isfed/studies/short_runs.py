@@ -1,7 +1,7 @@
-"""What every way to learn would end with: computed where that is exact, else from short runs.
+"""What every way to learn would end with: computed for least squares, else from a few runs.
 
-For least squares with fixed probabilities the formulas of `tuned_ways` are exact. Where the loss
-bends, or scores are learned on the way, a few dozen runs find the step size and the loss.
+The formulas of `tuned_ways` hold where the curvature is the same everywhere. Where the loss bends,
+a few runs find the step size and the loss of each way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from isfed.base.gram_matrix import TALL
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares
 from isfed.studies.executors import Executor, Workers
@@ -21,15 +20,16 @@ from isfed.theory.noise_path import TunedWay
 from isfed.theory.probabilities import TheoryError
 from isfed.theory.tuned_ways import AVERAGED, BASE, predict_ways, ways_to_learn
 
-RUNS = 32  # at the best step size, from which the loss is read
-TRIALS = 4  # with step sizes around it; half as many with the first, twice with the nearest
+MOST_NUMBERS = 2**18  # of a table whose loss is measured again and again
+RUNS = 16  # at the best step size, from which the loss is read
+TRIALS = 2  # with step sizes around it; half as many with the first, twice with the nearest
 SEED = 2_000_003  # of these runs, so that they say nothing about the draws of a comparison
 
 
 def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dict[str, TunedWay]:
-    """As `predict_ways`, but with short runs of the ways that formulas know only roughly.
+    """As `predict_ways`, but from a few runs of each way where the loss bends.
 
-    Rows that would make the runs long, more than 2^21 numbers of them, leave it to the formulas.
+    Tables with more than 2^18 numbers, whose loss takes long to measure, are left to the formulas.
 
     Args:
         problem: what is learned, with one of the built-in losses.
@@ -37,16 +37,14 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
         rounds: the rounds of a run.
     """
     found = predict_ways(problem, num_active=num_active, rounds=rounds)
-    if problem.data.features.size > TALL or problem.data.weights is not None:
+    bends = not isinstance(problem.loss, LeastSquares)
+    if not bends or problem.data.features.size > MOST_NUMBERS or problem.data.weights is not None:
         return found
     steps = int(problem.local_steps.max())
-    exact = isinstance(problem.loss, LeastSquares)
     computed, workers = found[BASE], Workers()
     with workers.opened() as jobs:
         executor = Executor(workers, jobs, CellStore(), None)
         for name, way in ways_to_learn(num_active, local_steps=steps).items():
-            if exact and way.agents.equal and way.examples.equal:
-                continue
             shown = [name, name + AVERAGED]
             search = PairedSearch(
                 executor, name, replace(way, average=True), shown, source=Given(problem),

@@ -8,8 +8,7 @@ weights for an averaged one. The variance follows from these weights and the cov
 - passes: what agents contribute sums to nothing over a pass, so that only the deviations of the
   weights from their mean over the pass count, and what rounding to whole places leaves;
 - control variates: what agents contribute fades as they are heard, up to what their gradients move;
-- learned scores: those of an agent or example that was last met when the model was far off are
-  those of the start.
+- learned scores: those of an agent or example are those of the models at its last turns.
 
 Var(s_j) goes from that at the start to that at w^o as the squared distance does, and grows with the
 step size as the mean-square limit says. All is to first order: exact for least squares at small
@@ -24,16 +23,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from isfed.methods.model_average import first_averaged
+from isfed.theory.learned_scores import LearnedScores
 
 FACTOR = math.sqrt(2.0)  # between two step sizes
 MOST_OF_LIMIT = 0.7  # of the mean-square limit: beyond, single draws throw a run far off
 SMALLEST = 48  # factors below that: where the search for a step size ends
-FORGIVEN = 1.05  # times the least loss: of step sizes of an average within it, the largest
+FORGIVEN = 1.05  # times the least loss: of step sizes of an average within it, the middle one
 LATE = 0.95  # of the rounds: the middle of the last tenth, over which runs are measured
-PASSES_OF_JITTER = 3  # until the noise agrees with the scores that it shakes
+SETTLES = 2  # until the noise agrees with the scores that it shakes
 LOOKS = 5  # at a run's loss over its last tenth
 INTEGRAL = -14.0, 40.0, 500  # over log t, and how many points
-OVERFLOW = 600.0  # exp of it is a number
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,9 @@ class NoisePath:
         fades: the share of what agents contribute that control variates take away in a round.
         per_pass: rounds of a pass; 1 where agents are drawn anew in every round.
         rounding: (M,) the variance of a pass's mean by whole numbers of places.
-        stale: (2, M) the variance at w^o by agents and by examples with the scores of the start.
-        met: the chance that an agent, and that an example, is met in a round and scored again.
-        level: P(w^o): where the excess risk is below, scores are those of w^o.
         growth: (2, M, M) how the variance by agents, and by examples, along direction i grows with
             the squared distance from w^o along j; None if not known: then as `limit` says.
-        jitter: scores of examples are those of models around w^o: for some excess risks of these,
-            in rising order, what that adds to `examples` at w^o, (M,), and to their `growth`.
+        scores: of a way that learns its probabilities, known with `growth` only.
     """
 
     curvature: np.ndarray
@@ -82,15 +77,10 @@ class NoisePath:
     fades: float = 0.0
     per_pass: int = 1
     rounding: np.ndarray | float = 0.0
-    stale: np.ndarray | None = None
-    met: tuple[float, float] = (1.0, 1.0)
-    level: float = 1.0
     growth: np.ndarray | None = None
-    jitter: tuple[tuple[float, np.ndarray, np.ndarray], ...] = ()
+    scores: LearnedScores | None = None
 
-    def error(
-        self, step: float, rounds: int, *, averaged: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def error(self, step: float, rounds: int, *, averaged: bool) -> tuple[np.ndarray, np.ndarray]:
         """(M,) the mean error and its variance after so many rounds."""
         shrink, count = 1.0 - step * self.curvature, np.arange(rounds)[:, None]
         left = shrink ** (rounds - 1 - count)  # (T, M)
@@ -104,21 +94,25 @@ class NoisePath:
         risk = (shrink ** (2 * count) @ (0.5 * away))[:, None]  # of the mean error
         far = risk / max(0.5 * float(away.sum()), 1e-300)
         agents, examples = (
-            pair[1] + far * (pair[0] - pair[1]) + (1.0 - far) * self._old(place, risk)
-            for place, pair in enumerate((self.agents, self.examples))
+            pair[1] + far * (pair[0] - pair[1]) for pair in (self.agents, self.examples)
         )
         fade = (1.0 - self.fades) ** count
         agents = agents * fade
         noise = examples + step * self.moved
         if self.growth is not None:
-            growth, more = self.growth[1], np.zeros_like(self.curvature)
-            for _ in range(PASSES_OF_JITTER if self.jitter else 1):
-                spread = self._spread(step, agents + noise + more, self.growth[0] + growth)
-                if self.jitter:
-                    more, worse = self._shaken(0.5 * float(self.curvature @ spread[-1]))
-                    growth = self.growth[1] + worse
+            more, worse, after = 0.0, 0.0, 1.0 - far
+            if self.scores is not None:
+                by_agents, by_examples = self.scores.of_agents(far[:, 0])
+                agents, noise = agents + after * by_agents, noise + after * by_examples
+            for _ in range(SETTLES if self.scores is not None else 1):
+                grown = self.growth.sum(axis=0) + worse
+                spread = self._spread(step, agents + noise + more, grown)
+                if self.scores is not None:
+                    jitter = 0.5 * float(self.curvature @ spread[-1])
+                    more, worse = self.scores.of_examples(risk[:, 0], jitter)
+                    more = after * more
             agents = agents + fade * (spread @ self.growth[0].T)
-            noise = noise + more + spread @ growth.T
+            noise = noise + more + spread @ (self.growth[1] + worse).T
         if self.per_pass > 1:
             full = -(-rounds // self.per_pass) * self.per_pass
             passes = np.zeros((full, left.shape[1]))
@@ -136,15 +130,6 @@ class NoisePath:
         variance = step**2 * variance * more
         return mean, variance
 
-    def _shaken(self, risk: float) -> tuple[np.ndarray, np.ndarray]:
-        """What scores of models with this excess risk add to the noise, and to its growth."""
-        risks = [0.0, *(known[0] for known in self.jitter)]
-        place = min(int(np.searchsorted(risks, risk)), len(risks) - 1)
-        none = np.zeros_like(self.curvature), np.zeros_like(self.growth[1])
-        before, after = self.jitter[place - 2][1:] if place > 1 else none, self.jitter[place - 1][1:]
-        share = (risk - risks[place - 1]) / (risks[place] - risks[place - 1])
-        return before[0] + share * (after[0] - before[0]), before[1] + share * (after[1] - before[1])
-
     def spread_of(self, step: float, rounds: int) -> np.ndarray:
         """(M,) the variance of the model after so many rounds at w^o."""
         noise = np.tile(self.agents[1] + self.examples[1], (rounds + 1, 1))
@@ -157,18 +142,6 @@ class NoisePath:
         for count in range(1, len(noise)):
             spread[count] = keep @ spread[count - 1] + step**2 * noise[count - 1]
         return spread
-
-    def _old(self, place: int, risk: np.ndarray) -> np.ndarray | float:
-        """What scores from far off cost: of those whose last turn was when the risk was high."""
-        if self.stale is None:
-            return 0.0
-        rounds = len(risk)
-        keep = 1.0 - min(self.met[place], OVERFLOW / rounds, 0.5)
-        powers = keep ** np.arange(rounds)[:, None]
-        high = risk / (risk + self.level)
-        share = powers * (1.0 + (1.0 - keep) * np.cumsum(high / powers, axis=0))
-        worse = self.stale[place] - (self.agents, self.examples)[place][1]
-        return np.minimum(share, 1.0) * worse
 
     def excess(self, step: float, rounds: int, *, averaged: bool) -> float:
         """E P(w) - P(w^o) in the middle of the last tenth of the rounds."""
@@ -213,8 +186,9 @@ class NoisePath:
             if stride == 8:
                 near = range(0, SMALLEST + 1, stride)
             best = min(near, key=at)
-        if averaged:  # averaging forgives the step size, and a larger one forgets the start sooner
-            best = min(p for p in known if known[p] <= FORGIVEN * at(best))
+        if averaged:  # averaging forgives the step size: the middle of those that do as well
+            alike = [p for p in known if known[p] <= FORGIVEN * at(best)]
+            best = (min(alike) + max(alike)) // 2
         step = self._step(best)
         typical = self.typical(step, rounds, averaged=averaged)
         return TunedWay(name, step, at(best), typical, self._settled(step), **costs)

@@ -16,8 +16,16 @@ from isfed.methods.agent_passes import SHARES, pass_variance
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.theory.composition_variance import turns_of, variate_errors
+from isfed.theory.learned_scores import LearnedScores
 from isfed.theory.noise_path import NoisePath, TunedWay
-from isfed.theory.probabilities import Choices, TheoryError, all_choices_at, gradients_of_agents, risk_gradients
+from isfed.theory.probabilities import (
+    Choices,
+    TheoryError,
+    all_choices_at,
+    gradients_of_agents,
+    inclusion_of,
+    risk_gradients,
+)
 from isfed.theory.round_curvature import hessian
 from isfed.theory.round_variance import curvature_variances, gradient_variances
 from isfed.theory.stable_step_size import StableSteps
@@ -25,9 +33,11 @@ from isfed.theory.strategies import LEAST_GAIN, local_drift
 
 AVERAGED = ", averaged"
 BASE = "FedAvg"  # what the others are compared with
+MOST_FOLLOWED = 4096  # examples, whose scores are followed
+MIXED = (0.0, 0.003, 0.03, 0.3, 1.0)  # shares of the start in the agents' scores
 MOST_GROWTH = 32  # parameters: beyond, the noise grows with the step as the mean-square limit says
 SHAKES = 4  # models around w^o whose scores are looked at, and their mirror images ...
-LEVELS = (1 / 16, 1 / 4, 1.0, 4.0)  # ... at these multiples of the noise of a tuned average
+LEVELS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)  # ... at these multiples of the noise of a tuned average
 MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
 ALIKE_DB = 0.3  # of two ways nearer than that the simpler one is recommended
 
@@ -103,25 +113,17 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
         (scored, Choices(num_active * shrunk, chosen[1].examples)),
     ]
     late = gradient_variances(problem, pairs, params=model, rotate=basis)
-    early, stale = late, None
+    early = late
     if problem.data.features.size <= TALL:
-        first = all_choices_at(problem, methods, start)
-        others = list(zip(methods, first, strict=True))
+        others = list(zip(methods, all_choices_at(problem, methods, start), strict=True))
         early = gradient_variances(problem, [*others, *pairs[-2:]], params=start, rotate=basis)
-        old = gradient_variances(problem, others[1:2], params=model, rotate=basis)[0]
-        stale = np.stack([old.agents, old.examples])
-    seen = problem.local_steps * problem.batch_size / problem.data.num_examples
-    heard = num_active / count
     growth = [None] * (len(pairs))
-    if isinstance(problem.loss, LeastSquares) and problem.num_params <= MOST_GROWTH:
+    small = problem.num_params <= MOST_GROWTH and problem.data.features.size <= TALL
+    if isinstance(problem.loss, LeastSquares) and small:
         growth = [
             np.stack([found.agents, found.examples])
             for found in curvature_variances(problem, pairs, rotate=basis)
         ]
-    learned = {
-        "stale": stale, "met": (heard, heard * float(np.minimum(seen, 1.0).mean())),
-        "level": problem.risk(model),
-    }  # fmt: skip
 
     def pair_of(place: int, part: str) -> np.ndarray:
         return np.stack([getattr(early[place], part), getattr(late[place], part)])
@@ -146,11 +148,9 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     paths = {
         "FedAvg": path(0, limits[0]),
         "FedAvg, passes": path(0, limits[0], **_pass_noise(equal, values, num_active)),
-        "importance": path(1, limits[1], **learned),
-        "importance, passes": path(
-            -1, limits[1], **learned, **_pass_noise(shrunk, values, num_active)
-        ),
-        "control variates": path(-2, limit, **fades, **learned),
+        "importance": path(1, limits[1]),
+        "importance, passes": path(-1, limits[1], **_pass_noise(shrunk, values, num_active)),
+        "control variates": path(-2, limit, **fades),
     }
     paths["control variates"] = replace(
         paths["control variates"], examples=paths["control variates"].examples + rest * shape
@@ -159,7 +159,7 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
         learners = {
             "importance": pairs[1], "control variates": pairs[-2], "importance, passes": pairs[-1],
         }  # fmt: skip
-        paths |= _with_jitter(problem, learners, paths, basis, rounds)
+        paths |= _learned(problem, learners, paths, basis, rounds)
     if steps > 1:
         paths["control variates, drift"] = replace(paths["control variates"], drift=0.0)
     if len(methods) == 3:
@@ -169,41 +169,69 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     return paths
 
 
-def _with_jitter(
+def _learned(
     problem: Problem, pairs: dict[str, tuple[ISFedAvg, Choices]], paths: dict[str, NoisePath],
     basis: np.ndarray, rounds: int,
 ) -> dict[str, NoisePath]:  # fmt: skip
-    """The ways that learn scores of examples, with what it costs that these are of other models.
+    """The ways that learn scores, with what it costs that these are those of other models."""
+    own, (method, settled) = paths["importance"], pairs["importance"]
+    data, model, start = problem.data, problem.optimum, np.zeros(problem.num_params)
+    sizes, count = data.num_examples, problem.num_agents
+    every = -(-int(sizes.sum()) // MOST_FOLLOWED)
+    rows = slice(every // 2, None, every)  # of many a part, which stands for all
+    agent = np.repeat(np.arange(count), sizes)[rows]
+    steps, batch = problem.local_steps[agent], problem.batch_size[agent]
 
-    A score stays until its example is drawn again, 1 / pi rounds with the inclusion probability pi
-    that it gives. Low scores stay longest, so that the mean of 1 / pi over rounds is that of
-    1 / pi^2 over that of 1 / pi, both over the models at which scores are made.
-    """
-    own, (last, at_optimum) = paths["importance"], pairs["importance"]
-    data, model = problem.data, problem.optimum
-    step = own.tuned("", rounds, averaged=True).step_size
-    spread = own.spread_of(step, rounds)
+    def inverse(at: np.ndarray) -> np.ndarray:
+        return 1.0 / all_choices_at(problem, [method], at)[0].examples[rows]
+
+    spread = own.spread_of(own.tuned("", rounds, averaged=True).step_size, rounds)
     towards = np.random.default_rng(2).standard_normal((SHAKES, len(basis)))
     towards = np.concatenate([towards, -towards]) * np.sqrt(spread) @ basis.T
-    sizes = data.num_examples
-    share = data.agent_weights**2 / (sizes**2 * problem.local_steps * float(problem.num_agents) ** 2)
-    gradients = np.concatenate(list(gradients_of_agents(problem, model))) @ basis
-    one = np.ones((len(gradients), 1))
-    bends = problem.loss.bends(0.0 * one, data.targets, one)
-    turned = (data.features @ basis) ** 2
-    kept: dict[str, list[Any]] = {name: [] for name in pairs}
-    for level in LEVELS:
-        inverse = np.zeros((2, len(gradients)))
-        for away in towards:
-            shaken = all_choices_at(problem, [last], model + math.sqrt(level) * away)[0].examples
-            inverse += [1.0 / shaken, 1.0 / shaken**2]
-        more = np.maximum(inverse[1] / inverse[0] - 1.0 / at_optimum.examples, 0.0)
-        risk = 0.5 * level * float(own.curvature @ spread)
-        for name, (_, chosen) in pairs.items():
-            each = more * np.repeat(share / chosen.agents, sizes)
-            growth = (turned * (each * bends[:, 0] ** 2)[:, None]).T @ turned
-            kept[name].append((risk, each @ gradients**2, growth))
-    return {name: replace(paths[name], jitter=tuple(kept[name])) for name in pairs}
+    gradients = np.concatenate(list(gradients_of_agents(problem, model)))[rows] @ basis
+    x, y = data.features[rows], data.targets[rows]
+    one = np.ones((len(y), 1))
+    common = {
+        "squares": gradients**2,
+        "growth": (x @ basis) ** 2 * np.abs(problem.loss.bends(0.0 * one, y, one)),
+        "unseen": sizes[agent] / batch, "start": inverse(start), "settled": inverse(model),
+        "around": np.array(
+            [[inverse(model + math.sqrt(far) * away) for away in towards] for far in LEVELS]
+        ),
+        "risks": 0.5 * float(own.curvature @ spread) * np.array(LEVELS),
+        "heard": method.num_active / count, "level": problem.risk(model),
+    }  # fmt: skip
+    scores = [turns_of(problem, method.parts(), at).scores for at in (model, start)]
+    values = [risk_gradients(problem, model) @ basis / count] * 2
+    share = data.agent_weights**2 / (sizes**2 * problem.local_steps * float(count) ** 2)
+    found = {}
+    for name, (_, chosen) in pairs.items():
+        mixed = np.array(MIXED if name.startswith("importance") else ())
+        drawn = [
+            inclusion_of(
+                np.sqrt((1.0 - far) * scores[0] ** 2 + far * scores[1] ** 2),
+                method.num_active, method.agents, method.agent_design,
+            )
+            for far in mixed
+        ]  # fmt: skip
+        passes = name.endswith("passes")
+        if passes:
+            shrunk = [_pass_probabilities(p / method.num_active, method.num_active) for p in drawn]
+            drawn = [method.num_active * p for p in shrunk]
+        asked = [(method, Choices(p, settled.examples)) for p in drawn]
+        known = gradient_variances(problem, asked, params=model, rotate=basis) if asked else []
+        by_agents = [v.agents for v in known]
+        if passes:
+            noise = [_pass_noise(p / method.num_active, values, method.num_active) for p in drawn]
+            by_agents = [n["agents"][1] if n else 0.0 * curved for n, curved in
+                         zip(noise, by_agents, strict=True)]  # fmt: skip
+        parts = LearnedScores(
+            turns=steps * chosen.agents[agent], weights=every * (share / chosen.agents)[agent],
+            mixed=mixed, agents=np.array(by_agents),
+            examples=np.array([v.examples for v in known]), **common,
+        )  # fmt: skip
+        found[name] = replace(paths[name], scores=parts)
+    return found
 
 
 def _pass_probabilities(wanted: np.ndarray, num_active: int) -> np.ndarray:

@@ -135,7 +135,7 @@ def certify(
     After some ordinary rounds, in which the policies learn, the expected estimate of the next round
     is found at the model reached: by listing all outcomes if there are few, otherwise by sampling.
 
-    Where agents are heard in passes, whole passes are sampled, each planned anew at that model. Every
+    Where agents are heard in passes, whole passes are sampled, each planned anew there. Every
     round of a pass must then estimate the gradient, on average over the plans. Given the earlier
     cohorts of its pass it does not.
 
@@ -227,9 +227,7 @@ class _Round:
         state.sampler.left[0], rounds = 0, len(state.sampler.cohorts)  # a new pass is planned
         first = self.first + place * rounds
         # The sampler's state is carried on, in place; scores learned do not alter a pass.
-        return np.array(
-            [self._estimate(method, agents, first + i, state) for i in range(rounds)]
-        )
+        return np.array([self._estimate(method, agents, first + i, state) for i in range(rounds)])
 
     def _estimate(
         self, method: Federated, agents: Any, round_index: int, state: Any = None
