@@ -33,10 +33,10 @@ def comparison_table(results: Results) -> Table:
     """All ways, the best first, and what FedAvg would gain from more work."""
     ranked = sorted(results.algorithms, key=lambda a: -a.number("gain_db"))
     held_out, predicted = (results.summary.get(key) or {} for key in ("held_out", "predicted"))
-    base = predicted.get("FedAvg", {}).get("excess")
+    base = predicted.get("FedAvg", {}).get("typical")
 
     def expected(name: str) -> str:
-        found = predicted.get(name, {}).get("excess")
+        found = predicted.get(name, {}).get("typical")
         known = base and found and math.isfinite(base) and math.isfinite(found)
         return f"{10.0 * math.log10(base / found):.1f}" if known else ""
 
@@ -137,23 +137,22 @@ def held_out_page_table(results: Results) -> PageTable:
 def agreement_line(results: Results) -> str | None:
     """How well theory predicted the gains and the step sizes."""
     predicted = results.summary.get("predicted") or {}
-    if "excess" not in (predicted.get("FedAvg") or {}):  # folders of older versions have others
+    if "typical" not in (predicted.get("FedAvg") or {}):  # folders of older versions have others
         return None
-    base, errors, steps = predicted["FedAvg"]["excess"], {}, []
+    base, errors, steps = predicted["FedAvg"]["typical"], {}, []
     for algorithm in results.algorithms:
         found, gain = predicted.get(algorithm.name), algorithm.summary.get("gain_db")
-        if found is None or gain is None or not (base > 0.0 and found["excess"] > 0.0):
+        if found is None or gain is None or not (base > 0.0 and found["typical"] > 0.0):
             continue
         steps.append(abs(math.log(algorithm.step_size / found["step_size"])))
         if algorithm.name != "FedAvg":
-            errors[algorithm.name] = 10.0 * math.log10(base / found["excess"]) - gain
+            errors[algorithm.name] = 10.0 * math.log10(base / found["typical"]) - gain
     if not errors:
         return None
     worst = max(errors, key=lambda name: abs(errors[name]))
     mean = sum(map(abs, errors.values())) / len(errors)
     return (
-        f"What theory predicted, which `isfed diagnose --rounds {results.summary['rounds']}` shows "
-        f"without training: gains that differ by {mean:.1f} dB on average from those measured, and "
+        f"What formulas predicted without a run: gains that differ by {mean:.1f} dB on average from those measured, and "
         f"by {abs(errors[worst]):.1f} dB at most ({worst}); step sizes within a factor of "
         f"{math.exp(max(steps)):.1f}."
     )

@@ -44,6 +44,8 @@ class _Federated(BaseEstimator):
     Args:
         num_active: L, agents per round; one tenth of them unless given.
         importance: whether agents and examples are drawn by importance, or uniformly.
+        average: whether the model is the mean of those of the last half of the rounds; with the
+            shrinking step sizes of "auto" that gains little (docs/appendix/ways.md).
         step_size: a number, or "auto": the best for a third of the rounds, found by
             trials, then a quarter and a sixteenth of it.
         rounds: the number of rounds.
@@ -61,6 +63,7 @@ class _Federated(BaseEstimator):
         *,
         num_active: int | None = None,
         importance: bool = True,
+        average: bool = False,
         step_size: float | str = "auto",
         rounds: int = 1500,
         batch_size: int = 8,
@@ -71,6 +74,7 @@ class _Federated(BaseEstimator):
     ) -> None:
         self.num_active = num_active
         self.importance = importance
+        self.average = average
         self.step_size = step_size
         self.rounds = rounds
         self.batch_size = batch_size
@@ -114,7 +118,9 @@ class _Federated(BaseEstimator):
         active = usual if self.num_active is None else self.num_active
         policy = Memory() if self.importance else Uniform()
         step: Any = self.step_size
-        method: Any = ISFedAvg(step_size=step, num_active=active, agents=policy, examples=policy)
+        method: Any = ISFedAvg(
+            step_size=step, num_active=active, agents=policy, examples=policy, average=self.average
+        )
         automatic = self.step_size == "auto" and self.rounds >= len(STAGES)
         stages = STAGES if automatic else (1.0, 1.0, 1.0)[: self.rounds]
         edges = [self.rounds * part // len(stages) for part in range(len(stages) + 1)]

@@ -38,7 +38,7 @@ MIXED = (0.0, 0.003, 0.03, 0.3, 1.0)  # shares of the start in the agents' score
 MOST_GROWTH = 32  # parameters: beyond, the noise grows with the step as the mean-square limit says
 SHAKES = 4  # models around w^o whose scores are looked at, and their mirror images ...
 LEVELS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)  # ... at these multiples of the noise of a tuned average
-MOST_PREDICTED = 400  # parameters: beyond, the eigenvectors of the Hessian would take long
+MOST_PREDICTED = 700  # parameters: beyond, the eigenvectors of the Hessian would take long
 ALIKE_DB = 0.3  # of two ways nearer than that the simpler one is recommended
 
 
