@@ -139,8 +139,7 @@ def predicted(problem: Problem, num_active: int, rounds: int) -> dict[str, Any]:
     spent = time.process_time() - began
     advised = TunedWays(ways, rounds).advised.name
     found = {name: {"typical": w.typical, "step": w.step_size} for name, w in ways.items()}
-    kind = "computed" if isinstance(problem.loss, LeastSquares) else "from a few runs"
-    return {"kind": kind, "advised": advised, "seconds": spent, "ways": found}
+    return {"kind": ways["FedAvg"].how, "advised": advised, "seconds": spent, "ways": found}
 
 
 def estimators(problem: Problem, num_active: int) -> dict[str, Any]:
@@ -320,7 +319,8 @@ START = [
     "FedAvg after as many uploads, in dB, on average over runs.",
     "",
     "Least squares is computed. For other losses `diagnose` makes 16 runs at the best step size, "
-    "after a short search for it. `compare` is judged by the first 12 of the runs here. Three problems were set aside while the prediction was written: "
+    "after a short search for it. `compare` is judged by the first 12 of the runs here. Three "
+    "problems were set aside while the prediction was written: "
     f"{', '.join(ASIDE)}.",
     "",
     "## Gain over FedAvg, measured (predicted), in dB",

@@ -194,8 +194,8 @@ def diagnose_problem(
     Fits the model once, on the whole table, and computes there exactly how noisy a round's gradient
     estimate is under uniform sampling and under importance sampling of agents, of examples and of
     both. From this it predicts what every way of `isfed compare` would end with after --rounds at
-    its best step size, the largest stable step sizes, and who would be drawn most. For numbers all of
-    it is computed. For classes, a few runs of each way find the step size and the loss.
+    its best step size, the largest stable step sizes, and who would be drawn most. For numbers all
+    of it is computed. For classes, a few runs of each way find the step size and the loss.
 
     WHAT is a table (Parquet, CSV, text, LIBSVM, Feather, Excel; give --agent and --target), or a
     name: paper, equal, outliers (the paper's regression), ijcnn1, ijcnn1-natural, parkinsons,

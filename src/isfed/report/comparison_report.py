@@ -152,8 +152,9 @@ def agreement_line(results: Results) -> str | None:
     worst = max(errors, key=lambda name: abs(errors[name]))
     mean = sum(map(abs, errors.values())) / len(errors)
     return (
-        f"What formulas predicted without a run: gains that differ by {mean:.1f} dB on average from those measured, and "
-        f"by {abs(errors[worst]):.1f} dB at most ({worst}); step sizes within a factor of "
+        f"What formulas predicted without a run: gains that differ by {mean:.1f} dB on average "
+        f"from those measured, and by {abs(errors[worst]):.1f} dB at most ({worst}); step sizes "
+        f"within a factor of "
         f"{math.exp(max(steps)):.1f}."
     )
 

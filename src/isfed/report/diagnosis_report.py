@@ -119,13 +119,17 @@ def answer_lines(results: Results) -> list[str]:
 def sure_line(results: Results) -> str:
     """How sure the gain is, and when it counts."""
     if results.summary.get("tuned"):
-        square = results.summary["setting"]["loss"] == "LeastSquares"
-        kind = "computed" if square else "from a few runs"
+        kind = results.summary["tuned"][0].get("how", "")
+        if kind not in ERRORS:
+            return (
+                "How certain: not at all. This table is too long for trial runs, and formulas "
+                "alone were up to 28 dB off for classes. `isfed compare` measures yours."
+            )
         mean, worst = ERRORS[kind]
         return (
-            f"How certain: on tables of this kind, predicted gains ({kind}) were {mean:.1f} dB from "
-            f"those measured on average and {worst:.1f} dB at most (docs/appendix/ways.md). `isfed "
-            "compare` measures yours."
+            f"How certain: on tables of this kind, predicted gains ({kind}) were {mean:.1f} dB "
+            f"from those measured on average and {worst:.1f} dB at most "
+            "(docs/appendix/ways.md). `isfed compare` measures yours."
         )
     rounds = results.summary["settling_rounds"]
     when = "once the model has settled"

@@ -21,6 +21,7 @@ from isfed.theory.probabilities import TheoryError
 from isfed.theory.tuned_ways import AVERAGED, BASE, predict_ways, ways_to_learn
 
 MOST_NUMBERS = 2**18  # of a table whose loss is measured again and again
+HOW = "from a few runs"
 RUNS = 16  # at the best step size, from which the loss is read
 TRIALS = 2  # with step sizes around it; half as many with the first, twice with the nearest
 SEED = 2_000_003  # of these runs, so that they say nothing about the draws of a comparison
@@ -57,7 +58,7 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
     for name, way in found.items():
         if name.startswith("FedAvg, 2"):  # formulas, which say how far below FedAvg that is
             found[name] = replace(
-                way, excess=way.excess * ratios[0], typical=way.typical * ratios[1]
+                way, excess=way.excess * ratios[0], typical=way.typical * ratios[1], how=HOW
             )
     return found
 
@@ -68,4 +69,4 @@ def _measured(way: TunedWay, step: float, finals: np.ndarray) -> TunedWay:
         typical = float(np.exp(np.log(finals).mean()))
     if not np.isfinite(typical):
         raise TheoryError(f"runs of {way.name} end at the lowest loss, or diverge")
-    return replace(way, step_size=step, excess=float(finals.mean()), typical=typical)
+    return replace(way, step_size=step, excess=float(finals.mean()), typical=typical, how=HOW)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,7 @@ class TunedWay:
     settled: float  # rounds after which the mean error is below the noise
     uploads: float = 1.0  # those of a round, over those of FedAvg
     gradients: float = 1.0
+    how: str = "computed"  # or "from a few runs", or "roughly computed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +134,7 @@ class NoisePath:
 
     def spread_of(self, step: float, rounds: int) -> np.ndarray:
         """(M,) the variance of the model after so many rounds at w^o."""
+        assert self.growth is not None
         noise = np.tile(self.agents[1] + self.examples[1], (rounds + 1, 1))
         return self._spread(step, noise, self.growth.sum(axis=0))[-1]
 
@@ -170,7 +173,7 @@ class NoisePath:
         weights = 0.5 * (self.curvature * variance)[:, None] * shares
         return typical_sum(weights.ravel(), fixed.ravel(), self.drift * step**2)
 
-    def tuned(self, name: str, rounds: int, *, averaged: bool, **costs: float) -> TunedWay:
+    def tuned(self, name: str, rounds: int, *, averaged: bool, **more: Any) -> TunedWay:
         """At the best of step sizes a factor sqrt(2) apart."""
         known: dict[int, float] = {}
 
@@ -191,7 +194,7 @@ class NoisePath:
             best = (min(alike) + max(alike)) // 2
         step = self._step(best)
         typical = self.typical(step, rounds, averaged=averaged)
-        return TunedWay(name, step, at(best), typical, self._settled(step), **costs)
+        return TunedWay(name, step, at(best), typical, self._settled(step), **more)
 
     def _step(self, place: int) -> float:
         return MOST_OF_LIMIT * self.limit * FACTOR**-place

@@ -273,6 +273,8 @@ def predict_ways(problem: Problem, *, num_active: int, rounds: int) -> dict[str,
     >>> found["importance"].excess < found["FedAvg"].excess
     True
     """
+    square = isinstance(problem.loss, LeastSquares)
+    how = "computed" if square else "roughly computed"  # with the curvature at w^o everywhere
     costs = {
         "FedAvg, 2 L agents": {"uploads": 2.0, "gradients": 2.0},
         "FedAvg, 2 B rows": {"gradients": 2.0},
@@ -280,7 +282,7 @@ def predict_ways(problem: Problem, *, num_active: int, rounds: int) -> dict[str,
     with limited_blas():
         return {
             name + suffix: path.tuned(
-                name + suffix, rounds, averaged=bool(suffix), **costs.get(name, {})
+                name + suffix, rounds, averaged=bool(suffix), how=how, **costs.get(name, {})
             )
             for name, path in noise_paths(problem, num_active=num_active, rounds=rounds).items()
             for suffix in ("", AVERAGED)
