@@ -357,14 +357,14 @@ def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
     assert page_data(results).advice == ()  # folders of older versions have no prediction
     step = results.algorithms[0].step_size
     found = {
-        name: {"excess": e, "step_size": step} for name, e in (("FedAvg", 2.0), ("importance", 1.0))
+        name: {"typical": e, "step_size": step} for name, e in (("FedAvg", 2.0), ("importance", 1.0))
     }
     for algorithm, gain in zip(results.algorithms, (0.0, 2.0), strict=True):
         summary: Any = algorithm.summary
         summary["gain_db"] = gain
     known = replace(results, summary={**results.summary, "predicted": found})
     (line,) = page_data(known).advice
-    assert line.startswith("What theory predicted, which `isfed diagnose --rounds")
+    assert line.startswith("What formulas predicted without a run: gains")
     assert "differ by 1.0 dB on average" in line
     assert line.endswith("step sizes within a factor of 1.0.")
 

@@ -1,4 +1,4 @@
-"""Would importance sampling help, and by how much? Answered from the data, without a training run.
+"""Would importance sampling help, and by how much? Answered from the data.
 
 Everything is computed at one model, w^o unless another is given: finding w^o is the one thing that
 looks at all data together.
