@@ -356,9 +356,8 @@ def test_a_comparison_says_what_a_diagnosis_predicts(tmp_path):
     results = load_results(write(tmp_path / "c", rows, kind="comparison"))
     assert page_data(results).advice == ()  # folders of older versions have no prediction
     step = results.algorithms[0].step_size
-    found = {
-        name: {"typical": e, "step_size": step} for name, e in (("FedAvg", 2.0), ("importance", 1.0))
-    }
+    ends = {"FedAvg": 2.0, "importance": 1.0}
+    found = {name: {"typical": end, "step_size": step} for name, end in ends.items()}
     for algorithm, gain in zip(results.algorithms, (0.0, 2.0), strict=True):
         summary: Any = algorithm.summary
         summary["gain_db"] = gain
