@@ -78,6 +78,14 @@ def test_a_file_that_changed_after_results_exist_is_refused(tmp_path):
         run_experiment(other, tmp_path / "run", resume=True)
 
 
+def test_where_the_data_are_is_no_part_of_the_configuration(tmp_path):
+    digests = {
+        make_experiment(changed(source={"data": "ijcnn1", "data_dir": str(folder)})).digest
+        for folder in (tmp_path / "a", tmp_path / "b")
+    }
+    assert len(digests) == 1
+
+
 def test_a_grid_of_problems_puts_seeds_together_unless_its_name_tells_them_apart(tmp_path):
     over = {"num_agents": [6, 8], "seed": [0, 1]}
     source = {key: value for key, value in SMALL.items() if key != "num_agents"}
@@ -144,8 +152,8 @@ def test_an_unknown_setting_or_size_is_named():
 
 def test_rounds_of_trials_are_no_more_than_those_asked_for():
     study = read_study("writers", rounds=40)
-    assert (study.rounds, study.step_sizes.rounds) == (40, 40)
-    assert read_study("writers", rounds=4000).step_sizes.rounds == 500
+    assert (study.rounds, study.resolved["step_sizes"]["rounds"]) == (40, 40)
+    assert read_study("writers", rounds=4000).resolved["step_sizes"]["rounds"] == 500
 
 
 def test_tables_are_merged_by_key_and_by_name():

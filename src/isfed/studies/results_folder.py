@@ -70,11 +70,20 @@ PLACES = ("file", "data_dir", "most_gigabytes", "most_columns")
 def fingerprint(kind: str, tables: Mapping[str, Any]) -> str:
     """Sixteen characters that stand for a configuration; two kinds never share one."""
     tables = dict(tables)
-    if isinstance(tables.get("problem"), Mapping):
-        problem = {key: value for key, value in tables["problem"].items() if key not in PLACES}
-        tables["problem"] = problem
+    if "problem" in tables:
+        tables["problem"] = _without_places(tables["problem"])
     content = json.dumps({"kind": kind, "tables": tables}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _without_places(problem: Any) -> Any:
+    """A problem, or several with a source each, without where their data are."""
+    if isinstance(problem, list):
+        return [_without_places(one) for one in problem]
+    if not isinstance(problem, Mapping):
+        return problem
+    kept = {key: value for key, value in problem.items() if key not in PLACES}
+    return kept | {key: _without_places(kept[key]) for key in ("source",) if key in kept}
 
 
 class Configured:
