@@ -35,20 +35,20 @@ def wait(beating: Heartbeat, clock: SimpleNamespace, seconds: float) -> None:
 
 def test_first_words_within_a_second_and_never_five_in_silence():
     assert FIRST + LOOK < 1.0
-    assert AGAIN + LOOK < 5.0
+    assert AGAIN + LOOK < 3.5  # with room for a busy machine
 
 
 def test_silence_is_filled_with_what_is_done(beating, clock):
     beating, said = beating
-    wait(beating, clock, 0.5)
+    wait(beating, clock, FIRST - LOOK)
     assert said == []
-    wait(beating, clock, 0.3)
+    wait(beating, clock, 3 * LOOK)
     assert said == ["loading ...\n"]
     progress.say("reading mine.csv")
-    wait(beating, clock, 9.0)
-    assert said[1:] == ["reading mine.csv ...\n", "reading mine.csv (8 s so far)\n"]
+    wait(beating, clock, 2.5 * AGAIN)
+    assert said[1:] == ["reading mine.csv ...\n", "reading mine.csv (6 s so far)\n"]
     progress.say("finding the optimum")
-    wait(beating, clock, 4.0)
+    wait(beating, clock, AGAIN)
     assert said[3:] == ["finding the optimum ...\n"]
 
 
@@ -58,7 +58,7 @@ def test_what_the_command_writes_counts(beating, clock):
     beating.listen(stream)
     for _ in range(20):
         stream.write("a line\n")
-        wait(beating, clock, 3.5)
+        wait(beating, clock, AGAIN - 0.5)
     assert said == []
 
 
@@ -68,9 +68,9 @@ def test_compiling_is_said(beating, clock, monkeypatch):
     monkeypatch.setattr(progress._TIMER, "kept", False)
     wait(beating, clock, 1.0)
     monkeypatch.setattr(progress._TIMER, "kept", True)
-    wait(beating, clock, 9.0)
+    wait(beating, clock, 2.5 * AGAIN)
     assert said[0] == "compiling ...\n"
-    assert said[-1] == "compiling, once per installation (8 s so far)\n"
+    assert said[-1] == "compiling, once per installation (6 s so far)\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--version"], ["federation", "demo"], ["run", "--help"]])

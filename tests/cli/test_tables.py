@@ -37,8 +37,13 @@ def test_compare_on_a_table(run, tumours, tmp_path):
     assert "or add --save model.json" in text
     assert "569 rows of 12 agents" in text
     folder = tmp_path / "runs" / "compare-tumours"
-    for name in ("summary.json", "history.parquet", "comparison.png", "comparison.svg"):
+    for name in ("summary.json", "history.parquet", "report.html"):
         assert (folder / name).stat().st_size > 0
+    code, text = run("report", str(folder), "--figures")
+    assert code == 0, text
+    for name in ("comparison.png", "comparison.svg"):
+        assert name in text.replace("\n", "")
+        assert (folder / name).stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

@@ -159,10 +159,7 @@ def _watch(below: str, death: Death) -> Callable[[str, tuple], None]:
     return hook
 
 
-FIGURES = (
-    ("isfed.report.figures", "msd_figure"), ("isfed.report.comparison_report", "comparison_figure"),
-    ("isfed.report.diagnosis_report", "inclusion_figure"),
-)  # fmt: skip
+FIGURES = (("isfed.report.figures", "msd_figure"),)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def test_places_are_the_whole_numbers_around_their_means():
     breaks = np.unique(np.concatenate([[0.0, 1.0], (-ends) % 1.0]))
     mean = np.zeros(5)
     for low, high in pairwise(breaks):
-        copies = rounded(expected, (low + high) / 2)
+        copies = rounded(expected[None], np.array([(low + high) / 2]))[0]
         assert copies.sum() == 6
         assert ((copies == np.floor(expected)) | (copies == np.ceil(expected))).all()
         mean += (high - low) * copies

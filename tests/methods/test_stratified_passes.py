@@ -60,7 +60,7 @@ def test_the_mean_weight_of_every_round_is_c_k_over_all_plans(sizes, sketch, pol
     state.sketches[:] = np.random.default_rng(1).standard_normal(state.sketches.shape)
     lengths = np.array([1.0, 30.0, 2.0, 4.0, 0.5])[:count]
     Table.over(state.scores.nodes, count, policy, None).replace(lengths)  # type: ignore[arg-type]
-    prob = method.sampler._pass_probabilities(state, facts, active * rounds)
+    prob = method.sampler._pass_probabilities([state], facts, active * rounds)[0]
     if policy.learns:
         assert np.ptp(prob / facts.share(np.arange(count))) > 0.5  # else it would test nothing
     mean, shuffles = np.zeros((rounds, count)), list(product(permutations(range(2)), repeat=3))

@@ -11,9 +11,9 @@ from isfed.report.diagnosis_report import (
     constant_lines,
     diagnosis_table,
     dominant_lines,
-    inclusion_figure,
     tuned_table,
 )
+from isfed.report.figures import inclusion_figure
 from isfed.report.page_from_results import page_data
 from isfed.studies import StoreError, load_results
 from isfed.studies.diagnosis_folder import check_folder, write_diagnosis

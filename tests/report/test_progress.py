@@ -49,7 +49,7 @@ def test_a_long_stage_tells_its_speed(clocks, told):
         clocks.wait(0.3 * LINE_SECONDS)
         told.advance(60)
     assert lines(told) == [
-        "FedAvg: 24% of 1,000 rounds (of all repetitions), 50 rounds/s, 15 s left in this stage"
+        "FedAvg: 24% of 1,000 rounds (of all repetitions), 67 rounds/s, 11 s left in this stage"
     ]
 
 
@@ -67,3 +67,16 @@ def test_compiling_is_waiting_too(clocks, told):
     clocks.wait(5 * LINE_SECONDS, compiling=True)
     told.begin("second", 40, 0)  # the speed is not known before a round is done
     assert lines(told) == ["second: 0% of 40 rounds (of all repetitions)"]
+
+
+def test_what_is_left_knows_that_some_stages_are_slow(clocks, told):
+    """100 rounds of each way: of 600 seconds 100 have gone by."""
+    told.expect(200, {"FedAvg": 1.0, "FedAvg, passes": 5.0})
+    told.begin("FedAvg, step 0.1", 100, 0)
+    clocks.wait(100.0)
+    told.advance(100)
+    assert lines(told)[-1].endswith("8 min left in all")
+    told.begin("FedAvg, passes, step 0.1", 100, 0)
+    clocks.wait(400.0)
+    told.advance(80)
+    assert lines(told)[-1].endswith("2 min left in all")

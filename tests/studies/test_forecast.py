@@ -10,7 +10,7 @@ def test_a_short_trial_gives_an_estimate():
     problem = EQUAL.replace(num_agents=8, num_examples=10).make()
     algorithms = [FedAvg(step_size=1.0, num_active=2), ISFedAvg(step_size=1.0, num_active=2)]
     found = forecast(problem, algorithms, BUDGET)
-    assert found.work == work_of(BUDGET, 2) == 2 * 400 * (40 + 2 * (10 + 4))
+    assert found.work == work_of(BUDGET, 2) == 2 * 400 * (28 + 2 * (10 + 4))
     assert found.seconds > 0.0
     assert found.line().startswith("This will take about ")
 

@@ -21,6 +21,7 @@ from typing import Any
 import numba
 from numba.core import config as numba_config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 _PACKAGE = Path(__file__).parents[1]
 _CONFIG: Any = numba_config  # its settings are made at run time, unknown to a type checker
@@ -54,8 +55,12 @@ class SafeCache(FunctionCache):
         self._cache_file = _CheckedFiles(self.cache_path, base, source_stamp=state)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # Not Numba's own, which first registers all that a compiler may need, 0.2 seconds for
+        # nothing: where there is no code to load, its compiler registers that itself.
         try:
-            return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception:  # a file cut short fails in as many ways as there are bytes in it
             with contextlib.suppress(OSError):
                 self.flush()

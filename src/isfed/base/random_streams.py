@@ -14,7 +14,7 @@ import numpy as np
 
 from isfed.base.argument_checks import check_whole, is_whole, shown
 from isfed.base.interpret_first import InterpretFirst
-from isfed.base.jit import jit_inline
+from isfed.base.jit import compiled, jit_inline
 
 UINT = np.uint64
 # splitmix64 (Steele, Lea, Flood): the increment and the two multipliers of its mixing function.
@@ -120,6 +120,15 @@ def fill_normal(state, out, count):
         out[i] = radius * math.cos(angle)
         if i + 1 < count:
             out[i + 1] = radius * math.sin(angle)
+
+
+@compiled
+def fill_at(keys, round_index, out):
+    """Fill each row of `out` with the first uniforms of the cloud's turn under its key."""
+    state = np.empty(4, np.uint64)
+    for row in range(keys.size):
+        start(state, keys[row], round_index, NO_AGENT)
+        fill_uniform(state, out[row], out.shape[1])
 
 
 _start_stream = InterpretFirst(start, lambda state, key, round_index, agent: 50)

@@ -88,7 +88,6 @@ def compare_on_table(
     from isfed.datasets.dataset_files import inner_name, stem
     from isfed.report.comparison_report import (
         agreement_line,
-        comparison_figure,
         comparison_table,
         next_lines,
         rounds_lines,
@@ -123,12 +122,11 @@ def compare_on_table(
         expected = forecast(problem, algorithms, budget, threads=workers.threads)
         print_line(expected.line())
         with RunProgress(errors if as_json else console) as progress, report_long_steps():
-            progress.expect(expected.work)
+            progress.expect(expected.work, expected.rates)
             results = run_study(
                 study, folder, resume=resume, overwrite=overwrite, workers=workers,
                 progress=progress,
             )  # fmt: skip
-        comparison_figure(results)
         print_line(results.summary["verdict"])
         console.print(comparison_table(results))
         next_steps = next_lines(results, saved=save is not None)
@@ -206,7 +204,6 @@ def diagnose_problem(
         answer_lines,
         constant_lines,
         diagnosis_table,
-        inclusion_figure,
         setting_line,
         strategies_line,
         tuned_table,
@@ -233,7 +230,6 @@ def diagnose_problem(
                 rounds=rounds, predict=ways_by_short_runs,
             )  # fmt: skip
             results = write_diagnosis(folder, problem, result, table=read, overwrite=overwrite)
-        inclusion_figure(results)
         for line in answer_lines(results):
             print_line(line)
         print_line(setting_line(results))

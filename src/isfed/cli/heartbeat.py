@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 TALKING = ("compare", "diagnose", "leaderboard", "predict", "report", "reproduce", "run")
-FIRST, AGAIN, LOOK = 0.6, 4.0, 0.1  # seconds of silence before the first word, the next, a look
+FIRST, AGAIN, LOOK = 0.4, 3.0, 0.1  # seconds of silence before the first word, the next, a look
 
 
 class Heartbeat:

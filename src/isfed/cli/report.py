@@ -31,6 +31,9 @@ def report(
             "report-FOLDER-OTHER.html here)."
         ),
     ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Also draw FOLDER's figures as PNG and SVG, into it.")
+    ] = False,
 ) -> None:
     """Write one HTML page that shows the results: verdict, figures, tables, configuration.
 
@@ -55,6 +58,11 @@ def report(
         path = out or usual
         write_whole(path, page(data).encode())
         print_line(f"The report is in {path}")
+        if figures:
+            from isfed.report.figures import BY_KIND  # loads Matplotlib
+
+            drawn = BY_KIND[one.kind](one) if one.kind in BY_KIND else []
+            print_line(f"Figures: {', '.join(map(str, drawn)) or 'none for this kind of folder'}")
 
 
 def finish(results: Results, lines: Iterable[str] = ()) -> None:

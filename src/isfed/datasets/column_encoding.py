@@ -220,6 +220,12 @@ def unclear_dates(source: Source, name: str) -> str:
     return "; if these are dates, write them all like 2024-12-31 (year, month, day)"
 
 
+def _if_measured(name: str, values: Sequence) -> str:
+    """What to do about numbers that are taken for codes because one has a leading zero."""
+    code = any(isinstance(value, str) and CODE.fullmatch(value) for value in values)
+    return f"; a leading zero makes it a code: if it is measured, use --measured {name!r}" * code
+
+
 def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.ndarray, list]:
     """`codes` of a column of categories; too many of them are an error."""
     places, values = codes(source, name, known)
@@ -227,7 +233,8 @@ def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.nd
         raise ValueError(
             f"{source.name}: column {name!r} has {len(values)} different values in {places.size} "
             f"rows, too many to be categories (at most {MOST_CATEGORIES}, and half of the rows)"
-            f"{unclear_dates(source, name)}; leave it out (--drop {name!r})"
+            f"{_if_measured(name, values)}{unclear_dates(source, name)}; leave it out "
+            f"(--drop {name!r})"
         )
     return places, values
 

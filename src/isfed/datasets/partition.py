@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from isfed.base.portable_arithmetic import power
 from isfed.base.random_streams import Purpose
@@ -110,6 +109,8 @@ def sizes_in_range(
             f"{high * num_agents} rows, not {num_rows}; with these sizes num_agents can be "
             f"{-(-num_rows // high)} to {num_rows // low}"
         )
+    from scipy.optimize import brentq  # takes a while to import
+
     drawn = _rng(seed).random(num_agents)
 
     def spread(exponent: float) -> np.ndarray:

@@ -59,6 +59,8 @@ def choose_rows(
     After a problem with agents or targets all rows are there, to look at the other columns.
     """
     chosen = all_rows(source)
+    # Known even where the other values cannot be read.
+    chosen.targets[np.asarray(source.column(columns.target).is_null())] = np.nan
     with problems.noting():
         if column_encoding.says_nothing(source, columns.target):
             chosen.targets[:] = np.nan

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from isfed.base.argument_checks import check_share
-from isfed.base.random_streams import Purpose, Stream
+from isfed.base.random_streams import Purpose
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.by_score import ByScore, ScoreState, check_costs
@@ -83,7 +83,8 @@ class Passes(ByScore):
                 table = self.table(state, facts.num_agents)
                 table.replace(facts.weighed(agents.scores_at(params)))
             _, lowered = self._within_cap(state, facts)
-            self.plan(state, facts, agents.stream(Purpose.AGENTS, round_index))
+            stream = agents.stream(Purpose.AGENTS, round_index)
+            self.plan([state], facts, stream.uniforms(plan_size(state))[None])
         again = state.missed == AGAIN
         times = np.bincount(next_cohort(state), minlength=facts.num_agents) + again
         state.missed[:] = np.where(again, LAST, 0)
@@ -92,20 +93,29 @@ class Passes(ByScore):
         own = counts, state.prob[drawn], self.policy.floor
         return Cohort(drawn, self.num_active, *own, lowered=lowered), state
 
-    def plan(self, state: PassState, facts: Facts, stream: Stream) -> None:
-        """Give out the places of a new pass; writes into the state."""
-        count, places = facts.num_agents, state.cohorts.size
-        points = stream.uniforms(count + 1 + places)
-        state.prob[:] = self._pass_probabilities(state, facts, places)
-        order = np.argsort(points[:count], kind="stable")
-        copies = np.empty(count, np.int64)
-        copies[order] = rounded(state.prob[order] * places, float(points[count]))
-        order = self._order(state, order)
-        strata = np.repeat(order, copies[order]).reshape(self.num_active, -1)
-        shuffle = np.argsort(points[count + 1 :].reshape(strata.shape), axis=1, kind="stable")
-        dealt = strata[np.arange(self.num_active)[:, None], shuffle]
-        state.cohorts[:] = np.sort(dealt.T, axis=1)
-        state.left[0] = len(state.cohorts)
+    def plan(self, states: Sequence[PassState], facts: Facts, points: np.ndarray) -> None:
+        """Give out the places of a new pass in every state; writes into the states.
+
+        Args:
+            states: of runs that begin a pass together.
+            facts: about their agents.
+            points: (states, `plan_size`) uniform on [0, 1).
+        """
+        count, places = facts.num_agents, states[0].cohorts.size
+        row = np.arange(len(states))[:, None]
+        prob = self._pass_probabilities(states, facts, places)
+        order = np.argsort(points[:, :count], axis=1, kind="stable")
+        copies = np.empty(order.shape, np.int64)
+        copies[row, order] = rounded(prob[row, order] * places, points[:, count])
+        order = np.array([self._order(*pair) for pair in zip(states, order, strict=True)])
+        shape = len(states), self.num_active, -1
+        strata = np.repeat(order.ravel(), copies[row, order].ravel()).reshape(shape)
+        shuffle = np.argsort(points[:, count + 1 :].reshape(shape), axis=2, kind="stable")
+        dealt = strata[row[:, None], np.arange(self.num_active)[:, None], shuffle]
+        cohorts = np.sort(dealt.swapaxes(1, 2), axis=2)
+        for state, own, cohort in zip(states, prob, cohorts, strict=True):
+            state.prob[:], state.cohorts[:] = own, cohort
+            state.left[0] = len(cohort)
 
     def _order(self, state: Any, order: np.ndarray) -> np.ndarray:
         """(K,) along which order the places are cut into strata, given a random one."""
@@ -125,19 +135,21 @@ class Passes(ByScore):
             self.table(state.scores._replace(nodes=table.nodes.copy()), facts.num_agents)
         )
 
-    def _pass_probabilities(self, state: PassState, facts: Facts, places: int) -> np.ndarray:
+    def _pass_probabilities(
+        self, states: Sequence[PassState], facts: Facts, places: int
+    ) -> np.ndarray:
         """The policy's probabilities, mixed with as much of c_k as makes the least variance."""
         equal = facts.share()
         if self.policy.equal:
-            return equal
-        table, _ = self._within_cap(state, facts)
-        scores, wanted = self._wanted(table, facts)
+            return np.tile(equal, (len(states), 1))
+        pairs = [self._wanted(self._within_cap(state, facts)[0], facts) for state in states]
+        scores, wanted = (np.stack(column)[:, None] for column in zip(*pairs, strict=True))
         shares = np.array(SHARES)[:, None]
         tried = (1.0 - shares) * wanted + shares * equal
         lost = pass_variance(scores, tried * places)
         if self.costs:
-            lost = lost * (tried * np.asarray(self.costs)).sum(axis=1)
-        return tried[int(np.argmin(lost))]
+            lost = lost * (tried * np.asarray(self.costs)).sum(axis=-1)
+        return tried[np.arange(len(states)), lost.argmin(axis=1)]
 
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         super().learn(state.scores, cohort, updates, evidence, facts, round_index)
@@ -159,6 +171,11 @@ def first_pass(scores: ScoreState, prob: np.ndarray, num_active: int) -> PassSta
     return PassState(scores, cohorts, np.zeros(1, np.int64), prob, missed)
 
 
+def plan_size(state: PassState) -> int:
+    """How many random numbers a new pass takes."""
+    return state.prob.size + 1 + state.cohorts.size
+
+
 def next_cohort(state: PassState) -> np.ndarray:
     """(L,) the places of the next round of a pass; writes into the state."""
     cohort = state.cohorts[len(state.cohorts) - state.left[0]]
@@ -166,18 +183,20 @@ def next_cohort(state: PassState) -> np.ndarray:
     return cohort
 
 
-def rounded(expected: np.ndarray, offset: float) -> np.ndarray:
-    """(K,) whole numbers with these means and the same sum, by systematic rounding.
+def rounded(expected: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Whole numbers with these means and the same sum in every row, by systematic rounding.
 
-    Each is the whole number below or above its mean. `offset` is uniform in [0, 1).
+    Each is the whole number below or above its mean. `offset` is uniform in [0, 1), one per row.
 
-    >>> rounded(np.array([0.5, 1.5, 1.0]), 0.25).tolist()
-    [0, 2, 1]
+    >>> rounded(np.array([[0.5, 1.5, 1.0]]), np.array([0.25])).tolist()
+    [[0, 2, 1]]
     """
-    ends = np.concatenate([[0.0], np.cumsum(expected)])
-    ends *= round(ends[-1]) / ends[-1]  # the sum is whole but for rounding
-    ends[-1] = round(ends[-1])
-    return np.diff(np.floor(ends + offset)).astype(np.int64)
+    ends = np.zeros((len(expected), expected.shape[1] + 1))
+    np.cumsum(expected, axis=1, out=ends[:, 1:])
+    total = np.round(ends[:, -1:])
+    ends *= total / ends[:, -1:]  # the sum is whole but for rounding
+    ends[:, -1:] = total
+    return np.diff(np.floor(ends + offset[:, None]), axis=1).astype(np.int64)
 
 
 def pass_variance(scores: np.ndarray, expected: np.ndarray) -> np.ndarray:

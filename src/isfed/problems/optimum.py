@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from scipy import linalg
-from scipy import optimize as scipy_optimize
 from threadpoolctl import threadpool_limits
 
 from isfed.problems import scaled_risk
@@ -105,10 +104,12 @@ def _newton(risk: Risk) -> np.ndarray:
 
 def _approach(risk: Risk, start: np.ndarray, closeness: float) -> np.ndarray:
     """Go down until the gradient is that much of what it is at zero."""
+    from scipy.optimize import minimize  # takes a while to import, as below
+
     first = float(np.linalg.norm(risk.gradient(np.zeros(start.size))))
     best = deque([start], maxlen=1)
     try:
-        return scipy_optimize.minimize(
+        return minimize(
             risk.value, start, jac=risk.gradient, hessp=risk.product, method="trust-ncg",
             options={"gtol": closeness * first + GRADIENT_TOLERANCE, "maxiter": 1000},
             callback=lambda place: best.append(place.copy()),
@@ -119,8 +120,10 @@ def _approach(risk: Risk, start: np.ndarray, closeness: float) -> np.ndarray:
 
 def _descend(risk: Risk, start: np.ndarray) -> np.ndarray:
     """L-BFGS from the best place known."""
+    from scipy.optimize import minimize
+
     starts = (start, risk.zero(), risk.least_squares())
-    return scipy_optimize.minimize(
+    return minimize(
         lambda place: (risk.value(place), risk.gradient(place)),
         min(starts, key=lambda place: np.nan_to_num(risk.value(place), nan=np.inf, posinf=np.inf)),
         jac=True, method="L-BFGS-B",

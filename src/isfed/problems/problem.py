@@ -185,12 +185,16 @@ class Problem:
 
     def risk(self, params: np.ndarray) -> float:
         """The objective of eq. (1)."""
+        params = check_vector(params, name="params", size=self.num_params)
+        return float(self.risks(params[None])[0])
+
+    def risks(self, models: np.ndarray) -> np.ndarray:
+        """(R,) the objective at each of the models, (R, M)."""
         if not hasattr(self.loss, "values"):
             raise ValueError(
                 f"{type(self.loss).__name__} has no values(params, x, y), so its risk cannot be "
                 "computed; add it to the loss"
             )
-        params = check_vector(params, name="params", size=self.num_params)
+        x, y, weights = self.data.features, self.data.targets, self.data.row_weights()
         with limited_blas():
-            values = self.loss.values(params, self.data.features, self.data.targets)
-            return float(self.data.row_weights() @ values)
+            return np.array([weights @ self.loss.values(model, x, y) for model in models])

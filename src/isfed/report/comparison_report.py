@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from rich.table import Table
 
 from isfed.base.text_format import plain_number
-from isfed.report.figures import label_axes, plot_band, save_figure
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
 from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
@@ -157,29 +154,3 @@ def agreement_line(results: Results) -> str | None:
         f"within a factor of "
         f"{math.exp(max(steps)):.1f}."
     )
-
-
-def comparison_figure(results: Results) -> list[Path]:
-    """Loss over the optimum against rounds, with FedAvg's final loss as a line."""
-    figure, axes = plt.subplots(figsize=(7.0, 4.4))
-    winner = results.summary.get("winner")
-    for algorithm in results.algorithms:
-        curve = algorithm.measures["excess"]
-        look: dict[str, Any] = {"linestyle": "-", "linewidth": 0.8}
-        colour = "lightgrey"
-        if algorithm.name in ("FedAvg", winner):
-            first = algorithm.name == "FedAvg"
-            colour = "tab:blue" if first else "black"
-            label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
-            look = {"linestyle": "-" if first else (0, (4, 1.5)), "label": label, "zorder": 3}
-        plot_band(axes, curve.rounds, curve.mean, curve.stderr, colour, **look)
-    axes.plot([], [], color="lightgrey", label="the other ways")
-    level = results.summary["level"]
-    axes.axhline(level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
-    axes.annotate(
-        "what FedAvg ends with", (0.01, level), xycoords=("axes fraction", "data"),
-        xytext=(0, 2), textcoords="offset points", fontsize=8,
-    )  # fmt: skip
-    axes.set_yscale("log")
-    label_axes(axes, "round (bands: 2 standard errors)", "risk minus the lowest possible risk")
-    return save_figure(figure, results.path, "comparison")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from rich.table import Table
 
 from isfed.base.text_format import counted, plain_number
-from isfed.report.figures import label_axes, save_figure
 from isfed.report.page_data import PageTable, number_cell
 from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
@@ -198,29 +195,6 @@ def constant_lines(results: Results) -> list[str]:
         f"{name}: none; {value}" if isinstance(value, str) else f"{name}: {_finite(value):.3g}"
         for name, value in results.summary["constants"].items()
     ]
-
-
-def inclusion_figure(results: Results) -> list[Path]:
-    """The inclusion probabilities of agents and of examples, sorted, beside the uniform ones."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.8))
-    table = results.inclusion
-    of_agents, of_examples = (table["unit"] == unit for unit in ("agent", "example"))
-    agents, times = table["inclusion"][of_agents], table["over_uniform"][of_examples]
-    left.plot(table["rank"][of_agents], agents, color="black", label="importance sampling")
-    level = agents.sum() / agents.size
-    left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
-    right.plot(table["share"][of_examples], times, color="black", label="importance sampling")
-    right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
-    right.set_xscale("log")
-    for axes, values in ((left, agents), (right, times)):
-        axes.set_yscale("log")
-        smallest = values[values > 0.0].min()
-        axes.set_ylim(bottom=min(smallest / 1.5, 0.5 * values.max()))
-    label_axes(left, "agent, by rank", "inclusion probability, L p_k")
-    over = "inclusion probability over the uniform one"
-    label_axes(right, "example, by rank, share of all", over)
-    figure.tight_layout()
-    return save_figure(figure, results.path, "inclusion")
 
 
 def tuned_table(results: Results) -> Table:

@@ -231,3 +231,60 @@ def _crossings(ratios: np.ndarray, gains: np.ndarray, level: float) -> list[floa
             share = low / (low - high)
             crossings.append(float(ratios[i] ** (1 - share) * ratios[i + 1] ** share))
     return crossings
+
+
+def comparison_figure(results: Results) -> list[Path]:
+    """Loss over the optimum against rounds, with FedAvg's final loss as a line."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.4))
+    winner = results.summary.get("winner")
+    for algorithm in results.algorithms:
+        curve = algorithm.measures["excess"]
+        look: dict[str, Any] = {"linestyle": "-", "linewidth": 0.8}
+        colour = "lightgrey"
+        if algorithm.name in ("FedAvg", winner):
+            first = algorithm.name == "FedAvg"
+            colour = "tab:blue" if first else "black"
+            label = f"{algorithm.name}, step {algorithm.step_size:.3g}"
+            look = {"linestyle": "-" if first else (0, (4, 1.5)), "label": label, "zorder": 3}
+        plot_band(axes, curve.rounds, curve.mean, curve.stderr, colour, **look)
+    axes.plot([], [], color="lightgrey", label="the other ways")
+    level = results.summary["level"]
+    axes.axhline(level, color="tab:blue", linewidth=0.8, linestyle=(0, (2, 2)))
+    axes.annotate(
+        "what FedAvg ends with", (0.01, level), xycoords=("axes fraction", "data"),
+        xytext=(0, 2), textcoords="offset points", fontsize=8,
+    )  # fmt: skip
+    axes.set_yscale("log")
+    label_axes(axes, "round (bands: 2 standard errors)", "risk minus the lowest possible risk")
+    return save_figure(figure, results.path, "comparison")
+
+
+def inclusion_figure(results: Results) -> list[Path]:
+    """The inclusion probabilities of agents and of examples, sorted, beside the uniform ones."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.8))
+    table = results.inclusion
+    of_agents, of_examples = (table["unit"] == unit for unit in ("agent", "example"))
+    agents, times = table["inclusion"][of_agents], table["over_uniform"][of_examples]
+    left.plot(table["rank"][of_agents], agents, color="black", label="importance sampling")
+    level = agents.sum() / agents.size
+    left.axhline(level, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    right.plot(table["share"][of_examples], times, color="black", label="importance sampling")
+    right.axhline(1.0, color="tab:blue", linestyle=(0, (4, 2)), label="uniform")
+    right.set_xscale("log")
+    for axes, values in ((left, agents), (right, times)):
+        axes.set_yscale("log")
+        smallest = values[values > 0.0].min()
+        axes.set_ylim(bottom=min(smallest / 1.5, 0.5 * values.max()))
+    label_axes(left, "agent, by rank", "inclusion probability, L p_k")
+    over = "inclusion probability over the uniform one"
+    label_axes(right, "example, by rank, share of all", over)
+    figure.tight_layout()
+    return save_figure(figure, results.path, "inclusion")
+
+
+# What `isfed report --figures` draws, by the kind of the folder; other commands draw at once.
+BY_KIND = {
+    "comparison": comparison_figure,
+    "diagnosis": inclusion_figure,
+    "experiment": msd_figure,
+}

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from rich.table import Table
 
-from isfed.report.figures import label_axes, save_figure
 from isfed.report.page_data import PageTable, TableCell
 from isfed.report.terminal_tables import percent, text_table
 from isfed.studies.results_reader import Measurements, Results
@@ -47,7 +44,7 @@ def accuracy_curves(results: Results) -> dict[str, Measurements]:
     return {a.name: a.measures["accuracy"] for a in results.algorithms if "accuracy" in a.measures}
 
 
-def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterable[str]) -> None:
+def draw_accuracy(axes: Any, curves: Mapping[str, Measurements], names: Iterable[str]) -> None:
     """The curves of some methods, in percent, with two standard errors."""
     for place, name in enumerate(names):
         curve = curves[name]
@@ -65,6 +62,10 @@ def draw_accuracy(axes: Axes, curves: Mapping[str, Measurements], names: Iterabl
 
 def networks_figure(results: Results) -> list[Path]:
     """The accuracy on the test rows against the round, with two standard errors."""
+    import matplotlib.pyplot as plt  # takes a while to import
+
+    from isfed.report.figures import label_axes, save_figure
+
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
     curves = accuracy_curves(results)
     draw_accuracy(axes, curves, curves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import (
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from isfed.base.progress import say, working_clock
 
-LINE_SECONDS = 4.0  # between plain lines
+LINE_SECONDS = 3.0  # between plain lines
 
 
 class _Speed(ProgressColumn):
@@ -43,7 +44,9 @@ class RunProgress:
         self.task = None
         self.name = ""
         self.work = self.done = self.new = 0  # of this stage; new: done since it began
-        self.total = self.done_in_all = self.new_in_all = 0
+        # Of all stages, in rounds times what a round of a stage costs.
+        self.total = self.done_in_all = self.new_in_all = 0.0
+        self.rates: Mapping[str, float] = {}
         self.began = self.started = working_clock()
         self.last_line = time.monotonic()  # who waits, waits while anything is compiled too
         self.shown = False
@@ -55,9 +58,23 @@ class RunProgress:
         if self.shown:
             self.bar.stop()
 
-    def expect(self, work: int) -> None:
-        """All stages together are about that much work."""
-        self.total = work
+    def expect(self, work: int, rates: Mapping[str, float] | None = None) -> None:
+        """All stages together are about that much work.
+
+        Args:
+            work: in rounds, as many of one kind as of another.
+            rates: what a round costs in stages whose names begin so; the mean of these in others.
+        """
+        self.rates = rates or {}
+        self.total = work * self._usual()
+
+    def _usual(self) -> float:
+        return sum(self.rates.values()) / len(self.rates) if self.rates else 1.0
+
+    def _rate(self) -> float:
+        """What a round of this stage costs."""
+        known = [name for name in self.rates if self.name.startswith(name)]
+        return self.rates[max(known, key=len)] if known else self._usual()
 
     def _left(self) -> float | None:
         """Seconds that all stages will still take."""
@@ -70,7 +87,7 @@ class RunProgress:
         """Work begins, with `done` of it already there."""
         self.name, self.work, self.done, self.new = name, work, done, 0
         say(name)
-        self.done_in_all += done
+        self.done_in_all += done * self._rate()
         self.began = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)
         if not self.shown and self.console.is_terminal:
@@ -83,8 +100,8 @@ class RunProgress:
         """That much more is done."""
         self.done += work
         self.new += work
-        self.done_in_all += work
-        self.new_in_all += work
+        self.done_in_all += work * self._rate()
+        self.new_in_all += work * self._rate()
         if self.task is not None:
             self.bar.advance(self.task, work)
             left = self._left()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.atomic_files import restore_array
-from isfed.base.random_streams import Purpose, Stream, stream_keys
+from isfed.base.random_streams import Purpose, fill_at, stream_keys
 from isfed.federation.compiled_turn import Task
 from isfed.federation.ledger import Ledger, first_entries
 from isfed.federation.messages import Facts
@@ -26,7 +26,7 @@ from isfed.federation.problem_arrays import (
 )
 from isfed.federation.variate_updates import Reference, extra_messages, make_reference, make_rule
 from isfed.methods import ISFedAvg
-from isfed.methods.agent_passes import PassState, first_pass, next_cohort
+from isfed.methods.agent_passes import PassState, first_pass, plan_size
 from isfed.methods.by_score import ScoreState
 from isfed.methods.model_average import write_mean
 from isfed.problems import Problem
@@ -195,12 +195,18 @@ class KernelRun(Run):
         if not algorithm.agents.equal:
             rounds = min(rounds, int(self.passes[0].left[0]) or len(self.passes[0].cohorts))
         cohorts = np.empty((count, rounds, self.plan.num_active), np.int64)
-        for rep, state in enumerate(self.passes):
-            for i in range(rounds):
-                if not state.left[0]:
-                    stream = Stream.at(self.keys[rep, 0], round_index=first + i)
-                    algorithm.federated.sampler.plan(state, facts, stream)
-                cohorts[rep, i] = next_cohort(state)
+        points = np.empty((count, plan_size(self.passes[0])))
+        at = 0
+        while at < rounds:  # all repetitions begin their passes together
+            if not self.passes[0].left[0]:
+                fill_at(self.keys[:, 0], first + at, points)
+                algorithm.federated.sampler.plan(self.passes, facts, points)
+            taken = min(int(self.passes[0].left[0]), rounds - at)
+            for rep, state in enumerate(self.passes):
+                begin = len(state.cohorts) - state.left[0]
+                cohorts[rep, at : at + taken] = state.cohorts[begin : begin + taken]
+                state.left[0] -= taken
+            at += taken
         return RoundParts(cohorts, np.array([state.prob for state in self.passes]), self.sums)
 
     def compile(self) -> None:

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ PER_DECADE = 6  # step sizes that are tried, from 1 to 10: 1, 1.5, 2.2, 3.2, 4.6
 STRIDES = (4, 2, 1)  # the search begins coarse
 FURTHEST = 36  # places on either side of where it begins: six decades
 REPETITIONS = 4
+CLOSE_REPETITIONS = 12  # of the best step size and its neighbours, which four do not tell apart
 SEED = 2**62 + 1  # of the trials, so that they say nothing about the run's own draws
 SHARE_OF_ROUNDS = 0.9  # the risk counts from here on
 LOOKS = 24  # models of those rounds whose risk is looked at
@@ -47,8 +49,9 @@ def with_best_step_size(
 ) -> Any:
     """The algorithm with a number for step_size="auto": the best for so many rounds, by trials.
 
-    About eight step sizes run for all rounds, four times each, with the same draws; the one
-    with the lowest risk over the last tenth of the rounds is taken. For `LookAheadPasses`, the
+    About eight step sizes run for all rounds, four times each, with the same draws, and the best
+    of them and its neighbours twelve times; the one with the lowest risk over the last tenth of
+    the rounds is taken. For `LookAheadPasses`, the
     default for networks, trials are single and have at most 20 rounds. What else does not run on
     compiled code, or follows a moving target, is left as it is.
 
@@ -80,17 +83,18 @@ def with_best_step_size(
         most = MOST_OF_LIMIT * mean_square_limit(problem, algorithm, start)
     first = stable_step_size(problem, algorithm, initial=start)
 
-    def risk(place: int) -> float:
+    def risk(place: int, repetitions: int = REPETITIONS) -> float:
         step = _step(place)
         if step > most:
             return math.inf
         tried = replace(algorithm, step_size=step)
         run = make_run(
-            problem, tried, repetitions=REPETITIONS, seed=SEED, initial=start, threads=threads
+            problem, tried, repetitions=repetitions, seed=SEED, initial=start, threads=threads
         )
         return _late_risk(run, rounds)
 
     place = _lowest(risk, math.floor(PER_DECADE * math.log10(first)))
+    place = _lowest(partial(risk, repetitions=CLOSE_REPETITIONS), place, strides=(1,))
     return replace(algorithm, step_size=_step(place))
 
 
@@ -152,5 +156,5 @@ def _late_risk(run: Run, rounds: int) -> float:
     except DivergenceError:
         return math.inf
     models = history.kept.reshape(-1, run.problem.num_params)
-    value = float(np.mean([run.problem.risk(model) for model in models]))
+    value = float(run.problem.risks(models).mean())
     return value if math.isfinite(value) else math.inf

@@ -38,9 +38,8 @@ class Excess:
 
     def __call__(self, params: np.ndarray) -> np.ndarray:
         """The excess of every model, (R, 1)."""
-        problem, least = self.problem, self._least
         with np.errstate(over="ignore", invalid="ignore"):  # on the way to divergence
-            return np.array([[problem.risk(model) - least] for model in params])
+            return (self.problem.risks(params) - self._least)[:, None]
 
     @cached_property
     def _least(self) -> float:
@@ -89,8 +88,7 @@ class PairedSearch:
         source: of the problem.
         rounds: of a run.
         seed: of the runs.
-        runs: with each step size around the best; half as many with the first, twice as many with
-            those that are close.
+        runs: with step sizes that are close to the best; half as many with the others.
         guesses: where the best step size of each of `shown` is thought to be.
     """
 
@@ -115,8 +113,8 @@ class PairedSearch:
                 self._widen(column, side, few)
         for _ in range(MOST_WIDER):  # what was best by luck is not when it has run more often
             before = [self._best(c) for c in columns]
-            self._run([place + side for place in before for side in (-1, 0, 1)], 2 * few)
-            self._run([place for c in columns for place in self._close(c)], 4 * few)
+            self._run([place + side for place in before for side in (-1, 0, 1)], few)
+            self._run([place for c in columns for place in self._close(c)], self.runs)
             if before == [self._best(c) for c in columns]:
                 break
         if not math.isfinite(self._loss(self._best(0), 0)):

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from scipy import linalg
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from isfed.base.argument_checks import check_vector, checked
 from isfed.methods import ISFedAvg
@@ -113,6 +112,8 @@ def limits_of(curvature: LargestCurvature) -> Limits:
     if len(vectors) <= SMALL:
         largest = linalg.eigvalsh(whiten.T @ curvature.square_matrix() @ whiten)[-1]
     else:
+        from scipy.sparse.linalg import LinearOperator, eigsh  # takes a while to import
+
         operator: Any = LinearOperator  # its own types do not know that `matvec` is an argument
         turned = operator(
             (whiten.shape[1],) * 2,
