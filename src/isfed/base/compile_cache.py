@@ -21,7 +21,7 @@ from typing import Any
 import numba
 from numba.core import config as numba_config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 _PACKAGE = Path(__file__).parents[1]
 _CONFIG: Any = numba_config  # its settings are made at run time, unknown to a type checker
