@@ -72,7 +72,7 @@ ALLOWED = {
     "problems/optimum.py": "w^o, compared to a tolerance",
     "problems/scaled_risk.py": "w^o, compared to a tolerance",
     "problems/losses.py": "values and derivatives for risks that are shown and for w^o",
-    "problems/problem.py:risk": "shown",
+    "problems/problem.py:risks": "shown",
     "simulate/run_history.py:decibels": "shown",
     "simulate/run_history.py:stderr_db": "shown",
     "methods/cooperative_sgd.py:check_mixing": "refuses a matrix, to a tolerance",
