@@ -110,7 +110,7 @@ class Experiment(Study):
         summary = SUMMARIES.get(self.kind, several_problems if len(tasks) > 1 else None)
         if summary is not None:
             return summary(self, tasks, self._run(executor, tasks), executor, searches)
-        (task,) = tasks
+        task = tasks[0]
         results = self._run_slow_last(executor, task)
         more = {"step_sizes": as_dicts(searches)} if self.step_sizes is not None else {}
         tested = self._tested(executor, task, results)
