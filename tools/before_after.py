@@ -135,8 +135,12 @@ correction = "drift"
 """
 SHOWN = 8  # lines of a text that differ
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?|nan|inf")
-# Times, folders, and rows of tables: a column tells rounds per second, and files have the rest.
-VARYING = re.compile(r"\d[\d.,]* ?(s|ms|seconds|minutes|min|h)\b|/tmp/\S+|^[│┃].*", re.M)
+# Progress, times, folders, and rows of tables: a column tells rounds per second, and files have the
+# rest. The digest of a summary is that of the configuration, which gains a key with every option.
+VARYING = re.compile(
+    r"^.*\(of all repetitions\).*\n|\d[\d.,]* ?(s|ms|seconds|minutes|min|h)\b|/tmp/\S+|^[│┃┏┡└├].*",
+    re.M,
+)
 RESULTS = {".parquet", ".npz", ".csv", ".json"}
 NOT_COMPARED = {"manifest.json", "times.json"}
 
@@ -165,7 +169,8 @@ def numbers_in(path: Path) -> str:
         with np.load(path) as arrays:
             return str({n: arrays[n].tolist() for n in arrays.files if "second" not in n})
     text = path.read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if "second" not in line)
+    kept = (line for line in text.splitlines() if "second" not in line and '"digest"' not in line)
+    return "\n".join(kept)
 
 
 def command_results(tree: Path, arguments: list[str], old: Path) -> dict[str, str]:
