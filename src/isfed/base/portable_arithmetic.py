@@ -94,7 +94,7 @@ def norm(vector: Any) -> float:
     return math.sqrt(row_squares(_plain(vector).reshape(1, -1))[0])
 
 
-def distance(one: np.ndarray, two: np.ndarray, size: int) -> float:
+def distance_between(one: np.ndarray, two: np.ndarray, size: int) -> float:
     """The length of the difference of the first entries of two vectors."""
     return math.sqrt(_distance_square(_plain(one), _plain(two), size))
 

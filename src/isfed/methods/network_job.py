@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base import atomic_files
-from isfed.base.portable_arithmetic import distance, norm, weighted_sum
+from isfed.base.portable_arithmetic import distance_between, norm, weighted_sum
 from isfed.federation.guarded import Guarded, RoundReport
 from isfed.federation.messages import Cohort, Updates
 from isfed.federation.response_rates import Responses
@@ -68,7 +68,7 @@ class Job:
         before, adjustment = self.params, self._adjustment(cohort)
         good = self.agents.judge(cohort, opened.work, updates)
         self.state, info = self.method.close(self.state, facts, opened, good, self.round_index)
-        step = distance(self.params, before, facts.num_trained)
+        step = distance_between(self.params, before, facts.num_trained)
         left_out = self._left_out(info, adjustment, facts)
         late = 0 if good.capped is None else int(good.capped.sum())
         limits = info.evidence.clipped, max(late, info.evidence.capped)
@@ -79,7 +79,7 @@ class Job:
         if not self.is_composed:
             before = self.params.copy()
             self.state = self.method.round(self.state, self.agents, self.round_index)
-            step = distance(self.params, before, self.agents.num_trained)
+            step = distance_between(self.params, before, self.agents.num_trained)
             return self._report(np.empty(0, np.int64), None, step)
         opened = self.open()
         cohort, work = self.agents.narrow(opened.cohort, opened.work)
