@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isfed.theory.unbiasedness import Certificate, certify
 
 _NAMES = {
-    "certificate": ("Certificate", "certify"),
+    "unbiasedness": ("Certificate", "certify"),
     "paper_constants": ("Constants", "Rule"),
     "probabilities": ("TheoryError",),
     "diagnosis": ("Diagnosis", "diagnose"),
