@@ -28,7 +28,7 @@ from isfed.torch.process_pool import (
 )
 
 PARTS = 4  # parts of the data per actor: what it fetches beyond its own is small
-START = 120.0  # seconds that actors have to start
+START = 300.0  # seconds that actors have to start: a busy machine took more than 120
 MOST_LOSSES = 3  # in a row, without a turn in between: the next actor would be lost too
 SAME = ("isfed", "torch", "numpy")  # versions on which numbers may depend
 
