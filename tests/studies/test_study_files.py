@@ -96,6 +96,13 @@ def test_a_grid_of_problems_puts_seeds_together_unless_its_name_tells_them_apart
     assert len(results["num_agents 6, IS"].repetitions["steady_msd"]) == 4
     apart = make_experiment({**tables, "problem": {**source, "over": over, "name": "{seed}"}})
     assert [task.title for task in apart.tasks] == ["0, ", "1, ", "0, ", "1, "]
+    assert {task.seeded for task in apart.tasks} == {""}
+
+
+def test_a_key_of_an_algorithm_goes_before_the_values_of_all():
+    table = {"kind": "FedAvg", "num_active": 2}
+    (made,) = make_experiment({**STUDY, "problem": SMALL, "algorithm": [table]}).algorithms.values()
+    assert (made.num_active, made.step_size) == (2, 0.02)
 
 
 def test_a_method_in_parts_is_that_of_its_objects():
