@@ -78,6 +78,7 @@ ALLOWED = {
     "methods/cooperative_sgd.py:check_mixing": "refuses a matrix, to a tolerance",
     "methods/fedasync.py:weight": "Python's own numbers, whose power is the system's",
     "sampling/estimation.py": "shown",
+    "sampling/skewness.py": "the same",
     "sampling/designs/rejective.py:_spectrum": "joint probabilities: no draw uses them",
     "sampling/designs/rejective.py:rejective_joint": "the same",
     "sampling/designs/rejective.py:_open_joint": "the same",

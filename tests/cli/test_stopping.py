@@ -53,8 +53,9 @@ def test_ctrl_c_while_libraries_load(tmp_path, words, seconds):
         cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "stopped" in done.stderr
+    *before, last = done.stderr.splitlines()
+    assert last == "error: stopped"
+    assert set(before) <= {"loading ..."}  # a slow machine says it first
 
 
 def test_ctrl_c_while_a_command_works(run, tmp_path, monkeypatch):

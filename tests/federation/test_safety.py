@@ -67,9 +67,13 @@ def literal_limit(table, num_active, most):
     return np.minimum(scores, limit)
 
 
+# Subnormal scores are left out: a share of the smallest one rounds to itself.
+NORMAL = st.floats(0.0, 1e9, allow_subnormal=False)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
-    scores=st.lists(st.one_of(st.just(-1.0), st.floats(0.0, 1e9)), min_size=4, max_size=40),
+    scores=st.lists(st.one_of(st.just(-1.0), NORMAL), min_size=4, max_size=40),
     share=st.floats(0.0, 1.0),
     num_active=st.integers(1, 4),
     floor=st.sampled_from([0.0, 0.1, 0.5]),

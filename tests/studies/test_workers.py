@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -114,8 +114,8 @@ class Deadly(RegressionSource):
 def _deadly(experiment, place: Path, times: int):
     source = experiment.source
     deadly = Deadly(source.recipe, source.seed, os.getpid(), times, str(place))
-    object.__setattr__(experiment, "source", deadly)
-    return experiment
+    task = replace(experiment.tasks[0], source=deadly)
+    return replace(experiment, tasks=(task,))
 
 
 def test_a_worker_that_dies_costs_no_result(experiment, small, tmp_path):

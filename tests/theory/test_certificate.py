@@ -77,9 +77,10 @@ def test_what_is_right_passes_by_sampling(policy):
 class InOrder(Passes):
     """Passes that hear the first agents first: fair over a pass and in none of its rounds."""
 
-    def plan(self, state, facts, stream):
-        super().plan(state, facts, stream)
-        state.cohorts[:] = np.sort(state.cohorts, axis=None).reshape(state.cohorts.shape)
+    def plan(self, states, facts, points):
+        super().plan(states, facts, points)
+        for state in states:
+            state.cohorts[:] = np.sort(state.cohorts, axis=None).reshape(state.cohorts.shape)
 
 
 @pytest.mark.parametrize("policy", [Uniform(), Memory()], ids=["uniform", "memory"])

@@ -133,8 +133,8 @@ def test_bad_input_is_named(scores, num, floor, message):
         ([0.5, np.nan], r"^inclusion\[1\]=nan is not a finite number >= 0 \(1 such\)$"),
         ([-0.5, 0.5], r"^inclusion\[0\]=-0.5 is not a finite number >= 0 \(1 such\)$"),
         ([0.5, 1.5], r"^inclusion\[1\]=1.5 exceeds 1; use inclusion_probabilities\(scores, n\)$"),
-        ([0.5, 0.75], r"^inclusion sums to 1.25, not to a whole number >= 1$"),
-        ([0.0, 0.0], r"^inclusion sums to 0.0, not to a whole number >= 1$"),
+        ([0.5, 0.75], r"^inclusion sums to 1.25, not to a whole number >= 1; incl"),
+        ([0.0, 0.0], r"^inclusion sums to 0.0, not to a whole number >= 1; incl"),
     ],
 )
 def test_what_is_no_inclusion_probability_is_named(inclusion, message):

@@ -405,7 +405,7 @@ class TestFourBalls:
     ("inclusion", "message"),
     [
         ([0.5, 1.5], r"^inclusion\[1\]=1.5 exceeds 1; use .*$"),
-        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1$"),
+        ([0.5, 0.7], r"^inclusion sums to 1.2, not to a whole number >= 1; incl"),
         ([], r"^inclusion must be a non-empty vector, got shape \(0,\)$"),
         ([0.5, np.nan], r"^inclusion\[1\]=nan is not a finite number >= 0 \(1 such\)$"),
     ],
