@@ -70,8 +70,9 @@ def test_compiling_is_waiting_too(clocks, told):
 
 
 def test_what_is_left_knows_that_some_stages_are_slow(clocks, told):
-    """100 rounds of each way: of 600 seconds 100 have gone by."""
+    """100 rounds of each way: of 600 seconds 100 have gone by, after a minute without rounds."""
     told.expect(200, {"FedAvg": 1.0, "FedAvg, passes": 5.0})
+    clocks.wait(60.0)
     told.begin("FedAvg, step 0.1", 100, 0)
     clocks.wait(100.0)
     told.advance(100)
@@ -80,3 +81,14 @@ def test_what_is_left_knows_that_some_stages_are_slow(clocks, told):
     clocks.wait(400.0)
     told.advance(80)
     assert lines(told)[-1].endswith("2 min left in all")
+
+
+def test_the_first_rounds_do_not_upset_what_was_expected(clocks, told):
+    """One of 1000 rounds took twenty times as long as the others will."""
+    told.expect(1000, {"FedAvg": 1.0})
+    told.begin("FedAvg, step 0.1", 1000, 0)
+    clocks.wait(20.0)
+    told.advance(1)
+    left = told._left()
+    assert left is not None
+    assert abs(left - 999.0) < 200.0

@@ -19,6 +19,7 @@ from rich.text import Text
 from isfed.base.progress import say, working_clock
 
 LINE_SECONDS = 3.0  # between plain lines
+TRUST = 0.1  # of all work
 
 
 class _Speed(ProgressColumn):
@@ -63,7 +64,7 @@ class RunProgress:
 
         Args:
             work: in rounds, as many of one kind as of another.
-            rates: what a round costs in stages whose names begin so; the mean of these in others.
+            rates: seconds of a round in stages whose names begin so; their mean in others.
         """
         self.rates = rates or {}
         self.total = work * self._usual()
@@ -80,13 +81,17 @@ class RunProgress:
         """Seconds that all stages will still take."""
         if not self.total or not self.new_in_all:
             return None
-        spent = working_clock() - self.started
-        return max(0.0, self.total - self.done_in_all) * spent / self.new_in_all
+        # What was expected counts as much as a tenth of the work: the first rounds say little.
+        trust = TRUST * self.total if self.rates else 0.0
+        pace = (working_clock() - self.started + trust) / (self.new_in_all + trust)
+        return max(0.0, self.total - self.done_in_all) * pace
 
     def begin(self, name: str, work: int, done: int) -> None:
         """Work begins, with `done` of it already there."""
         self.name, self.work, self.done, self.new = name, work, done, 0
         say(name)
+        if not self.new_in_all:  # what is computed before the first round says nothing of rounds
+            self.started = working_clock()
         self.done_in_all += done * self._rate()
         self.began = working_clock()
         self.task = self.bar.add_task(name, total=work, completed=done)
