@@ -107,7 +107,7 @@ class Experiment(Study):
                 best = {f"{n}, best step {searches[n].best:g}": best[n] for n in best}
             methods = task.algorithms | best
             tasks = (StudyTask("", task.source, methods, task.rounds, task.repetitions),)
-        summary = SUMMARIES.get(self.kind, several_problems if len(tasks) > 1 else None)
+        summary = SUMMARIES.get(self.kind, several_problems if len(self.tasks) > 1 else None)
         if summary is not None:
             return summary(self, tasks, self._run(executor, tasks), executor, searches)
         task = tasks[0]
