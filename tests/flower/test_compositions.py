@@ -238,6 +238,11 @@ class Here(ObjectAgents):
     def answers(self, which, round_index):
         return which != self.absent
 
+    def train(self, cohort, sent, work, round_index):
+        """As over a network, where it is known who was asked and did not answer."""
+        updates = super().train(cohort, sent, work, round_index)
+        return updates._replace(asked=np.ones(cohort.agents.size, bool))
+
     def losses(self, which, params, **options):
         return np.where(which == self.absent, np.nan, super().losses(which, params, **options))
 
@@ -246,10 +251,20 @@ class Here(ObjectAgents):
         return np.where(which == self.absent, np.nan, found)
 
 
+def repaying(estimator):
+    """The estimator with adjustments as over a network: for turns that an agent missed itself."""
+    if isinstance(estimator, InverseResponse):
+        estimator = replace(estimator, repays=True)
+    if hasattr(estimator, "inner"):
+        return replace(estimator, inner=repaying(estimator.inner))
+    return estimator
+
+
 def in_process(algorithm, rounds, absent=-1, weights=None):
     """The model and the ledger of the same rounds in one process."""
     method = composition_of(algorithm)
     assert method is not None
+    method = replace(method, estimator=repaying(method.estimator))
     agents = Here(PROBLEM, method.rules(AGENTS), seed=SEED, repetition=0)
     agents.absent, agents.clock = absent, Clock(drop=0.5 if absent >= 0 else 0.0)
     if weights is not None:
