@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,6 +53,8 @@ LAYERS = {
 
 class Compiled(Bare):
     """The bare loop with its forward and backward pass compiled by PyTorch."""
+
+    module: Any
 
     def __init__(self, make, data) -> None:
         super().__init__(make, data)
