@@ -52,6 +52,7 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.fedau import FedAU as FedAU
     from isfed.methods.fedavg import importance as importance
     from isfed.methods.fedavg_schemes import FedAvgScheme as FedAvgScheme
+    from isfed.methods.fedcm import FedCM as FedCM
     from isfed.methods.fedcor import FedCor as FedCor
     from isfed.methods.fedcs import FedCS as FedCS
     from isfed.methods.federated import Estimator as Estimator

@@ -37,6 +37,7 @@ from isfed import (
     FedAU,
     FedAvg,
     FedAvgScheme,
+    FedCM,
     FedProx,
     FedSTaS,
     FedVARP,
@@ -376,6 +377,8 @@ PUBLISHED = [
     AgnosticFL(step_size=STEP), AgnosticFL(stochastic=True, step_size=STEP),
     FedAsync(step_size=STEP), KVib(regulariser=1e-6, **SOME),
     DELTA(**SOME), DELTA(as_coded=True, **SOME), MIFA(**SOME), FedAU(**SOME), ActiveFL(**SOME),
+    FedAU(known_prob=True, **SOME), FedCM(**SOME), SCAFFOLD(as_coded=True, **SOME),
+    VRB(as_coded=True, local_steps=2, horizon=5, **SOME),
     DivFL(local_steps=2, **SOME), FedSTaS(strata=2, **SOME),
     PowerOfChoice(candidates=4, candidates_by="uniform", variant="cpow-d", **SOME),
     PowerOfChoice(candidates=4, candidates_by="uniform", variant="rpow-d", **SOME),
@@ -388,7 +391,8 @@ PUBLISHED = [
 
 def name_of(method):
     options = (getattr(method, name, "") for name in ("variant", "sampling", "by", "candidates_by"))
-    return " ".join([method.name, *filter(None, options)])
+    coded = [name for name in ("as_coded", "known_prob") if getattr(method, name, False)]
+    return " ".join([method.name, *filter(None, options), *coded])
 
 
 @pytest.mark.parametrize("absent", [-1, ABSENT], ids=["all there", "one offline"])

@@ -213,6 +213,7 @@ def test_every_method_of_the_catalogue_is_enumerated():
     rivals = ("OCS", "AOCS", "KVib", "OSMD", "MABS", "VRB")
     elsewhere |= dict.fromkeys(rivals, "test_unbiased_rivals.py")
     elsewhere |= dict.fromkeys(("DELTA", "MIFA", "FedAU", "ActiveFL"), "test_selection_rivals.py")
+    elsewhere |= {"FedCM": "test_fedcm.py"}
     elsewhere |= dict.fromkeys(("Oort", "DivFL", "FedSTaS"), "test_biased_rivals.py")
     elsewhere |= dict.fromkeys(("FedCor", "HiCSFL"), "test_model_rivals.py")
     here = {type(method).__name__ for method, _ in [*UNBIASED, *BIASED]}

@@ -274,7 +274,7 @@ def test_osmd_by_the_letter():
     for _ in range(5):
         draws = rng.integers(0, count, num)
         who, times = np.unique(draws, return_counts=True)
-        sampler.move(state, who, times * heard[who])
+        sampler.move(state, who, heard[who], times)
         gradient = np.zeros(count)
         for k in draws:
             gradient[k] += heard[k] / (num**2 * prob[k] ** 3)
@@ -293,7 +293,7 @@ def test_osmd_by_the_letter():
         draws, mean = rng.integers(0, count, num), theta @ own
         np.testing.assert_allclose(state.prob, mean / mean.sum(), rtol=1e-12)
         who, times = np.unique(draws, return_counts=True)
-        adaptive.move(state, who, times * heard[who])
+        adaptive.move(state, who, heard[who], times)
         cost = np.zeros(experts)
         for e in range(experts):
             gradient = np.zeros(count)
@@ -322,7 +322,7 @@ def test_mabs_and_vrb_by_the_letter():
         for _ in range(6):
             draws = rng.integers(0, count, 2)
             who, times = np.unique(draws, return_counts=True)
-            sampler.move(state, who, times * heard[who])
+            sampler.move(state, who, heard[who], times)
             for k in draws:
                 mabs = kind is bandit_samplers.ExponentialWeights
                 weights[k] += delta * heard[k] / prob[k] ** 3 if mabs else heard[k] / prob[k]
@@ -362,7 +362,7 @@ def test_what_cannot_be_combined_is_refused():
         simulate(regression(), KVib(**{**SOME, "num_active": 9}), rounds=1)
     state = BanditState(*(np.zeros(1) for _ in range(4)))
     with pytest.raises(NotImplementedError):
-        bandit_samplers.Bandit(1, 1).move(state, np.zeros(1, int), np.zeros(1))
+        bandit_samplers.Bandit(1, 1).move(state, np.zeros(1, int), np.zeros(1), np.ones(1))
 
 
 @pytest.mark.parametrize("method", [OCS, AOCS, KVib, OSMD, MABS, VRB])

@@ -8,6 +8,11 @@ Levy, "Online Variance Reduction for Stochastic Optimization" (COLT 2018), arXiv
 L draws with replacement by p, which stays at or above alpha / K; weights are c_k / (L p_k). What is
 heard of an agent drawn m_k times is a_k = (c_k |g_k|)^2. Constants need its size at the first
 model, for which all agents tell |g_k| once.
+
+The public program of OSMD, which has all three, differs (`as_coded=True`). OSMD and MABS hear the
+gradient summed over a batch, B_k g_k, where the constants have its mean, and the step of OSMD
+counts an agent once however often it was drawn. VRB hears losses, without c_k, in place of
+c_k |g_k|: there on a mini-batch, here on all data of an agent.
 """
 
 from __future__ import annotations
@@ -20,11 +25,12 @@ import numpy as np
 from isfed.base.argument_checks import check_share
 from isfed.base.portable_arithmetic import exp, log, power
 from isfed.federation.agents import Agents
-from isfed.federation.messages import Cohort, Facts
-from isfed.methods.change_norms import ON_CHANGE, lengths_of, weighed_gradients
+from isfed.federation.messages import Cohort, Facts, Updates
+from isfed.methods.change_norms import LARGEST, ON_CHANGE, lengths_of, weighed_gradients
 from isfed.methods.estimators import HorvitzThompson
-from isfed.methods.federated import Drawn, Federated
+from isfed.methods.federated import Drawn, Evidence, Federated
 from isfed.methods.method_protocol import Composed, Count, NotNegative, check_record
+from isfed.methods.power_of_choice import LOSS
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored, draw_with_replacement
 
@@ -48,11 +54,13 @@ class Bandit(Unscored):
         num_active: L, the number of draws per round.
         horizon: T, the number of rounds of the run.
         alpha: probabilities are at least alpha / K; 1 draws uniformly.
+        as_coded: whether agents tell what they tell in the public program.
     """
 
     num_active: Count
     horizon: Count
     alpha: Share = 0.4
+    as_coded: bool = False
     capped: ClassVar[bool] = False
     asks: ClassVar[Any] = True  # whether the constants need gradients of all at the first model
     needs: ClassVar[dict[str, str]] = ON_CHANGE
@@ -77,15 +85,12 @@ class Bandit(Unscored):
         return state.prob
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
-        """L draws; before the first, all agents tell the length of their gradient."""
+        """L draws; before the first, all agents tell what the constants need."""
         ask = bool(state.first[0] < 0.0)
         if ask:
             who = np.arange(facts.num_agents)
             who = who[answering(agents, who, round_index)]
-            rows = agents.gradients(who, params, kept=True)[:, : facts.num_trained]
-            agents.charge_messages(scalars_up=who.size)
-            heard = ~np.isnan(rows).any(axis=1)  # over a network an answer may be lost
-            squares = (facts.share(who) * lengths_of(rows))[heard] ** 2
+            squares = self.squares_of(who, facts, agents, params)
             if squares.size:
                 state.first[:] = squares.mean(), squares.max()
         num = self.num_active
@@ -93,15 +98,39 @@ class Bandit(Unscored):
         cohort = Cohort(drawn, num, times.astype(np.float64), state.prob[drawn], has_model=ask)
         return cohort, state
 
+    def squares_of(
+        self, who: np.ndarray, facts: Facts, agents: Agents, params: np.ndarray
+    ) -> np.ndarray:
+        """The a_k at the first model of the agents whose answer came."""
+        rows = agents.gradients(who, params, kept=True)[:, : facts.num_trained]
+        agents.charge_messages(scalars_up=who.size)
+        heard = ~np.isnan(rows).any(axis=1)  # over a network an answer may be lost
+        return (facts.share(who) * lengths_of(rows))[heard] ** 2
+
     def learn(self, state, cohort, updates, evidence, facts, round_index) -> Any:
         if state.first[1] > 0.0:  # else no agent has a gradient, and all are alike
-            who = cohort.agents[updates.place]
-            heard = weighed_gradients(evidence, facts, self) ** 2 * cohort.times[updates.place]
-            self.move(state, who, heard)
+            who, times = cohort.agents[updates.place], cohort.times[updates.place]
+            self.move(state, who, self.heard(who, updates, evidence, facts), times)
         return state
 
-    def move(self, state: BanditState, who: np.ndarray, heard: np.ndarray) -> None:
-        """Learn m_k a_k of those heard; writes into the state."""
+    def heard(
+        self, who: np.ndarray, updates: Updates, evidence: Evidence, facts: Facts
+    ) -> np.ndarray:
+        """(m,) the a_k of those that answered."""
+        squares = weighed_gradients(evidence, facts, self) ** 2
+        if not self.as_coded:
+            return squares
+        if facts.batch_size is None:
+            raise ValueError(
+                f"as_coded=True makes {type(self).__name__} learn from sums over batches, whose "
+                "size is not known here; leave it out"
+            )
+        return squares * facts.batch_size[who].astype(np.float64) ** 2
+
+    def move(
+        self, state: BanditState, who: np.ndarray, heard: np.ndarray, times: np.ndarray
+    ) -> None:
+        """Learn the a_k of agents drawn m_k times; writes into the state."""
         raise NotImplementedError
 
     def mixed(self, weights: np.ndarray) -> np.ndarray:
@@ -139,10 +168,14 @@ class MirrorDescent(Bandit):
         speed = np.sqrt(log(count) / (2 * self.horizon))
         return 2.0 ** np.arange(len(state.learned)) * least * speed
 
-    def move(self, state: BanditState, who: np.ndarray, heard: np.ndarray) -> None:
+    def move(
+        self, state: BanditState, who: np.ndarray, heard: np.ndarray, times: np.ndarray
+    ) -> None:
         each, squared = state.learned, self.num_active**2
-        pull = heard / (squared * state.prob[who])
+        pull = heard * times / (squared * state.prob[who])
         cost = (pull / each[:, who]).sum(axis=1)
+        if self.as_coded:  # its gradient has an agent once
+            pull = pull / times
         for expert, rate in zip(each, self.rates(state), strict=True):
             exponent = log(expert)
             exponent[who] += rate * pull / expert[who] ** 2
@@ -160,11 +193,13 @@ class MirrorDescent(Bandit):
 class ExponentialWeights(Bandit):
     """MABS: weights that grow by exp(delta a_k / p_k^3)."""
 
-    def move(self, state: BanditState, who: np.ndarray, heard: np.ndarray) -> None:
+    def move(
+        self, state: BanditState, who: np.ndarray, heard: np.ndarray, times: np.ndarray
+    ) -> None:
         count = state.prob.size
         rate = self.alpha**2 * self.alpha**2 * log(count) / (self.horizon * power(count, 5))
         weights = state.learned[0]
-        weights[who] += np.sqrt(rate / state.first[0]) * heard / power(state.prob[who], 3)
+        weights[who] += np.sqrt(rate / state.first[0]) * (heard * times) / power(state.prob[who], 3)
         weights -= weights.max()
         state.prob[:] = self.mixed(exp(weights))
 
@@ -173,8 +208,29 @@ class ExponentialWeights(Bandit):
 class RootOfSums(Bandit):
     """VRB: probabilities by the root of sums of a_k / p_k, which begin at G K / alpha."""
 
-    def move(self, state: BanditState, who: np.ndarray, heard: np.ndarray) -> None:
-        state.learned[0, who] += heard / state.prob[who]
+    @property
+    def also(self) -> frozenset[str]:
+        return LOSS if self.as_coded else frozenset()
+
+    def squares_of(
+        self, who: np.ndarray, facts: Facts, agents: Agents, params: np.ndarray
+    ) -> np.ndarray:
+        if not self.as_coded:
+            return super().squares_of(who, facts, agents, params)
+        losses = agents.losses(who, params)
+        return losses[~np.isnan(losses)] ** 2
+
+    def heard(
+        self, who: np.ndarray, updates: Updates, evidence: Evidence, facts: Facts
+    ) -> np.ndarray:
+        if not self.as_coded:
+            return super().heard(who, updates, evidence, facts)
+        return np.nan_to_num(updates.loss, nan=0.0, posinf=LARGEST) ** 2
+
+    def move(
+        self, state: BanditState, who: np.ndarray, heard: np.ndarray, times: np.ndarray
+    ) -> None:
+        state.learned[0, who] += heard * times / state.prob[who]
         bound = 1.5 * state.first[1] * state.prob.size / self.alpha
         state.prob[:] = self.mixed(np.sqrt(state.learned[0] + bound))
 
@@ -204,17 +260,19 @@ class _BanditMethod(Composed, Sampled):
         num_active: L, the number of draws per round; an agent drawn twice works once.
         horizon: T, the number of rounds of the run, which the constants need.
         alpha: probabilities are at least alpha / K; 1 draws uniformly.
+        as_coded: learn as the public program does: by sums over batches, VRB by losses.
         divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
     horizon: Count = 1000
     alpha: Share = 0.4
+    as_coded: bool = False
     divide_by_steps: bool = False
     sampler: ClassVar[Any]
 
     def parts(self) -> Federated:
         more = {"rate": self.rate} if isinstance(self, OSMD) else {}
-        sampler = self.sampler(self.num_active, self.horizon, self.alpha, **more)
+        sampler = self.sampler(self.num_active, self.horizon, self.alpha, self.as_coded, **more)
         return self.made_of(HorvitzThompson(), sampler=sampler)
 
 

@@ -5,6 +5,9 @@ Participation is given and its probabilities are unknown. The cloud counts the r
 participation of an agent to the next and weighs its change by c_k times the mean of these gaps,
 which estimates c_k over its probability; by c_k before the first gap is complete. A gap longer
 than Q counts as Q and begins anew. The gap that a round ends counts from the next round on.
+
+`known_prob=True` is what the public program compares it with: the probability L / K of the draw is
+known, and a change is divided by it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.federation.messages import Facts, Updates
-from isfed.methods.estimators import Mean, trained_changes
+from isfed.methods.estimators import HorvitzThompson, Mean, trained_changes
 from isfed.methods.federated import Combined, Evidence, Federated, Opened
 from isfed.methods.method_protocol import Composed, Count, check_record
 from isfed.methods.shared_fields import Sampled
@@ -64,11 +67,14 @@ class FedAU(Composed, Sampled):
 
     Args:
         longest: Q, the longest gap between two participations; no limit unless given.
+        known_prob: weigh by the true probability in place of the mean gap, which is unbiased.
         divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
     longest: Count | None = None
+    known_prob: bool = False
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        return self.made_of(MeanGapWeights(longest=self.longest))
+        known = HorvitzThompson() if self.known_prob else None
+        return self.made_of(known or MeanGapWeights(longest=self.longest))

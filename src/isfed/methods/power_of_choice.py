@@ -116,11 +116,14 @@ class PowerOfChoice(Composed, Sampled):
         variant: "pow-d" asks for losses on all data, "cpow-d" on one mini-batch; "rpow-d" asks
             nobody and uses the last losses told.
         client_weights: "size" weighs the mean only if the draw of candidates does not count sizes.
+        as_coded: the mean by size in any case, as a public baseline (adap/flower) takes it; sizes
+            then count twice.
     """
 
     candidates: int | None = None
     candidates_by: By = "size"
     variant: Variant = "pow-d"
+    as_coded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,5 +139,7 @@ class PowerOfChoice(Composed, Sampled):
         candidates = 2 * self.num_active if self.candidates is None else self.candidates
         # By size, the draw has counted the sizes, and the mean is plain as in the paper.
         weights = "uniform" if self.candidates_by == "size" else self.client_weights
+        if self.as_coded:
+            weights = "size"
         sampler = SAMPLERS[self.variant](self.num_active, candidates, self.candidates_by)
         return Federated(sampler, self.local(), Mean(), client_weights=weights)

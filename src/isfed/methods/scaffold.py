@@ -10,6 +10,9 @@ sum_k c_k v_k, so that nothing moves at the minimiser of sum_k c_k P_k.
 
 Option II of the paper with a global step of 1. `ISFedAvg(correction="drift")` has it as a special
 case and sends one vector up instead of two; this file is the method as published.
+
+A public baseline (adap/flower, niid_bench) has v_k begin at the values of the model that an agent
+gets first: `as_coded=True`.
 """
 
 from __future__ import annotations
@@ -59,6 +62,33 @@ class SteeredMean(Mean):
         return step, Controls(control, state.controls), evidence
 
 
+class CodedControls(NamedTuple):
+    """The control variates, and who has one of its own."""
+
+    control: np.ndarray  # (M',) v
+    controls: np.ndarray  # (K, M') v_k; of an agent never heard, the model that is sent next
+    heard: np.ndarray  # (K,) whether an agent was heard
+
+
+@dataclass(frozen=True)
+class SteeredFromModel(SteeredMean):
+    """As `SteeredMean`, but v_k begins at the values of the model that agent k gets first.
+
+    That is the cloud's model, so another server than the plain one does not fit.
+    """
+
+    def init(self, facts: Facts, params: np.ndarray) -> Any:
+        controls = np.tile(params, (facts.num_agents, 1))
+        return CodedControls(np.zeros(params.size), controls, np.zeros(facts.num_agents, bool))
+
+    def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:
+        plain = Controls(state.control, state.controls)
+        step, moved, evidence = super().combine(plain, opened, updates, facts)
+        state.heard[opened.cohort.agents[updates.place]] = True
+        moved.controls[~state.heard] = opened.sent[: facts.num_trained] + step
+        return step, CodedControls(moved.control, moved.controls, state.heard), evidence
+
+
 @compiled
 def _move(before, controls, control, who, share, mean_change):
     """v_k+ = v_k - v + (w - x) / (mu E_k), and v; those not heard keep their v_k."""
@@ -77,10 +107,12 @@ class SCAFFOLD(Composed, Sampled):
     """SCAFFOLD: local steps are corrected by control variates; two vectors travel each way.
 
     Args:
+        as_coded: control variates begin at the model's values, as in a public baseline.
         divide_by_steps: local steps of step_size / E_k, as in ISFedAvg, instead of step_size.
     """
 
+    as_coded: bool = False
     divide_by_steps: bool = False
 
     def parts(self) -> Federated:
-        return self.made_of(SteeredMean())
+        return self.made_of(SteeredFromModel() if self.as_coded else SteeredMean())
