@@ -17,7 +17,6 @@ from isfed.federation.compiled_turn import (
     ALL,
     SamplingRule,
     StepRule,
-    draw,
     make_turn_scratch,
     score_of_agent,
     take_turn,
@@ -142,9 +141,19 @@ def _average(sums, done, longest, params, out):
 
 
 @jit_call
+def _select_scored(side, nodes, num_agents, num_active, state, room, active, prob):
+    table.draw_scored(
+        nodes, 0, num_agents, side.floor, num_active, side.design, state, room, active, prob
+    )
+
+
+@jit_inline
 def _select(side, nodes, num_agents, num_active, state, room, active, prob):
-    """Draw L of K agents, eq. (4)."""
-    draw(side, nodes, 0, num_agents, num_active, state, room, active, prob)
+    """Draw L of K agents, eq. (4). With equal chances that is too short to pay for a call."""
+    if side.equal:
+        table.draw_equal(num_agents, num_active, side.design, state, room, active, prob)
+    else:
+        _select_scored(side, nodes, num_agents, num_active, state, room, active, prob)
 
 
 @jit_call
