@@ -3,7 +3,7 @@
     python docs/make/leaderboard_page.py runs/leaderboard [runs/combinations] [--no-variance]
 
 The second folder has the combinations of parts, if they ran apart from the methods: with the same
-problems, rounds and seed, so that its runs are paired with those of the first. Beside the tables of
+rounds and seeds, so that its runs are paired with those of the first. Beside the tables of
 the page there are three: gains at one step size for all, the exact variance of a round, and the
 best combination against every method.
 """
@@ -31,6 +31,7 @@ from isfed.theory.probabilities import TheoryError, risk_gradients
 
 PAGE = Path(__file__).parents[1] / "appendix" / "leaderboard.md"
 MARK = "<!-- what follows is made by `python docs/make/leaderboard_page.py` -->\n"
+SAME = ("rounds", "seed", "tuning_rounds", "tuning_seed")  # of both folders
 FROZEN = (0, 3, 10, 30, 100)  # full gradient steps after which the variance is looked at
 
 
@@ -44,11 +45,13 @@ def same_step(results: Results) -> PageTable:
         if reference not in tried:
             continue
         base = {step: level for step, level in tried[reference].items() if level is not None}
+        if not base:
+            continue  # the reference diverged at every step size
         step = min(base, key=lambda one: base[one])
         for name, levels in tried.items():
-            best = min((v for v in levels.values() if v is not None), default=np.inf)
+            best = min((v for v in levels.values() if v is not None), default=None)
             pair = (levels.get(step), best)
-            gain = [_decibels(base[step], np.inf if v is None else v) for v in pair]
+            gain = [_decibels(base[step], v) for v in pair]
             gains.setdefault(name, []).append((gain[0], gain[1]))
     means = {name: np.mean(values, axis=0) for name, values in gains.items()}
     return PageTable.of(
@@ -62,7 +65,10 @@ def same_step(results: Results) -> PageTable:
     )  # fmt: skip
 
 
-def _decibels(reference: float, level: float) -> float:
+def _decibels(reference: float, level: float | None) -> float:
+    """By how much a level is below the reference's, at most 30 dB; None is one that diverged."""
+    if level is None:
+        return -30.0
     return float(np.clip(10.0 * np.log10(reference / level), -30.0, 30.0)) if level else 30.0
 
 
@@ -122,25 +128,41 @@ def levels_of(results: Results) -> dict[str, np.ndarray]:
     return {name: 10.0 * np.log10(level[names == name]) for name in dict.fromkeys(names.tolist())}
 
 
+def check_pairs(methods: Results, parts: Results) -> list[str]:
+    """The tuned problems of both folders; a SystemExit if their runs are no pairs."""
+    if "best" not in parts.summary["factorial"]:
+        raise SystemExit(f"{parts.path} has no combinations that ran")
+    given = [(one.config, {p["name"]: p for p in one.config["problem"]})
+             for one in (methods, parts)]  # fmt: skip
+    (first, problems), (second, others) = given
+    unlike = [key for key in SAME if first.get(key) != second.get(key)]
+    unlike += [name for name in others if name in problems and others[name] != problems[name]]
+    both = [name for name in others if name in problems and others[name].get("tuned", True)]
+    if unlike or not both:
+        what = ", ".join(unlike) or "all problems"
+        raise SystemExit(f"{methods.path} and {parts.path} differ in {what}: no pairs of runs")
+    return both
+
+
 def best_against_all(methods: Results, parts: Results) -> PageTable:
     """What the combination that was best on the tuning seed gains over every method at its best."""
-    best = parts.summary["factorial"]["best"]
+    problems, best = check_pairs(methods, parts), parts.summary["factorial"]["best"]
     theirs, ours = levels_of(methods), levels_of(parts)
-    problems = [p["name"] for p in parts.summary["problems"] if p["tuned"]]
     gains: dict[str, list[np.ndarray]] = {}
     for problem in problems:
         own = ours[f"{problem}: {best} (combined)"]
         start = next(p["start_db"] for p in parts.summary["problems"] if p["name"] == problem)
         for row in methods.summary["algorithms"]:
             if row["problem"] == problem and row["hears"] != ORACLE:
-                level = theirs[f"{problem}: {row['method']}"][: own.size]
+                level = theirs[f"{problem}: {row['method']}"]
+                pairs = min(level.size, own.size)
                 gains.setdefault(row["method"], []).append(
-                    np.minimum(level, start) - np.minimum(own, start)
+                    np.minimum(level[:pairs], start) - np.minimum(own[:pairs], start)
                 )
     found = holm({name: paired(np.concatenate(values)) for name, values in gains.items()})
     return PageTable.of(
-        f"What {best} gains over every method at its best, in dB, on the same seeds of "
-        f"{len(problems)} problems; what ends beyond the start counts as the start",
+        f"What {best} gains over every method at its best: in dB, on the same seeds of "
+        f"{' and '.join(problems)}; what ends beyond the start counts as the start",
         ["method", "gain (dB)", "wins", "p (Holm)"],
         (
             [name, found[name].words().replace("-", "−"),
@@ -148,6 +170,13 @@ def best_against_all(methods: Results, parts: Results) -> PageTable:
             for name in sorted(found, key=lambda name: found[name].mean)
         ),
     )  # fmt: skip
+
+
+def section(table: PageTable) -> str:
+    """A table below a heading of its own; what its caption says more stands between."""
+    heading, _, more = table.caption.partition(": ")
+    lines = markdown_table(table).removeprefix(table.caption).strip()
+    return "\n\n".join(part for part in (f"## {heading}", more, lines) if part)
 
 
 def main() -> None:
@@ -167,9 +196,8 @@ def main() -> None:
         tables += [t for t in leaderboard_tables(parts) if t.caption.startswith(wanted)]
         tables.append(best_against_all(methods, parts))
     head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    text = "\n".join(f"## {table.caption.partition(':')[0]}\n\n{markdown_table(table)}"
-                     for table in tables)  # fmt: skip
-    write_whole(PAGE, f"{head}{MARK}\n{text}".encode())
+    text = "\n\n".join(section(table) for table in tables)
+    write_whole(PAGE, f"{head}{MARK}\n{text}\n".encode())
     print(f"{len(tables)} tables in {PAGE}")
 
 
