@@ -20,7 +20,9 @@ from isfed.base.progress import working_clock
 from isfed.report.progress_bar import RunProgress
 from isfed.studies.comparison import Budget, forecast
 from isfed.studies.comparison_run import ComparisonStudy, compare
+from isfed.studies.executors import Executor, Workers
 from isfed.studies.problem_sources import Given
+from isfed.studies.work_cells import CellStore
 
 SHARES = (0.25, 0.5, 0.75)
 
@@ -60,12 +62,14 @@ def main() -> None:
     }
     before = load()
     for name, (problem, budget) in cases.items():
-        ways = list(ComparisonStudy(name, Given(problem), budget).ways.values())
         compare(problem, Budget(num_active=2, rounds=20, repetitions=2))  # compiles
-        expected, progress = forecast(problem, ways, budget), Noted()
-        progress.expect(expected.work, expected.rates)
+        study, workers = ComparisonStudy(name, Given(problem), budget), Workers()
+        _ = study.predicted  # as the command does, before it says how long it will take
+        expected, progress = forecast(problem, list(study.ways.values()), budget), Noted()
+        progress.expect(expected.seconds, expected.rates)
         begin = working_clock()
-        compare(problem, budget, progress=progress)
+        with workers.opened() as jobs:
+            study.compared(Executor(workers, jobs, CellStore(), progress))
         taken = working_clock() - begin
         offset = begin - progress.started
         said = []

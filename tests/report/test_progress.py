@@ -71,7 +71,7 @@ def test_compiling_is_waiting_too(clocks, told):
 
 def test_what_is_left_knows_that_some_stages_are_slow(clocks, told):
     """100 rounds of each way: of 600 seconds 100 have gone by, after a minute without rounds."""
-    told.expect(200, {"FedAvg": 1.0, "FedAvg, passes": 5.0})
+    told.expect(600.0, {"FedAvg": 1.0, "FedAvg, passes": 5.0})
     clocks.wait(60.0)
     told.begin("FedAvg, step 0.1", 100, 0)
     clocks.wait(100.0)
@@ -85,7 +85,7 @@ def test_what_is_left_knows_that_some_stages_are_slow(clocks, told):
 
 def test_the_first_rounds_do_not_upset_what_was_expected(clocks, told):
     """One of 1000 rounds took twenty times as long as the others will."""
-    told.expect(1000, {"FedAvg": 1.0})
+    told.expect(1000.0, {"FedAvg": 1.0})
     told.begin("FedAvg, step 0.1", 1000, 0)
     clocks.wait(20.0)
     told.advance(1)

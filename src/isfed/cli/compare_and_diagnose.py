@@ -118,11 +118,13 @@ def compare_on_table(
         Folder(folder, study).check(resume=resume, overwrite=overwrite)
         _print_account(file.name, problem, lines)
         study.check()
+        with report_long_steps():
+            _ = study.predicted  # which takes time too, and is done then
         algorithms = list(study.ways.values())
         expected = forecast(problem, algorithms, budget, threads=workers.threads)
         print_line(expected.line())
         with RunProgress(errors if as_json else console) as progress, report_long_steps():
-            progress.expect(expected.work, expected.rates)
+            progress.expect(expected.seconds, expected.rates)
             results = run_study(
                 study, folder, resume=resume, overwrite=overwrite, workers=workers,
                 progress=progress,

@@ -45,7 +45,7 @@ class RunProgress:
         self.task = None
         self.name = ""
         self.work = self.done = self.new = 0  # of this stage; new: done since it began
-        # Of all stages, in rounds times what a round of a stage costs.
+        # Of all stages, in seconds as they were expected.
         self.total = self.done_in_all = self.new_in_all = 0.0
         self.rates: Mapping[str, float] = {}
         self.began = self.started = working_clock()
@@ -59,15 +59,14 @@ class RunProgress:
         if self.shown:
             self.bar.stop()
 
-    def expect(self, work: int, rates: Mapping[str, float] | None = None) -> None:
-        """All stages together are about that much work.
+    def expect(self, seconds: float, rates: Mapping[str, float]) -> None:
+        """All stages together take about so long.
 
         Args:
-            work: in rounds, as many of one kind as of another.
+            seconds: from the first round on.
             rates: seconds of a round in stages whose names begin so; their mean in others.
         """
-        self.rates = rates or {}
-        self.total = work * self._usual()
+        self.rates, self.total = rates, seconds
 
     def _usual(self) -> float:
         return sum(self.rates.values()) / len(self.rates) if self.rates else 1.0
@@ -82,7 +81,7 @@ class RunProgress:
         if not self.total or not self.new_in_all:
             return None
         # What was expected counts as much as a tenth of the work: the first rounds say little.
-        trust = TRUST * self.total if self.rates else 0.0
+        trust = TRUST * self.total
         pace = (working_clock() - self.started + trust) / (self.new_in_all + trust)
         return max(0.0, self.total - self.done_in_all) * pace
 

@@ -32,6 +32,7 @@ TRIAL, MOST_TRIAL = 0.02, 1.0  # seconds of work, and of time at most, of each m
 FIRST_TRIAL = 16  # rounds
 LONG = 600.0  # seconds: beyond, it says what to reduce
 LEAST_ROUNDS, LEAST_REPETITIONS = 200, 5  # that it advises
+TAIL_LOOKS = 8  # at models of the last tenth of the rounds, where a step size is tried
 USUAL_RUNS = 28  # that find the step sizes of a way and of its average, as a rule
 
 
@@ -273,12 +274,11 @@ class Forecast:
     """What a comparison will cost.
 
     Attributes:
-        work: rounds, each counted once for every repetition.
-        seconds: about how long that takes here.
-        rates: seconds per round of every way by its name, which differ by a factor of ten.
+        seconds: about how long it takes here.
+        rates: seconds per round of a repetition by the stages that it is in: those whose names
+            begin so.
     """
 
-    work: int
     seconds: float
     budget: Budget
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -310,45 +310,61 @@ class Forecast:
 
     def _share(self, rounds: int, repetitions: int) -> float:
         budget = replace(self.budget, rounds=rounds, repetitions=repetitions)
-        return work_of(budget) / max(1, work_of(self.budget))
+        return sum(work_of(budget)) / max(1, sum(work_of(self.budget)))
 
 
-def work_of(budget: Budget, ways: int = 5) -> int:
-    """Rounds: the step sizes, the runs that count, those without what is held out."""
+def work_of(budget: Budget) -> tuple[int, int]:
+    """Rounds of a way and its average: in which hardly anything is measured, and of those kept."""
     tuning = max(2, budget.tuning_repetitions)
-    runs = USUAL_RUNS * tuning // 4 + 2 * (budget.repetitions + tuning)
-    return ways * budget.rounds * runs
+    search = USUAL_RUNS * tuning // 4 + 2 * tuning  # step sizes, and without what is held out
+    return budget.rounds * search, budget.rounds * 2 * budget.repetitions
 
 
 def forecast(problem: Problem, algorithms: list[Any], budget: Budget, *, threads=None) -> Forecast:
     """Run every method for a moment, and evaluate the risk once."""
-    tuning, ways = max(2, budget.tuning_repetitions), len(algorithms)
-    rates = {}
-    for algorithm in algorithms:
-        tiny = replace(algorithm, step_size=1e-12)
-        run = make_run(problem, tiny, repetitions=range(tuning), seed=budget.seed, threads=threads)
-        run.compile()
-        run.advance(1)  # what is done once is not counted
-        rounds, spent = FIRST_TRIAL, 0.0
-        worked = began = time.process_time()
-        # So much work, not so much time: where others work too, a moment says little. The last
-        # part counts, which is the longest.
-        while began - worked < TRIAL and rounds <= budget.rounds:
-            rounds *= 2
-            clock, began = time.perf_counter(), time.process_time()
-            run.advance(rounds)
-            spent = time.perf_counter() - clock
-            if spent > MOST_TRIAL:
-                break
-        rates[algorithm.name] = spent / (rounds * tuning)
-    start = np.zeros(problem.num_params)
-    problem.risk(start)  # the first time it looks for the libraries that have threads
+    few, every = max(1, budget.tuning_repetitions // 2), max(1, budget.rounds // budget.records)
+    rates, seconds = {}, 0.0
+    models = np.tile(problem.optimum, (budget.repetitions, 1))
+    problem.risks(models[:1])  # the first time it looks for the libraries that have threads
     began = time.perf_counter()
-    problem.risk(start)
-    looks = ways * 2 * budget.records * (USUAL_RUNS * FINAL_SHARE + budget.repetitions)
-    work = work_of(budget, ways)
-    seconds = looks * (time.perf_counter() - began) + work * sum(rates.values()) / ways
-    return Forecast(work, seconds, budget, rates)
+    problem.risks(models)
+    look = (time.perf_counter() - began) / len(models)
+    for algorithm in algorithms:
+        name, (search, kept) = algorithm.name, work_of(budget)
+        common = problem, replace(algorithm, step_size=1e-12), budget.seed, threads
+        tried, once = _rate(*common, repetitions=few, most=budget.rounds)
+        tried += (once + 2 * look * TAIL_LOOKS) / budget.rounds  # of the model and its average
+        own, _ = _rate(*common, repetitions=budget.repetitions, most=every)
+        own += look / every
+        rates |= {f"{name}, step sizes": tried, name: own}
+        seconds += search * tried + kept * own
+    return Forecast(seconds, budget, rates)
+
+
+def _rate(
+    problem: Problem, algorithm: Any, seed: int, threads: int | None, *, repetitions: int, most: int
+) -> tuple[float, float]:
+    """Seconds per round of one repetition, of so many at once with at most so many rounds.
+
+    The second is what a run takes however short it is, for one of its repetitions.
+    """
+    run = make_run(problem, algorithm, repetitions=range(1), seed=seed, threads=threads)
+    run.compile()
+    began = time.perf_counter()
+    run = make_run(problem, algorithm, repetitions=range(repetitions), seed=seed, threads=threads)
+    run.history(run.advance(1))
+    once = time.perf_counter() - began
+    size, rounds, spent = min(FIRST_TRIAL, most), 0, 0.0
+    worked = time.process_time()
+    # So much work, not so much time: where others work too, a moment says little.
+    while time.process_time() - worked < TRIAL and spent < MOST_TRIAL:
+        if size < most:  # then only the last part counts, which is the longest
+            rounds, spent = 0, 0.0
+        size = min(2 * size, most)
+        began = time.perf_counter()
+        run.advance(size)
+        rounds, spent = rounds + size, spent + time.perf_counter() - began
+    return spent / (rounds * repetitions), once / repetitions
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isfed.problems import Problem
-from isfed.studies.comparison import FINAL_SHARE
+from isfed.studies.comparison import FINAL_SHARE, TAIL_LOOKS
 from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.study_engine import NoStepError
@@ -24,7 +24,6 @@ from isfed.theory.noise_path import FACTOR
 
 MOST_WIDER = 12  # more step sizes at each end, a factor 2 apart, if the best is there
 CLOSE = 1.25  # times the least loss: step sizes nearer than that are tried again
-TAIL_LOOKS = 8  # at models of the last tenth of the rounds
 
 
 @dataclass

@@ -17,6 +17,7 @@ steps, an estimate for the others.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -139,12 +140,26 @@ class NoisePath:
         return self._spread(step, noise, self.growth.sum(axis=0))[-1]
 
     def _spread(self, step: float, noise: np.ndarray, growth: np.ndarray) -> np.ndarray:
-        """(T, M) the variance of the model before every round, which the noise itself widens."""
+        """(T, M) the variance of the model before every round, which the noise itself widens.
+
+        x_(t+1) = A x_t + b_t, in about sqrt(T) stretches side by side: from 0 within each, and then
+        with what the one before leaves.
+        """
         keep = np.diag((1.0 - step * self.curvature) ** 2) + step**2 * growth
-        spread = np.zeros_like(noise)
-        for count in range(1, len(noise)):
-            spread[count] = keep @ spread[count - 1] + step**2 * noise[count - 1]
-        return spread
+        rounds, size = noise.shape
+        length = math.isqrt(rounds - 1) + 1
+        stretches = -(-rounds // length)
+        spread = np.zeros((stretches * length, size))
+        spread[1:rounds] = step**2 * noise[:-1]
+        spread = spread.reshape(stretches, length, size)
+        powers = np.empty((length, size, size))  # A, A^2, ...
+        powers[0] = keep
+        for place in range(1, length):
+            powers[place] = powers[place - 1] @ keep
+            spread[:, place] += spread[:, place - 1] @ keep.T
+        for before, after in itertools.pairwise(spread):
+            after += powers @ before[-1]
+        return spread.reshape(-1, size)[:rounds]
 
     def excess(self, step: float, rounds: int, *, averaged: bool) -> float:
         """E P(w) - P(w^o) in the middle of the last tenth of the rounds."""
