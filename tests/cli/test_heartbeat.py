@@ -16,7 +16,7 @@ from isfed.cli.heartbeat import AGAIN, FIRST, LOOK, Heartbeat, keep_talking
 
 @pytest.fixture
 def clock():
-    return SimpleNamespace(now=100.0)
+    return SimpleNamespace(now=100.0, used=100.0)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def beating(clock, monkeypatch):
     """A heartbeat and what it has said."""
     monkeypatch.setattr(progress._TIMER, "latest", "")
     said: list[str] = []
-    return Heartbeat(said.append, lambda: clock.now), said
+    return Heartbeat(said.append, lambda: clock.now, lambda: clock.used), said
 
 
 def wait(beating: Heartbeat, clock: SimpleNamespace, seconds: float) -> None:
@@ -50,6 +50,22 @@ def test_silence_is_filled_with_what_is_done(beating, clock):
     progress.say("finding the optimum")
     wait(beating, clock, AGAIN)
     assert said[3:] == ["finding the optimum ...\n"]
+
+
+def test_loading_on_a_busy_machine_says_so(beating, clock):
+    beating, said = beating
+    clock.used = 1.0
+    wait(beating, clock, 1.5 * AGAIN)
+    assert said[-1] == "loading (3 s so far, 1 s of them on a processor: the machine is busy)\n"
+    clock.used = 5.0  # most of the time: it is the work itself that takes so long
+    wait(beating, clock, AGAIN)
+    assert said[-1].startswith("loading (")
+    assert said[-1].endswith(" s so far)\n")
+    clock.used = 1.0
+    progress.say("reading mine.csv")
+    wait(beating, clock, 2.5 * AGAIN)
+    assert said[-1].startswith("reading mine.csv (")
+    assert said[-1].endswith(" s so far)\n")
 
 
 def test_what_the_command_writes_counts(beating, clock):

@@ -13,13 +13,16 @@ from collections.abc import Callable
 
 TALKING = ("compare", "diagnose", "leaderboard", "predict", "report", "reproduce", "run")
 FIRST, AGAIN, LOOK = 0.4, 3.0, 0.1  # seconds of silence before the first word, the next, a look
+LOADING = "loading"
 
 
 class Heartbeat:
     """Says what a command is doing where it has been silent for too long."""
 
-    def __init__(self, write: Callable[[str], object], clock=time.monotonic) -> None:
-        self.write, self.clock = write, clock
+    def __init__(
+        self, write: Callable[[str], object], clock=time.monotonic, processor=time.process_time
+    ) -> None:
+        self.write, self.clock, self.processor = write, clock, processor
         self.patience = FIRST
         self.what, self.since = "", clock()
         self.heard = self.since  # when anything was last written
@@ -42,14 +45,22 @@ class Heartbeat:
         if now - self.heard < self.patience:
             return
         spent = now - self.since
-        self.write(f"{what} ({spent:.0f} s so far)\n" if spent >= AGAIN else f"{what} ...\n")
+        long = f"{what} ({spent:.0f} s so far{self._why(spent)})\n"
+        self.write(long if spent >= AGAIN else f"{what} ...\n")
         self.patience, self.heard = AGAIN, now
+
+    def _why(self, spent: float) -> str:
+        """Why libraries load slowly: it takes two seconds of a processor that others may use."""
+        used = self.processor()
+        if self.what != LOADING or used > spent / 2:
+            return ""
+        return f", {used:.0f} s of them on a processor: the machine is busy"
 
 
 def current_work() -> str:
     """What the command does now; as long as nothing has said so, it is loading."""
     progress = sys.modules.get("isfed.base.progress")  # not imported here: it loads Numba
-    return getattr(progress, "doing", str)() or "loading"
+    return getattr(progress, "doing", str)() or LOADING
 
 
 def keep_talking(arguments: list[str]) -> threading.Event | None:

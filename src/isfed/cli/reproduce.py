@@ -23,9 +23,11 @@ from isfed.cli.command_helpers import (
 from isfed.cli.report import finish, write_page
 
 if TYPE_CHECKING:
-    from isfed.studies import Experiment, Results
+    from isfed.studies import Results
 
 app = typer.Typer(help="Reproduce an experiment of the paper.", no_args_is_help=True)
+RUNS = Path("runs")  # where results go by default
+QUICK, SMALL = "quick", "-quick"  # the size of a study, and the end of its folder's name
 
 
 def run_with_progress(
@@ -39,18 +41,32 @@ def run_with_progress(
         return run_study(study, folder, progress=progress, preview=preview, **options.running)
 
 
-def _run_experiment(
-    experiment: Experiment, options: RunOptions, preview: Callable[[Results], None] | None = None
-) -> Results:
-    """Run into the folder, draw the figure, print the table."""
-    from isfed.report.figures import msd_figure
-    from isfed.report.terminal_tables import summary_table
+def _show(results: Results, kind: str) -> list[str]:
+    """Draw the figure of a kind of study and print its tables; returns what is left to say."""
+    from isfed.report import figures, networks_report, systems_report
+    from isfed.report import terminal_tables as text
 
-    folder = options.out or Path("runs") / experiment.name
-    results = run_with_progress(experiment, folder, options, preview)
-    msd_figure(results)
-    console.print(summary_table(results))
-    return results
+    lines = [*text.best_step_lines(results), *text.settling_lines(results)]
+    if kind == "networks":
+        networks_report.networks_figure(results)
+        tables = [networks_report.networks_table(results)]
+        lines = networks_report.networks_verdict(results)
+    elif kind == "systems":
+        systems_report.systems_figures(results)
+        problems = dict.fromkeys(a.summary["problem"] for a in results.algorithms)
+        tables, lines = [systems_report.systems_table(results, p) for p in problems], []
+    elif kind == "tuned":
+        figures.measures_figure(results)
+        tables = [text.measures_table(results)]
+        if results.summary["landmarks"]["paper_test_error"]:
+            lines += text.classification_verdict(results)
+    else:
+        figures.msd_figure(results)
+        tables = [text.summary_table(results)]
+        lines = [*text.tested_lines(results), *lines]
+    for table in tables:
+        console.print(table)
+    return lines
 
 
 @with_options
@@ -77,7 +93,6 @@ def run(
     The file can name methods, policies and designs of your own as "module:Class". Their modules are
     run, so that you have to say which you trust: those of a folder (--trust), or all.
     """
-    from isfed.report.terminal_tables import best_step_lines, settling_lines, tested_lines
     from isfed.studies import read_experiment
 
     if allow_imports:
@@ -86,9 +101,8 @@ def run(
         experiment = read_experiment(
             file, allow_imports=allow_imports, trust=trust or (), **options.given
         )
-        results = _run_experiment(experiment, options)
-        lines = *tested_lines(results), *best_step_lines(results), *settling_lines(results)
-        finish(results, lines)
+        results = run_with_progress(experiment, options.out or RUNS / experiment.name, options)
+        finish(results, _show(results, "experiment"))
         end_if_diverged(results)
 
 
@@ -116,9 +130,10 @@ def reproduce_regression(
             _on_flower(options)
             return
         from isfed.report.terminal_tables import paper_verdict
-        from isfed.studies import paper_regression
 
-        results = _run_experiment(paper_regression(**options.given), options, _first_table)
+        study = _study("regression", options)
+        results = run_with_progress(study, options.out or RUNS / study.name, options, _first_table)
+        _show(results, "experiment")
         finish(results, paper_verdict(results))
         if heterogeneity:  # after the answer, for it takes as long again
             print_line("Now the gain over how unequal the agents are, for the second figure:")
@@ -175,12 +190,8 @@ def reproduce_classification(
     FedAvg and ISFedAvg with current, running and memory probabilities, all at the paper's step
     size and each again at its own best one, chosen on blocks of training rows held out.
     """
-    from isfed.report.terminal_tables import classification_verdict
-
     with one_line_errors():
-        results = _run_tuned("classification", options, data_dir, setting=partition)
-        finish(results, classification_verdict(results))
-        end_if_diverged(results)
+        end_if_diverged(_reproduce("classification", options, data_dir, setting=partition))
 
 
 @app.command("writers")
@@ -188,9 +199,7 @@ def reproduce_classification(
 def reproduce_writers(options: RunOptions, data_dir: DataDir = None) -> None:
     """MNIST with one agent per writer: softmax regression, tested on other writers."""
     with one_line_errors():
-        results = _run_tuned("writers", options, data_dir)
-        finish(results)
-        end_if_diverged(results)
+        end_if_diverged(_reproduce("writers", options, data_dir))
 
 
 @app.command("networks")
@@ -214,14 +223,17 @@ def reproduce_networks(
         from isfed.studies import ConfigError
         from isfed.studies.experiment_config import study_settings
 
-        _check_numbers(options)
         known = study_settings("networks")
         names = known if setting == "all" else [setting]
         if not set(names) <= set(known):
             raise ConfigError(f"setting={setting!r} must be all or one of {', '.join(known)}")
-        size = "quick" if quick else ""
+        chosen = [(name, options) for name in names]
+        if options.out is None or len(names) > 1:
+            parent = options.out or RUNS / f"networks{SMALL * quick}"
+            chosen = [(name, replace(options, out=parent / name)) for name in names]
         all_results = [
-            _run_network(name, size, options, data_dir, several=len(names) > 1) for name in names
+            _reproduce("networks", where, data_dir, setting=name, size=QUICK * quick)
+            for name, where in chosen
         ]
         for results in all_results:  # only now: a method that diverges does not stop the others
             end_if_diverged(results)
@@ -237,33 +249,13 @@ def _study(name: str, options: RunOptions, data_dir: Path | None = None, **chose
     return read_study(name, changes=where, **chosen, **numbers)
 
 
-def _run_network(
-    setting: str, size: str, options: RunOptions, data_dir: Path | None, *, several: bool
+def _reproduce(
+    name: str, options: RunOptions, data_dir: Path | None = None, **chosen: Any
 ) -> Results:
-    """One set-up: run, draw, print."""
-    from isfed.report.networks_report import networks_figure, networks_table, networks_verdict
-
-    study = _study("networks", options, data_dir, setting=setting, size=size)
-    folder = options.out or Path("runs") / (f"networks-{size}" if size else "networks")
-    folder = folder / setting if options.out is None or several else folder
-    results = run_with_progress(study, folder, options)
-    networks_figure(results)
-    console.print(networks_table(results))
-    finish(results, networks_verdict(results))
-    return results
-
-
-def _run_tuned(name: str, options: RunOptions, data_dir: Path | None, setting: str = "") -> Results:
-    """Choose the step sizes, run, draw, print."""
-    from isfed.report.figures import measures_figure
-    from isfed.report.terminal_tables import best_step_lines, measures_table, settling_lines
-
-    study = _study(name, options, data_dir, setting=setting)
-    results = run_with_progress(study, options.out or Path("runs") / study.name, options)
-    measures_figure(results)
-    console.print(measures_table(results))
-    for line in (*best_step_lines(results), *settling_lines(results)):
-        print_line(f"- {line}")
+    """Run a study that comes with isfed, and show what came out."""
+    study = _study(name, options, data_dir, **chosen)
+    results = run_with_progress(study, options.out or RUNS / study.name, options)
+    finish(results, _show(results, study.kind))
     return results
 
 
@@ -281,15 +273,7 @@ def reproduce_systems(
     --rounds and --repetitions apply to the regression. By default parts of the work run in
     parallel, in one process per core; --backend changes this.
     """
-    from isfed.report.systems_report import systems_figures, systems_table
-
+    folder = options.out or RUNS / f"systems{SMALL * quick}"
+    options = replace(options, out=folder, backend=options.backend or "loky")
     with one_line_errors():
-        study = _study("systems", options, size="quick" if quick else "")
-        options = replace(options, backend=options.backend or "loky")
-        folder = options.out or Path("runs") / ("systems-quick" if quick else "systems")
-        results = run_with_progress(study, folder, options)
-        systems_figures(results)
-        for problem in dict.fromkeys(a.summary["problem"] for a in results.algorithms):
-            console.print(systems_table(results, problem))
-        finish(results)
-        end_if_diverged(results)
+        end_if_diverged(_reproduce("systems", options, size=QUICK * quick))
