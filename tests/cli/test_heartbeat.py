@@ -56,7 +56,7 @@ def test_loading_on_a_busy_machine_says_so(beating, clock):
     beating, said = beating
     clock.used = 1.0
     wait(beating, clock, 1.5 * AGAIN)
-    assert said[-1] == "loading (3 s so far, 1 s of them on a processor: the machine is busy)\n"
+    assert said[-1] == "loading (3 s so far, 1.0 s of them on a processor: the machine is busy)\n"
     clock.used = 5.0  # most of the time: it is the work itself that takes so long
     wait(beating, clock, AGAIN)
     assert said[-1].startswith("loading (")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isfed.cli.interrupt_exit import INTERRUPTED, interrupts_raise
 from isfed.flower import require_flwr
+
+if TYPE_CHECKING:
+    from isfed.flower.certificates import KeyFolder
 
 app = typer.Typer(no_args_is_help=True, help="Run agents and cloud over a network, on Flower.")
 LARGEST_DIFFERENCE = 1e-12
@@ -143,10 +146,8 @@ def add(
     link: Link = None,
 ) -> None:
     """Make a key pair for one more agent."""
-    with _mistakes():
-        from isfed.flower.certificates import KeyFolder
-
-        public = KeyFolder(folder).add(name)
+    with _key_folder(folder) as held:
+        public = held.add(name)
         typer.echo(f"{folder / name}: give it to {name}, and to nobody else")
         _register(link, public, name)
 
@@ -158,17 +159,14 @@ def renew(
     link: Link = None,
 ) -> None:
     """Replace a certificate or key pair that is about to expire or has leaked."""
-    with _mistakes():
-        from isfed.flower.certificates import KeyFolder
-
-        ring = KeyFolder(folder)
+    with _key_folder(folder) as held:
         if name == "ca":
-            typer.echo(f"{ring.renew_authority()}: copy it to every host, and restart what uses it")
+            typer.echo(f"{held.renew_authority()}: copy it to every host, and restart what uses it")
         elif name == "server":
-            typer.echo(f"{ring.renew_server()}, server.key: copy to the cloud's host; restart it")
+            typer.echo(f"{held.renew_server()}, server.key: copy to the cloud's host; restart it")
         else:
-            old = ring.revoke(name)
-            public = ring.add(name)
+            old = held.revoke(name)
+            public = held.add(name)
             typer.echo(f"{folder / name}: give it to {name} to replace the old key")
             _unregister(link, old, name)
             _register(link, public, name)
@@ -181,10 +179,8 @@ def revoke(
     link: Link = None,
 ) -> None:
     """Lock an agent out: remove its secret here, and its key from the SuperLink."""
-    with _mistakes():
-        from isfed.flower.certificates import KeyFolder
-
-        old = KeyFolder(folder).revoke(name)
+    with _key_folder(folder) as held:
+        old = held.revoke(name)
         typer.echo(f"{folder / name} is deleted; its public key is kept as {old}")
         _unregister(link, old, name)
 
@@ -192,14 +188,14 @@ def revoke(
 @keys.command("list")
 def list_keys(folder: Folder = Path("keys")) -> None:
     """List certificates and keys, and how many days they are still valid."""
-    with _mistakes():
-        from isfed.flower.certificates import SOON_DAYS, KeyFolder
+    with _key_folder(folder) as held:
+        from isfed.flower.certificates import SOON_DAYS
 
-        for held in KeyFolder(folder).list():
-            days = held.days_left()
+        for key in held.list():
+            days = key.days_left()
             left = "no end" if days is None else f"{days} days left"
-            soon = "" if days is None or days >= SOON_DAYS else f"  renew: keys renew {held.name}"
-            typer.echo(f"{held.name:20s} {held.what:12s} since {held.since:%Y-%m-%d}  {left}{soon}")
+            soon = "" if days is None or days >= SOON_DAYS else f"  renew: keys renew {key.name}"
+            typer.echo(f"{key.name:20s} {key.what:12s} since {key.since:%Y-%m-%d}  {left}{soon}")
 
 
 def _register(link: str | None, public: Path, name: str) -> None:
@@ -235,6 +231,15 @@ def _mistakes() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except (ImportError, ValueError, OSError) as error:
         raise _fail(error) from None
+
+
+@contextmanager
+def _key_folder(folder: Path) -> Iterator[KeyFolder]:
+    """The keys in a folder; what the user can mend is said in one line."""
+    with _mistakes():
+        from isfed.flower.certificates import KeyFolder
+
+        yield KeyFolder(folder)
 
 
 def print_engines(*, rounds: int, seed: int) -> None:

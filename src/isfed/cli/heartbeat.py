@@ -54,7 +54,7 @@ class Heartbeat:
         used = self.processor()
         if self.what != LOADING or used > spent / 2:
             return ""
-        return f", {used:.0f} s of them on a processor: the machine is busy"
+        return f", {used:.1f} s of them on a processor: the machine is busy"
 
 
 def current_work() -> str:

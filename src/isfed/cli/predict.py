@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from isfed.cli.command_helpers import errors, one_line_errors
-from isfed.cli.table_options import MostColumns, MostGigabytes, spelled
+from isfed.cli.table_options import Format, MostColumns, MostGigabytes, spelled
 
 
 def predict_table(
@@ -33,10 +33,7 @@ def predict_table(
         Literal["point", "comma"] | None,
         typer.Option(help="The sign before decimals (default: as in the training)."),
     ] = None,
-    format: Annotated[
-        Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
-        typer.Option(help="Format of the file (default: by its suffix)."),
-    ] = None,
+    format: Format = None,
     header: Annotated[
         bool | None,
         typer.Option(

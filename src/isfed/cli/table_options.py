@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,11 +42,9 @@ def spelled(message: str) -> str:
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
 
 
-Header = Annotated[
-    bool,
-    typer.Option(
-        "--header/--no-header", help="Whether the first line names the columns; else 1, 2, ..."
-    ),
+Format = Annotated[
+    Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
+    typer.Option(help="Format of the file (default: by its suffix)."),
 ]
 MostGigabytes = Annotated[
     float | None,
@@ -117,11 +115,13 @@ class TableOptions:
     decimal: Annotated[
         Literal["point", "comma"], typer.Option(help="The sign before decimals: point or comma.")
     ] = "point"
-    format: Annotated[
-        Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
-        typer.Option(help="Format of the file (default: by its suffix)."),
-    ] = None
-    header: Header = True
+    format: Format = None
+    header: Annotated[
+        bool,
+        typer.Option(
+            "--header/--no-header", help="Whether the first line names the columns; else 1, 2, ..."
+        ),
+    ] = True
     most_gigabytes: MostGigabytes = None
     most_columns: MostColumns = None
 
@@ -138,18 +138,20 @@ class TableOptions:
             )
         except ValueError:
             raise ConfigError(f"missing={self.missing!r} must be error, mean or a number") from None
-        columns = Columns(
-            agent=agent, target=target, task=self.task, missing=filling,
-            drop=tuple(self.drop or ()), categorical=tuple(self.categorical or ()),
-            measured=tuple(self.measured or ()), least_rows=self.least_rows,
-            drop_missing_target=self.drop_missing_target,
+        columns = self._fields_of(Columns) | {"agent": agent, "target": target, "missing": filling}
+        return FileSource(
+            file=file, columns=Columns(**columns), reading=Reading(**self._fields_of(Reading)),
+            weights=self.weights, **more,
         )  # fmt: skip
-        reading = Reading(
-            format=self.format, separator=self.separator, encoding=self.encoding,
-            decimal=self.decimal, na=tuple(self.na or ()), header=self.header,
-            most_gigabytes=self.most_gigabytes, most_columns=self.most_columns,
-        )  # fmt: skip
-        return FileSource(file=file, columns=columns, reading=reading, weights=self.weights, **more)
+
+    def _fields_of(self, record: type) -> dict[str, Any]:
+        """Those of the options that are fields of a record of the library."""
+        given = {field.name: getattr(self, field.name, None) for field in fields(record)}
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if value is not None
+        }
 
     @property
     def given(self) -> list[str]:

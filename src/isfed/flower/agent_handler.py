@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from logging import INFO
 from typing import Any
@@ -16,7 +16,7 @@ from flwr.common import log
 
 from isfed.base.argument_checks import check_whole, checked, is_number, shown
 from isfed.base.portable_arithmetic import norm
-from isfed.federation.agent import Agent, Upload, local_step
+from isfed.federation.agent import Agent, Upload
 from isfed.federation.messages import NOISE_SHARE
 from isfed.federation.safety import Privacy, ScoreRange, check_noise, revealed_score
 from isfed.federation.variate_updates import noise_share
@@ -63,7 +63,7 @@ def agent_turn(
     def make(request: AgentRequest, message: Message, context: Context) -> Agent:
         features, targets = load(context)
         work = (local_steps, batch_size)
-        agent = Agent(request.agent, (features, targets), loss, work, request.rules)
+        agent = _RequestedAgent(request.agent, (features, targets), loss, work, request.rules)
         agent.key = np.uint64(request.key)
         return agent
 
@@ -71,26 +71,44 @@ def agent_turn(
     return turn_handler(make, disclosure, local_steps=local_steps, batch_size=batch_size)
 
 
+class _RequestedAgent(Agent):
+    """An agent that takes the turn that a request describes."""
+
+    def turn(self, request: AgentRequest, params: np.ndarray) -> Upload:
+        """The turn that the cloud asks for, from a model."""
+        local, velocity = request.local, None
+        if local.momentum != 0.0:
+            velocity = np.zeros(params.size) if local.velocity is None else local.velocity[0].copy()
+        upload = self.take_turn(
+            params, request.step(self.local_steps), request.round_index, local=local,
+            steps=request.steps, velocity=velocity,
+            correction=None if local.correction is None else local.correction[0],
+        )  # fmt: skip
+        return replace(upload, velocity=velocity)  # take_turn leaves it as it is at the end
+
+
+@dataclass(frozen=True)
 class Disclosure:
     """What an agent does to a turn before the cloud sees it; the options of `agent_turn`."""
 
-    def __init__(
-        self,
-        score_noise: float,
-        privacy: Privacy | None,
-        reports_per_day: int | None,
-        scores: ScoreRange | None,
-    ) -> None:
-        if not (is_number(score_noise) and score_noise >= 0.0):
-            raise ValueError(f"score_noise={score_noise} must be a number >= 0")
-        if scores is not None:
-            check_noise(scores, score_noise)
-        self.scores = scores
-        if reports_per_day is not None:
-            check_whole(reports_per_day, name="reports_per_day", least=1)
-        elif score_noise > 0.0 or privacy is not None:
-            reports_per_day = REPORTS_PER_DAY
-        self.score_noise, self.privacy, self.limit = score_noise, privacy, reports_per_day
+    score_noise: float
+    privacy: Privacy | None
+    reports_per_day: int | None
+    scores: ScoreRange | None
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.score_noise) and self.score_noise >= 0.0):
+            raise ValueError(f"score_noise={self.score_noise} must be a number >= 0")
+        if self.scores is not None:
+            check_noise(self.scores, self.score_noise)
+        if self.reports_per_day is not None:
+            check_whole(self.reports_per_day, name="reports_per_day", least=1)
+
+    @property
+    def limit(self) -> int | None:
+        """The reports of a day, of which there is an end wherever there is noise."""
+        noisy = self.score_noise > 0.0 or self.privacy is not None
+        return REPORTS_PER_DAY if noisy and self.reports_per_day is None else self.reports_per_day
 
     def _noise(self, request: AgentRequest) -> float:
         """The scale of the noise on the score, 0 for a turn that reports none."""
@@ -210,7 +228,7 @@ def turn_handler(
         folder = private_folder(state_folder(context))
         state = AgentStateFile(folder, agent, request, own_number(context))
         score = state.recall()
-        upload = _take_turn(agent, request, params)
+        upload = agent.turn(request, params)
         asked = {*request.also} - {NOISE_SHARE}
         also = {name: getattr(agent, f"{name}_at")(params) for name in asked}
         if NOISE_SHARE in request.also and disclosure.limit is None:
@@ -233,19 +251,6 @@ def _answer(agent: Any, request: AgentRequest, params: np.ndarray) -> float | np
     if request.ask == wire_format.BATCH_LOSS:
         return agent.sampled_loss_at(params, request.round_index, count=int(agent.batch_size))
     return getattr(agent, f"{request.ask}_at")(params)  # a loss or a gradient
-
-
-def _take_turn(agent: Any, request: AgentRequest, params: np.ndarray) -> Upload:
-    """A turn from a model, whose steps the cloud may steer."""
-    local, velocity = request.local, None
-    if local.momentum != 0.0:
-        velocity = np.zeros(params.size) if local.velocity is None else local.velocity[0].copy()
-    steps = agent.local_steps if request.steps is None else request.steps
-    step = local_step(request.rules, steps, request.agent_prob, scale=request.scale)
-    steer = None if local.correction is None else local.correction[0]
-    how: dict[str, Any] = {"local": local, "steps": request.steps, "velocity": velocity}
-    upload = agent.take_turn(params, step, request.round_index, correction=steer, **how)
-    return replace(upload, velocity=velocity)  # take_turn leaves it as it is at the end
 
 
 def own_number(context: Context) -> Any:

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Context, Message
 from isfed.base.argument_checks import checked
 from isfed.base.random_streams import Purpose
 from isfed.federation.agent import Upload
-from isfed.federation.agents import PLAIN_LOCAL, LocalOptions, TrainRequest
+from isfed.federation.agents import TrainRequest
 from isfed.federation.safety import Privacy, ScoreRange
 from isfed.flower.agent_handler import Disclosure, Handler, turn_handler
 from isfed.flower.array_records import Layout
@@ -88,35 +88,26 @@ class _SingleAgent:
         """Of its last turn."""
         return {"train_loss": self.agents.turn_losses[0], "num-examples": len(self.targets)}
 
-    def take_turn(
-        self,
-        params: np.ndarray,
-        step: float,
-        round_index: int,
-        *,
-        local: LocalOptions = PLAIN_LOCAL,
-        steps: int | None = None,
-        correction: np.ndarray | None = None,
-        velocity: np.ndarray | None = None,
-    ) -> Upload:
-        turns = TrainRequest(np.array([0]), self.inward(params), np.array([step]))
-        inward: dict[str, Any] = {"steps": None if steps is None else np.array([steps])}
+    def turn(self, request: AgentRequest, params: np.ndarray) -> Upload:
+        """The turn that the cloud asks for, from a model."""
+        step, local = request.step(self.local_steps), request.local
+        inward: dict[str, Any] = {"velocity": None}
         # Of the buffers, which have no gradient, no step takes note.
-        for name, vector in (("correction", correction), ("velocity", velocity)):
-            inward[name] = None if vector is None else self.inward(vector)[None]
-        local = replace(local, **inward)
-        uploads = self.agents.work(turns, round_index, local)
+        for name in ("correction", "velocity") if local.momentum != 0.0 else ("correction",):
+            rows = getattr(local, name)
+            inward[name] = None if rows is None else self.inward(rows[0])[None]
+        asked = TrainRequest(np.array([0]), self.inward(params), np.array([step]))
+        uploads = self.agents.work(asked, request.round_index, replace(local, **inward))
         loss = self.agents.turn_losses[0]
         if not (np.isfinite(uploads.changes).all() and math.isfinite(loss)):
             # Before anything is kept: an average with it would never be a number again.
             raise ValueError(
-                f"agent {self.agents.first} ended its turn of round {round_index} with a model or "
-                f"a loss that is not finite (loss {loss:g}); try a smaller step_size"
+                f"agent {request.agent} ended its turn of round {request.round_index} with a model "
+                f"or a loss that is not finite (loss {loss:g}); try a smaller step_size"
             )
-        if velocity is not None:
-            velocity[:] = self.outward(uploads.velocity[0])
-        change = self.outward(uploads.changes[0])
-        return Upload(change, float(uploads.scores[0]), int(uploads.gradients[0]))
+        velocity = self.outward(uploads.velocity[0]) if local.momentum != 0.0 else None
+        change, score = self.outward(uploads.changes[0]), float(uploads.scores[0])
+        return Upload(change, score, int(uploads.gradients[0]), velocity=velocity)
 
     def loss_at(self, params: np.ndarray) -> float:
         return float(self.agents.losses(np.zeros(1, np.int64), self.inward(params))[0])
