@@ -1,6 +1,7 @@
 """What a user gives, checked once, where it enters; every error names the argument.
 
 Kinds of values are checked by annotation; which values make sense is for each function to say.
+`check_scalar` of scikit-learn takes half a second to import, and accepts True for a number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def is_whole(value: Any) -> bool:
 
 
 def matches(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says; what we cannot tell is taken.
+    """Whether a value is what an annotation says; what cannot be checked is accepted.
 
     >>> matches(3, float), matches(True, int), matches(math.nan, float), matches([1, 2], list[int])
     (True, False, False, True)
@@ -122,7 +123,7 @@ def expected(hint: Any) -> str:
 
 @functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
-    """The annotations as types; one that only a type checker can resolve says nothing."""
+    """The annotations as types; none if one of them is known to type checkers alone."""
     try:
         return get_type_hints(owner)
     except Exception:

@@ -46,7 +46,6 @@ def _show(results: Results, kind: str) -> list[str]:
     from isfed.report import figures, networks_report, systems_report
     from isfed.report import terminal_tables as text
 
-    lines = [*text.best_step_lines(results), *text.settling_lines(results)]
     if kind == "networks":
         networks_report.networks_figure(results)
         tables = [networks_report.networks_table(results)]
@@ -58,12 +57,15 @@ def _show(results: Results, kind: str) -> list[str]:
     elif kind == "tuned":
         figures.measures_figure(results)
         tables = [text.measures_table(results)]
+        lines = [*text.best_step_lines(results), *text.settling_lines(results)]
         if results.summary["landmarks"]["paper_test_error"]:
             lines += text.classification_verdict(results)
     else:
-        figures.msd_figure(results)
+        if results.kind in figures.BY_KIND:
+            figures.BY_KIND[results.kind](results)
         tables = [text.summary_table(results)]
-        lines = [*text.tested_lines(results), *lines]
+        lines = [*text.tested_lines(results), *text.best_step_lines(results)]
+        lines += text.settling_lines(results)
     for table in tables:
         console.print(table)
     return lines

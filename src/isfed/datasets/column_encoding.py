@@ -239,12 +239,6 @@ def categories(source: Source, name: str, known: Sequence | None) -> tuple[np.nd
     return places, values
 
 
-def agents(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The number of every row's agent, -1 where missing, and the agents' names in sorted order."""
-    places, values = codes(source, name)
-    return places, np.array(values)
-
-
 def measured_target(source: Source, name: str) -> np.ndarray:
     """The target of a regression, NaN where it is missing."""
     if not holds_numbers(source, name, target=True):

@@ -20,8 +20,9 @@ from isfed.datasets.dataset_files import PACKED, unpacked
 from isfed.datasets.read_options import BLANKS, Reading
 
 pc: Any = arrow_compute  # its functions are made at run time, unknown to a type checker
-SIGNS = (",", ";", "\t", "|")
-USUAL = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}  # .data: what UCI calls a CSV file
+SEPARATORS = (",", ";", "\t", "|")
+# The usual one; UCI calls its CSV files .data.
+BY_SUFFIX = {".csv": ",", ".tsv": "\t", ".data": ",", ".txt": None}
 HEAD = 1 << 16  # bytes from which encoding and separator are found
 MOST_HEADER = 1 << 26  # characters of a header that are looked at
 ROWS = 6  # lines that a separator has to divide alike
@@ -46,12 +47,14 @@ class TextFile:
             head = file.read(HEAD) if raw is None else raw[:HEAD]
         self.encoding = reading.encoding or _encoding(path, head)
         utf8 = self.encoding in ("utf-8", "utf-8-sig")
-        sign = reading.sign or _separator(head.decode(self.encoding, errors="replace"), usual)
-        self.delimiter = "\t" if sign == BLANKS else sign
+        separator = reading.delimiter or _separator(
+            head.decode(self.encoding, errors="replace"), usual
+        )
+        self.delimiter = "\t" if separator == BLANKS else separator
         # None if nothing has to be decoded: then Arrow reads the file piece by piece.
         self._content: bytes | None = raw
-        if not utf8 or sign == BLANKS:
-            self._content = self._as_utf8(path.read_bytes() if raw is None else raw, sign)
+        if not utf8 or separator == BLANKS:
+            self._content = self._as_utf8(path.read_bytes() if raw is None else raw, separator)
         first: list[str] = []
         with self._open() as text, contextlib.suppress(csv.Error):  # Arrow takes longer names
             line = text.readline(MOST_HEADER)
@@ -59,14 +62,14 @@ class TextFile:
         reading.check_columns(str(path), len(first))
         self.numbered = None if reading.header else [str(j + 1) for j in range(len(first))]
 
-    def _as_utf8(self, raw: bytes, sign: str) -> bytes:
+    def _as_utf8(self, raw: bytes, separator: str) -> bytes:
         try:
             raw = raw if self.encoding == "utf-8" else raw.decode(self.encoding).encode()
         except UnicodeError as error:
             raise ValueError(
                 f"{self.path} is not text in encoding={self.encoding!r} ({error})"
             ) from error
-        if sign == BLANKS:
+        if separator == BLANKS:
             raw = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", raw)
             raw = re.sub(rb"[ \t]+", b"\t", raw)
         return raw
@@ -209,7 +212,10 @@ def _encoding(path: Path, head: bytes) -> str:
 
 
 def _separator(text: str, usual: str | None) -> str:
-    """The usual one if it divides the first lines alike, else the one that does."""
+    """The usual one if it divides the first lines alike, else the one that does.
+
+    Python's `csv.Sniffer` takes the blank between date and time for one, if it may be a blank.
+    """
     lines = [line for line in text.lstrip("\ufeff").splitlines() if line.strip()][:ROWS]
     if len(text) >= HEAD // 4 and len(lines) < ROWS:
         lines = lines[:-1] or lines  # the last one may be cut
@@ -218,7 +224,7 @@ def _separator(text: str, usual: str | None) -> str:
         counts = {len(row) for row in csv.reader(lines, delimiter=sign) if row}
         return counts.pop() if len(counts) == 1 else 0
 
-    for sign in (usual, max(SIGNS, key=fields)):
+    for sign in (usual, max(SEPARATORS, key=fields)):
         if sign is not None and fields(sign) > 1:
             return sign
     blanks = {len(line.split()) for line in lines}
@@ -226,5 +232,5 @@ def _separator(text: str, usual: str | None) -> str:
         return BLANKS
     # None divides all lines alike: the one that the header has shows which line is wrong.
     header = lines[0] if lines else ""
-    in_header = (sign for sign in (usual, max(SIGNS, key=header.count)) if sign and sign in header)
-    return next(in_header, usual or ",")
+    likely = (usual, max(SEPARATORS, key=header.count))
+    return next((sign for sign in likely if sign and sign in header), usual or ",")

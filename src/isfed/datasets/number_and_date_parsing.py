@@ -1,6 +1,7 @@
 """Numbers and dates as people write them: "$ 1,234.5", "7 %", "n/a", 31.12.2024, 12/31/2024 8:30.
 
-Arrow's `strptime` is no help with dates: it takes the 30th of February for the 1st of March.
+Arrow's `strptime` is no help with dates: it takes the 30th of February for the 1st of March. Nor
+is dateutil: of 3/4/2024 it does not say that day and month may be either.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Reading:
                     f"encoding={self.encoding!r} is not known; common ones are utf-8, latin-1, "
                     "cp1252 and utf-16"
                 ) from None
-        sign = self.sign
+        sign = self.delimiter
         if sign not in (None, BLANKS) and (len(sign) != 1 or not sign.isascii() or sign in '"\r\n'):
             raise ValueError(
                 f"separator={self.separator!r} must be one character, or one of "
@@ -64,7 +64,7 @@ class Reading:
             )
 
     @property
-    def sign(self) -> str | None:
+    def delimiter(self) -> str | None:
         """The separator as a character, "blanks", or None if it is to be found."""
         return SEPARATOR_NAMES.get(self.separator or "", self.separator)
 

@@ -15,7 +15,7 @@ from isfed.datasets import column_encoding, table_report
 from isfed.datasets.encoder import Columns, Recipe, Scaling, federated_mean, federated_scaling
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_report import Role, TableReport
-from isfed.datasets.table_rows import Problems, all_rows, choose_rows
+from isfed.datasets.table_rows import TableErrors, all_rows, choose_rows
 from isfed.datasets.table_sources import Source, open_source
 from isfed.problems.federated_data import FederatedData
 from isfed.problems.losses import LeastSquares, LinearLoss, Logistic, Softmax
@@ -129,7 +129,7 @@ class _Encoder:
         self, source: Source, columns: Columns, like: Recipe | None, *, whole=False, release=False
     ) -> None:
         self.source, self.columns, self.like, self.release = source, columns, like, release
-        self.problems = Problems()
+        self.errors = TableErrors()
         self.roles: list[Role] = []
         self.gaps: dict[str, tuple[int, int]] = {}  # by column: missing values, the first one's row
         named = () if whole else (columns.agent, columns.target)
@@ -143,7 +143,7 @@ class _Encoder:
             self.chosen = all_rows(source)
         else:
             known = like.classes if like else None
-            self.chosen = choose_rows(source, columns, known, self.problems)
+            self.chosen = choose_rows(source, columns, known, self.errors)
         self.rows, self.offsets = self.chosen.rows, self.chosen.offsets
         self.names: list[str] = []  # of the features; with the intercept in the end
         self.measured: list[int] = []  # which of them are
@@ -201,19 +201,18 @@ class _Encoder:
         """The features as one block, column by column: no second block is ever needed."""
         like, columns, names = self.like, self.columns, self.names
         plans = {}
-        for name in self.wanted:
+        # A column that had one value in the training is not looked at, and may be missing.
+        for name in (name for name in self.wanted if not (like and name in like.constant)):
             say(f"reading {self.source.name}")
-            with self.problems.noting():
+            with self.errors.collecting():
                 plans[name] = self._categories_of(name)
         width = sum(1 if codes is None else len(codes[1]) for codes in plans.values())
         block = np.empty((len(self.rows), width + columns.intercept))
         parts = [np.zeros((3, 0))]  # fill, mean and scale of every feature
         for name, codes in plans.items():
-            if like and name in like.constant:
-                continue
             say(f"reading {self.source.name}")
             feature = None
-            with self.problems.noting():
+            with self.errors.collecting():
                 feature = self._feature(name, codes)
             if feature is None:
                 continue
@@ -231,8 +230,8 @@ class _Encoder:
             parts.append(np.array([fill, scaling.mean, scaling.scale]))
             names += feature.names
         if self.gaps:
-            self.problems.append(self._missing_values())
-        self.problems.check()
+            self.errors.append(self._missing_values())
+        self.errors.check()
         self.fill, mean, scale = np.concatenate(parts, axis=1)
         self.scaling = Scaling(mean, scale)
         if columns.intercept:
@@ -262,8 +261,6 @@ class _Encoder:
             return column_encoding.categories(source, name, None)
         if name in like.categories:
             return column_encoding.categories(source, name, like.categories[name])
-        if name in like.constant:
-            return None  # not looked at, and it may be missing
         source.read_dates(name)
         if not (
             column_encoding.says_nothing(source, name)

@@ -15,19 +15,19 @@ from isfed.datasets.partition import by_column
 from isfed.datasets.table_sources import Source
 
 
-class Problems(list[str]):
-    """What is wrong with a table; it is told at once."""
+class TableErrors(list[str]):
+    """What is wrong with a table, to be reported in one error."""
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[None]:
-        """Go on after a problem, to tell it with the others."""
+    def collecting(self) -> Iterator[None]:
+        """Go on after an error, to report it with the others."""
         try:
             yield
         except ValueError as error:
             self.append(str(error))
 
     def check(self) -> None:
-        """Raise a ValueError that lists the problems, if there are any."""
+        """Raise a ValueError that lists the errors, if there are any."""
         if self:
             raise ValueError(problem_list(self))
 
@@ -52,16 +52,16 @@ def all_rows(source: Source) -> ChosenRows:
 
 
 def choose_rows(
-    source: Source, columns: Columns, classes: Sequence | None, problems: Problems
+    source: Source, columns: Columns, classes: Sequence | None, errors: TableErrors
 ) -> ChosenRows:
     """Divide the rows among the agents; `classes` are those of the training, if it was before.
 
-    After a problem with agents or targets all rows are there, to look at the other columns.
+    After an error in agents or targets all rows are there, to look at the other columns.
     """
     chosen = all_rows(source)
     # Known even where the other values cannot be read.
     chosen.targets[np.asarray(source.column(columns.target).is_null())] = np.nan
-    with problems.noting():
+    with errors.collecting():
         if column_encoding.says_nothing(source, columns.target):
             chosen.targets[:] = np.nan
         elif columns.task == "regression":
@@ -70,8 +70,8 @@ def choose_rows(
             chosen.targets, chosen.classes = column_encoding.class_target(
                 source, columns.target, classes
             )
-    with problems.noting():
-        places, names = column_encoding.agents(source, columns.agent)
+    with errors.collecting():
+        places, names = column_encoding.codes(source, columns.agent)  # names in sorted order
         no_agent, no_target = places < 0, np.isnan(chosen.targets)
         if columns.drop_missing_target:
             chosen.incomplete = (int(np.sum(no_agent)), int(np.sum(no_target & ~no_agent)))
@@ -80,30 +80,28 @@ def choose_rows(
                 raise ValueError(f"{source.name} has no row with both an agent and a target")
             chosen.rows = known
         else:
-            for column, missing in ((columns.agent, no_agent), (columns.target, no_target)):
-                role = "agent" if column == columns.agent else "target"
-                _check_known(source, column, role, missing, problems)
+            _check_known(source, columns.agent, "agent", no_agent, errors)
+            _check_known(source, columns.target, "target", no_target, errors)
         if not np.any(no_agent[chosen.rows]):
-            _divide(source, columns, chosen, (places, names))
+            _divide(source, columns, chosen, places, np.array(names))
     return chosen
 
 
 def _check_known(
-    source: Source, column: str, role: str, missing: np.ndarray, problems: Problems
+    source: Source, column: str, role: str, missing: np.ndarray, errors: TableErrors
 ) -> None:
     rows = np.flatnonzero(missing)
     if rows.size:
-        problems.append(
+        errors.append(
             f"{source.place(rows[0], column)}: the {role} is missing ({rows.size} such); fill it "
             "in, or leave such rows out with --drop-missing-target"
         )
 
 
 def _divide(
-    source: Source, columns: Columns, chosen: ChosenRows, agents: tuple[np.ndarray, np.ndarray]
+    source: Source, columns: Columns, chosen: ChosenRows, places: np.ndarray, names: np.ndarray
 ) -> None:
     """Divide the rows among their agents, and leave out agents that have few."""
-    places, names = agents
     partition = by_column(places[chosen.rows])
     sizes, names = partition.sizes, names[partition.names]
     rows = chosen.rows[partition.rows]

@@ -24,7 +24,7 @@ from isfed.base.atomic_files import declared_size
 from isfed.base.progress import say
 from isfed.base.text_format import typed
 from isfed.datasets.dataset_files import PACKED, check_size, inner_name, unpacked
-from isfed.datasets.delimited_text import SIGNS, USUAL, TextFile
+from isfed.datasets.delimited_text import BY_SUFFIX, SEPARATORS, TextFile
 from isfed.datasets.excel_reader import read_excel
 from isfed.datasets.libsvm_reader import libsvm_line, read_libsvm
 from isfed.datasets.number_and_date_parsing import as_dates, parse_number
@@ -32,7 +32,7 @@ from isfed.datasets.read_options import FORMATS, Reading
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
-    "csv": tuple(USUAL),
+    "csv": tuple(BY_SUFFIX),
     "svmlight": (".libsvm", ".svm", ".svmlight", ".trn", ".tst"),
     "feather": (".feather", ".arrow"),
     "excel": (".xlsx", ".xlsm"),
@@ -80,7 +80,7 @@ class Source:
         alike = [f"{near[0]!r}" for near in close.values() if near]
         hint = f"; did you mean {' and '.join(alike)}?" if alike else ""
         hint = f"; {self.hint}" if self.hint else hint
-        if len(names) == 1 and any(sign in names[0] for sign in SIGNS):
+        if len(names) == 1 and any(sign in names[0] for sign in SEPARATORS):
             hint = "; is another sign between the fields (--separator)?"
         shown = ", ".join(typed(name) for name in names[:20])
         shown += ", ..." if len(names) > 20 else ""
@@ -248,7 +248,7 @@ def _open_file(path: Path, reading: Reading) -> Source:
     say(f"reading {path}")
     name, kind = str(path), _format(path, reading)
     if kind == "csv":
-        text = TextFile(path, reading, USUAL.get(Path(inner_name(path)).suffix.lower()))
+        text = TextFile(path, reading, BY_SUFFIX.get(Path(inner_name(path)).suffix.lower()))
         return Source(text.table(), name, Spot(text.line), reading, text)
     if kind == "svmlight":
         content = unpacked(path, reading.most_gigabytes)

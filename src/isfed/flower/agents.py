@@ -59,12 +59,12 @@ class FlowerAgents:
     """
 
     def __init__(
-        self, layout: Layout, rules: AgentConfig, nodes: NodeDirectory, *, seed: int = 0,
-        buffers: tuple[str, ...] = (), weights: np.ndarray | None = None,
-        scores: ScoreRange | None = None, time_limit: float = 600.0,
+        self, layout: Layout, rules: AgentConfig, nodes: NodeDirectory, *, seed: int,
+        buffers: tuple[str, ...], weights: np.ndarray | None, scores: ScoreRange,
+        time_limit: float,
     ) -> None:  # fmt: skip
         self.layout, self.rules, self.nodes = layout, rules, nodes
-        self.weights, self.scores = weights, scores or ScoreRange()
+        self.weights, self.scores = weights, scores
         self.buffers, self.time_limit = buffers, time_limit
         is_buffer = layout.mask(buffers)
         self.num_agents, self.num_params = rules.num_agents, is_buffer.size

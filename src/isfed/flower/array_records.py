@@ -116,7 +116,7 @@ class Layout:
         """How many numbers every array has."""
         return [math.prod(shape) for shape in self.shapes]
 
-    def buffers(self, given: Iterable[str] | None = None) -> tuple[str, ...]:
+    def buffers(self, given: Iterable[str] | None) -> tuple[str, ...]:
         """The arrays that are not trained: those named, else those of PyTorch's batch norm."""
         if given is None:
             return tuple(name for name in self.names if name.rpartition(".")[2] in BATCH_NORM)

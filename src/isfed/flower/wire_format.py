@@ -208,9 +208,7 @@ def _check_request(request: AgentRequest) -> None:
             raise WireError(f"a request with {name}={printable(value, 40)} makes no sense")
 
 
-def pack_upload(
-    upload: Upload, layout: Layout, metrics: dict[str, Any] | None = None
-) -> RecordDict:
+def pack_upload(upload: Upload, layout: Layout, metrics: dict[str, Any]) -> RecordDict:
     """A change, one score and what else the agent says; how many gradients it took stays with it.
 
     The digest shows whether something between `agent_turn` and the strategy took the change for a
@@ -218,7 +216,7 @@ def pack_upload(
     agent, which can send the digest of anything.
     """
     change = layout.arrange(upload.change)
-    reported = {**(metrics or {}), "score": upload.score}
+    reported = {**metrics, "score": upload.score}
     if upload.noise_share is not None:
         reported[NOISE_SHARE] = upload.noise_share
     if upload.loss is not None:
