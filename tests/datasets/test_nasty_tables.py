@@ -171,3 +171,9 @@ def test_a_target_is_not_said_to_be_categorical(tmp_path):
     path.write_text("site;x;y\na;1;1,5\na;2;2,5\nb;3;3,5\nb;4;1,5\n")
     with pytest.raises(ValueError, match="use decimal='comma', or, if these are classes, use"):
         TableOptions().source(path, "site", "y").table()
+
+
+def test_a_blank_inside_dates_is_no_separator(tmp_path):
+    path = tmp_path / "visits.txt"
+    path.write_text("time|weight kg\n2024-05-07 05:30|2.740\n2024-12-12 00:30|5.690\n")
+    assert TextFile(path, Reading(), None).delimiter == "|"

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from isfed.cli.command_helpers import errors, one_line_errors
-from isfed.cli.table_options import Format, MostColumns, MostGigabytes, spelled
+from isfed.cli.command_helpers import errors, one_line_errors, with_options
+from isfed.cli.table_options import ReadingOptions, spelled
 
 
+@with_options
 def predict_table(
     model: Annotated[Path, typer.Argument(help="A file that `isfed compare --save` wrote.")],
     file: Annotated[Path, typer.Argument(help="The new table; it needs no agents and no target.")],
+    *,
     out: Annotated[
         Path | None, typer.Option(help="File for the predictions, as CSV (default: print them).")
     ] = None,
@@ -23,48 +25,27 @@ def predict_table(
         bool,
         typer.Option("--append", help="Write the rows of the new table too, each as it is there."),
     ] = False,
-    separator: Annotated[
-        str | None, typer.Option(help="What separates the fields (default: as in the training).")
-    ] = None,
-    encoding: Annotated[
-        str | None, typer.Option(help="Encoding of a text (default: as in the training).")
-    ] = None,
-    decimal: Annotated[
-        Literal["point", "comma"] | None,
-        typer.Option(help="The sign before decimals (default: as in the training)."),
-    ] = None,
-    format: Format = None,
-    header: Annotated[
-        bool | None,
-        typer.Option(
-            "--header/--no-header",
-            help="Whether the first line names the columns (default: as in the training).",
-        ),
-    ] = None,
-    most_gigabytes: MostGigabytes = None,
-    most_columns: MostColumns = None,
+    options: ReadingOptions,
 ) -> None:
     """Predict the target of every row of a new table.
 
     The table needs the columns that the model was trained with, under the same names; others are
     ignored. One line is written per row, in the order of the table: the predicted target and, if it
     is a class, the probabilities of all classes. With --append they come after the columns that the
-    table has.
+    table has. The file is read as that of the training was, unless options say otherwise.
     """
     import csv
     import io
 
     from isfed.base.atomic_files import write_whole
+    from isfed.datasets.read_options import Reading
     from isfed.datasets.table_sources import open_source
     from isfed.studies.model_file import load_model
 
     with one_line_errors(stopped="nothing was written", spell=spelled):
         saved = load_model(model)
-        given: dict[str, Any] = {"separator": separator, "encoding": encoding, "decimal": decimal}
-        given |= {"most_gigabytes": most_gigabytes, "most_columns": most_columns, "header": header}
-        changes = {name: value for name, value in given.items() if value is not None}
         # The format is that of the new file, whatever that of the training was.
-        reading = replace(saved.reading, format=format, **changes)
+        reading = replace(saved.reading, **{"format": None, **options.fields_of(Reading)})
         source = open_source(file, reading)
         # The rows first: encoding turns words into dates where it finds some.
         given_rows = list(source.rows()) if append else [()] * (source.table.num_rows + 1)

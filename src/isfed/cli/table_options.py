@@ -42,22 +42,56 @@ def spelled(message: str) -> str:
     return re.sub(rf"\b({'|'.join(SPELLING)})={value}", option, message)
 
 
-Format = Annotated[
-    Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
-    typer.Option(help="Format of the file (default: by its suffix)."),
-]
-MostGigabytes = Annotated[
-    float | None,
-    typer.Option(help="What a packed file may unpack to (default: 1, or 20 times the file)."),
-]
-MostColumns = Annotated[
-    int | None, typer.Option(help="The largest number of columns (default: 10000).")
-]
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """How a file is read; None for the usual, which for predictions is what the training had."""
+
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="What separates the fields of a text: one character, tab, space or blanks "
+            "(usually found from the first lines)."
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a text, such as latin-1 (usually UTF-8).")
+    ] = None
+    decimal: Annotated[
+        Literal["point", "comma"] | None,
+        typer.Option(help="The sign before decimals (usually the point)."),
+    ] = None
+    format: Annotated[
+        Literal["csv", "svmlight", "parquet", "feather", "excel"] | None,
+        typer.Option(help="Format of the file (default: by its suffix)."),
+    ] = None
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether the first line names the columns (usually); else 1, 2, ...",
+        ),
+    ] = None
+    most_gigabytes: Annotated[
+        float | None,
+        typer.Option(help="What a packed file may unpack to (default: 1, or 20 times the file)."),
+    ] = None
+    most_columns: Annotated[
+        int | None, typer.Option(help="The largest number of columns (default: 10000).")
+    ] = None
+
+    def fields_of(self, record: type) -> dict[str, Any]:
+        """The given options that are fields of a record of the library."""
+        given = {field.name: getattr(self, field.name, None) for field in fields(record)}
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if value is not None
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """How a table is read, and what its columns are."""
+class _ColumnOptions:
+    """What the columns of a table are."""
 
     task: Annotated[
         Literal["regression", "classification"],
@@ -102,28 +136,11 @@ class TableOptions:
         Literal["agents", "rows"],
         typer.Option(help="Whether every agent counts the same, or every row."),
     ] = "agents"
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            help="What separates the fields of a text: one character, tab, space or blanks "
-            "(default: found from the first lines)."
-        ),
-    ] = None
-    encoding: Annotated[
-        str | None, typer.Option(help="Encoding of a text, such as latin-1 (default: UTF-8).")
-    ] = None
-    decimal: Annotated[
-        Literal["point", "comma"], typer.Option(help="The sign before decimals: point or comma.")
-    ] = "point"
-    format: Format = None
-    header: Annotated[
-        bool,
-        typer.Option(
-            "--header/--no-header", help="Whether the first line names the columns; else 1, 2, ..."
-        ),
-    ] = True
-    most_gigabytes: MostGigabytes = None
-    most_columns: MostColumns = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(ReadingOptions, _ColumnOptions):
+    """What the columns of a table are, and how it is read."""
 
     def source(self, file: Path, agent: str, target: str, **more: Any) -> FileSource:
         """The user's file with its columns; `more` are other fields of the source."""
@@ -138,20 +155,11 @@ class TableOptions:
             )
         except ValueError:
             raise ConfigError(f"missing={self.missing!r} must be error, mean or a number") from None
-        columns = self._fields_of(Columns) | {"agent": agent, "target": target, "missing": filling}
+        columns = self.fields_of(Columns) | {"agent": agent, "target": target, "missing": filling}
         return FileSource(
-            file=file, columns=Columns(**columns), reading=Reading(**self._fields_of(Reading)),
+            file=file, columns=Columns(**columns), reading=Reading(**self.fields_of(Reading)),
             weights=self.weights, **more,
         )  # fmt: skip
-
-    def _fields_of(self, record: type) -> dict[str, Any]:
-        """Those of the options that are fields of a record of the library."""
-        given = {field.name: getattr(self, field.name, None) for field in fields(record)}
-        return {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in given.items()
-            if value is not None
-        }
 
     @property
     def given(self) -> list[str]:
