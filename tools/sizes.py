@@ -32,9 +32,9 @@ print(f"{{count() - before}} of {{count()}}")
 """
 COMPARE = """
 import sys
-from isfed.cli import main
+from isfed.cli.app import app  # `main` would end the process
 try:
-    main()
+    app()
 except SystemExit:
     pass
 print(sum(name.startswith("isfed.") for name in sys.modules), file=sys.stderr)
