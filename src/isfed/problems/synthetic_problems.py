@@ -70,20 +70,15 @@ class Regression:
                 f"num_agents={self.num_agents}, num_examples={self.num_examples} and "
                 f"num_features={self.num_features} make more numbers than any memory holds"
             )
-        for name in ("feature_variance", "noise_variance", "local_steps", "batch_size"):
+        variances = LARGEST_VARIANCE, f"positive numbers up to {LARGEST_VARIANCE:g}"
+        counts = MOST - 1, f"whole numbers from 1 to {MOST - 1}"
+        for name, (most, numbers) in {
+            "feature_variance": variances, "noise_variance": variances,
+            "local_steps": counts, "batch_size": counts,
+        }.items():  # fmt: skip
             value = getattr(self, name)
-            if not (isinstance(value, tuple) and len(value) == 2):
-                raise ValueError(f"{name}={value!r} must be a range of two numbers")
-            low, high = value
-            if name.endswith("variance"):
-                right = 0.0 < low <= high <= LARGEST_VARIANCE
-                range_of = f"positive numbers up to {LARGEST_VARIANCE:g}"
-            else:
-                whole = isinstance(low, int) and isinstance(high, int)
-                right = whole and 1 <= low <= high < MOST
-                range_of = f"whole numbers from 1 to {MOST - 1}"
-            if not right:
-                raise ValueError(f"{name}={value} must be a range of {range_of}")
+            if not (isinstance(value, tuple) and 0 < value[0] <= value[1] <= most):
+                raise ValueError(f"{name}={value} must be a range of {numbers}")
         if not 0.0 <= self.noisy_share <= 1.0:
             raise ValueError(f"noisy_share={self.noisy_share} must be between 0 and 1")
         if not 0.0 < self.noise_ratio <= LARGEST_RATIO:
