@@ -1,7 +1,6 @@
 """Modules and public names as they were called in version 0.1, until version 0.4.
 
-Importing an old name gives the module under its new one, with a warning that names it. Listed are
-the modules of the rooms that were renamed, and those of other rooms that documentation has named.
+Importing an old name gives the module under its new one, with a warning that names it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,23 @@ _RENAMED = {
         parts=shared_fields qffl=q_ffl restarted=local_sgd samplers=uniform_samplers server=servers
         server_optimizers=servers
     """,
-    "base": "arithmetic=portable_arithmetic streams=random_streams",
-    "datasets": "flwr_partitions=partition images=named_datasets named=named_datasets",
+    "base": """
+        arguments=argument_checks arithmetic=portable_arithmetic checks=argument_checks compiled=jit
+        compiled_parts=jit compiling=progress files=atomic_files folders=temporary_folders
+        gram=gram_matrix imports=import_by_name interpreted=interpret_first
+        orphans=temporary_folders streams=random_streams words=text_format
+    """,
+    "cli": """
+        common=command_helpers designs=listings methods=listings run=reproduce
+        stopping=interrupt_exit tables=compare_and_diagnose
+    """,
+    "datasets": """
+        account=table_report columns=encoder dates=number_and_date_parsing encoding=column_encoding
+        excel=table_sources files=dataset_files flwr_partitions=partition images=named_datasets
+        libsvm=libsvm_reader named=named_datasets numerals=number_and_date_parsing
+        packing=dataset_files reading=read_options recipe=encoder scaling=encoder
+        sources=table_sources tables=table_data text=delimited_text
+    """,
     "experiments": """
         cells=work_cells classification=experiment_config config=experiment_config
         contest=comparison_run data_sets=dataset_config deals=dataset_config
@@ -34,6 +48,45 @@ _RENAMED = {
         sources=problem_sources steps=study_engine summary=results_summary
         systems=experiment_config tuned=experiment_config
         workers=executors
+    """,
+    "federation": """
+        absences=response_rates arrays=problem_arrays clock=virtual_clock
+        correction=variate_updates privacy=safety reports=guarded standing=agent_records
+        trust=safety turn=compiled_turn
+    """,
+    "flower": """
+        arrays=array_records check=connection_check client=agent_handler exchange=message_exchange
+        keyring=certificates keys=certificates memory=agent_state own=agent_handler
+        processes=local_processes registry=certificates roll=node_directory simulation=demo
+        torch=torch_handler turns=message_exchange wire=wire_format
+    """,
+    "problems": """
+        data=federated_data devices=synthetic_problems gradients=compiled_losses newton=optimum
+        risk=scaled_risk synthetic=synthetic_problems values=compiled_losses
+    """,
+    "report": """
+        axes=axis_ticks comparison=comparison_report diagnosis=diagnosis_report
+        from_results=page_from_results markup=html_markup measured=page_sentences
+        methods=methods_table networks=networks_report page=html_page page_tables=page_from_results
+        pair=two_runs progress=progress_bar quantities=page_curves svg=svg_chart
+        systems=systems_report tables=terminal_tables thin=svg_chart ways=diagnosis_report
+    """,
+    "simulate": """
+        driver=run_driver history=run_history interrupts=run_driver run=simulate_call
+        running=run_driver
+    """,
+    "theory": """
+        bound=msd_prediction certificate=unbiasedness choices=probabilities
+        constants=paper_constants curvature=round_curvature findings=diagnosis
+        prediction=msd_prediction remembering=composition_variance settling=msd_prediction
+        stability=stable_step_size variance=round_variance ways=strategies
+    """,
+    "torch": """
+        chain=fast_sequential check=module_checks convert=flat_module convolve=fast_sequential
+        evaluate=evaluation files=network flat=flat_module halve=fast_sequential hits=module_worker
+        identity=fingerprint links=fast_sequential mailbox=process_pool norms=example_norms
+        pool=process_pool server=torch_optimizers turn=module_worker watch=example_norms
+        worker=module_worker
     """,
 }
 RENAMED = {
