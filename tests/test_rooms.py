@@ -15,7 +15,7 @@ def test_no_modules_import_each_other():
     assert module_graph.cycles() == []
 
 
-def test_only_the_score_table_is_long():
+def test_no_module_is_long():
     assert module_graph.too_long() == []
 
 

@@ -11,13 +11,14 @@ from isfed.base.interpret_first import MOST_WORK, InterpretFirst, interpreted
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream, fill_uniform, start
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs import LocalPivotal, inclusion_probabilities
 from isfed.sampling.designs.cube import _fly
 from isfed.sampling.designs.local_pivotal import _fight
 from isfed.sampling.designs.rejective import _draw_sampford
 from isfed.sampling.designs.systematic import _draw_once
 
-CODES = (table.SYSTEMATIC, table.DEVILLE, table.HARTLEY_RAO)
+CODES = (table_draws.SYSTEMATIC, table_draws.DEVILLE, table_draws.HARTLEY_RAO)
 
 
 def both(function, *args):

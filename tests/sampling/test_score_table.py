@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs import inclusion_probabilities
 from isfed.sampling.score_table import ASIDE, UNSEEN
 
 SIZES = [1, 15, 16, 17, 255, 256, 257, 1024, 1025, 4096, 4097, 20000]
-FIXED = [table.SYSTEMATIC, table.DEVILLE, table.HARTLEY_RAO]
+FIXED = [table_draws.SYSTEMATIC, table_draws.DEVILLE, table_draws.HARTLEY_RAO]
 MARGIN = 7  # numbers before and after a table, which belong to its neighbours
 DRAWS = 200_000
 
@@ -66,12 +67,12 @@ def _inclusion(nodes, at, count, floor, num, out):
 
 @compiled
 def _set_scores(nodes, at, count, units, scores):
-    table.set_scores(nodes, at, count, units, scores, units.size)
+    table.swap_scores(nodes, at, count, units, scores, 0, units.size)
 
 
 @compiled
 def _draw_into(nodes, at, count, floor, num, design, state, scratch, units, prob):
-    table.draw_scored(nodes, at, count, floor, num, design, state, scratch, units, prob)
+    table_draws.draw_scored(nodes, at, count, floor, num, design, state, scratch, units, prob)
 
 
 @compiled
@@ -92,7 +93,7 @@ def _counts(nodes, at, count, floor, num, design, draws, state, scratch):
 
 @compiled
 def _draw_equal(count, num, design, state, scratch, units, prob):
-    table.draw_equal(count, num, design, state, scratch, units, prob)
+    table_draws.draw_equal(count, num, design, state, scratch, units, prob)
 
 
 @compiled
@@ -109,13 +110,13 @@ def _pair_counts(count, draws, design, state, scratch):
 @compiled
 def _shuffles(orders, state):
     for order in orders:
-        table.shuffle(order, order.size, state)
+        table_draws.shuffle(order, order.size, state)
 
 
 def _scratch(count, num):
     """What a draw needs beside its table."""
     copy = np.empty(table.table_size(count))
-    return np.empty(num), np.empty(table.MOST_BLOCKS), np.arange(count), copy
+    return np.empty(num), np.empty(table_draws.MOST_BLOCKS), np.arange(count), copy
 
 
 def _draw(nodes, count, floor, num, design, stream):
@@ -212,10 +213,10 @@ class TestDraws:
         scratch, state = _scratch(count, num), Stream(3).state
         nodes = _table(leaves)
         counts, _ = _counts(
-            nodes, MARGIN, count, floor, num, table.REPLACEMENT, DRAWS, state, scratch
+            nodes, MARGIN, count, floor, num, table_draws.REPLACEMENT, DRAWS, state, scratch
         )
         assert largest_deviation(counts, _probabilities(leaves, floor), num * DRAWS) < 4
-        units, prob = _draw(nodes, count, floor, num, table.REPLACEMENT, Stream(3))
+        units, prob = _draw(nodes, count, floor, num, table_draws.REPLACEMENT, Stream(3))
         np.testing.assert_allclose(prob, _probabilities(leaves, floor)[units], rtol=1e-12)
 
     def test_leftover_is_drawn_uniformly_from_the_zeros(self, stream_giving):
@@ -223,7 +224,7 @@ class TestDraws:
         counts = np.zeros(5)
         for third in range(3):  # break points of 2 of 3 equal units: thirds
             stream = stream_giving((third + 0.5) / 3, 1)  # the first uniform met the certain units
-            units, prob = _draw(nodes, 5, 0.0, 4, table.SYSTEMATIC, stream)
+            units, prob = _draw(nodes, 5, 0.0, 4, table_draws.SYSTEMATIC, stream)
             np.testing.assert_allclose(prob, np.where(np.isin(units, [0, 4]), 1, 2 / 3) / 4)
             counts[units] += 1
         np.testing.assert_array_equal(counts, [3, 2, 2, 2, 3])
@@ -237,21 +238,21 @@ class TestDraws:
 
     def test_no_leaf_stays_aside(self):
         nodes = _table([100.0, 1.0, 50.0, 1.0, 1.0])
-        _draw(nodes, 5, 0.0, 3, table.DEVILLE, Stream(0))
+        _draw(nodes, 5, 0.0, 3, table_draws.DEVILLE, Stream(0))
         assert not np.any(nodes == ASIDE)
 
 
 class TestEqualDraws:
     def test_every_ordered_pair_equally_often(self, largest_deviation):
         scratch = _scratch(5, 2)
-        counts = _pair_counts(5, DRAWS, table.HARTLEY_RAO, Stream(4).state, scratch)
+        counts = _pair_counts(5, DRAWS, table_draws.HARTLEY_RAO, Stream(4).state, scratch)
         chance = np.where(np.eye(5, dtype=bool), 0.0, 1 / 20)
         assert largest_deviation(counts, chance, DRAWS) < 4
         np.testing.assert_array_equal(scratch[2], np.arange(5))
 
     def test_with_replacement_a_unit_may_repeat(self, largest_deviation):
         scratch = _scratch(5, 2)
-        counts = _pair_counts(5, DRAWS, table.REPLACEMENT, Stream(5).state, scratch)
+        counts = _pair_counts(5, DRAWS, table_draws.REPLACEMENT, Stream(5).state, scratch)
         assert largest_deviation(counts, np.full((5, 5), 1 / 25), DRAWS) < 4
 
     @given(count=st.integers(1, 200), data=st.data(), seed=st.integers(0, 2**32))
@@ -259,7 +260,7 @@ class TestEqualDraws:
         num = data.draw(st.integers(1, count))
         scratch = _scratch(count, num)
         units, prob = np.empty(num, np.int64), np.empty(num)
-        _draw_equal(count, num, table.HARTLEY_RAO, Stream(seed).state, scratch, units, prob)
+        _draw_equal(count, num, table_draws.HARTLEY_RAO, Stream(seed).state, scratch, units, prob)
         assert np.unique(units).size == num
         assert units.min() >= 0
         assert units.max() < count
@@ -272,7 +273,7 @@ class TestEqualDraws:
         sets: dict[tuple[int, ...], int] = {s: i for i, s in enumerate(combinations(range(6), 3))}
         counts, draws = np.zeros(len(sets)), 20_000
         for _ in range(draws):
-            _draw_equal(6, 3, table.HARTLEY_RAO, state, scratch, units, prob)
+            _draw_equal(6, 3, table_draws.HARTLEY_RAO, state, scratch, units, prob)
             counts[sets[tuple(sorted(units.tolist()))]] += 1
         assert largest_deviation(counts, np.full(20, 1 / 20), draws) < 4
 

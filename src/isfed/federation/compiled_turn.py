@@ -12,7 +12,7 @@ import numpy as np
 from isfed.base.jit import jit_alloc, jit_call, jit_inline
 from isfed.problems.compiled_losses import CompiledLoss, batch_gradient
 from isfed.sampling import score_table as table
-from isfed.sampling import telemetry
+from isfed.sampling import table_draws, telemetry
 from isfed.sampling.policies import (
     BOUND,
     KEEP_MASS,
@@ -93,9 +93,9 @@ class Scratch(NamedTuple):
 def draw(sampler, nodes, at, count, num, state, room, units, prob):
     """Draw `num` of `count` units by the sampler's rule."""
     if sampler.equal:
-        table.draw_equal(count, num, sampler.design, state, room, units, prob)
+        table_draws.draw_equal(count, num, sampler.design, state, room, units, prob)
     else:
-        table.draw_scored(
+        table_draws.draw_scored(
             nodes, at, count, sampler.floor, num, sampler.design, state, room, units, prob
         )
 
@@ -179,7 +179,7 @@ def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at
                     norms[i] = nodes[at + batch[i]]
             telemetry.watch_batch(
                 scratch.turn, weight, norms, count, batch_size, examples.floor,
-                examples.design != table.REPLACEMENT,
+                examples.design != table_draws.REPLACEMENT,
             )  # fmt: skip
         if examples.refresh >= KEEP_MASS:
             refresh_touched(
@@ -193,7 +193,7 @@ def take_turn(task, plan, rule, params, shift, agent, num_steps, step, nodes, at
     spread = second_moment if examples.uniform else first_moment * first_moment
     stored = -1.0
     if examples.refresh == TOUCHED and plan.agents.score != BOUND:
-        root = at + count + table.RECORD * (table.num_nodes(count) - 1)
+        root = table.root_of(at, count)
         mean = nodes[root] / nodes[root + 1] if nodes[root + 1] > 0.0 else 0.0
         stored = mean * mean
     for j in range(size):
@@ -247,14 +247,14 @@ def make_turn_scratch(task, agents, examples, num_active, full_batches, extra):
     whole = agents.refresh == ALL or examples.refresh == ALL or full_batches
     full = most_examples if whole else 0
     # An order of the units, and a shuffled copy of their table, for Hartley-Rao:
-    ordered = num_agents if agents.design == table.HARTLEY_RAO else 0
-    if examples.design == table.HARTLEY_RAO:
+    ordered = num_agents if agents.design == table_draws.HARTLEY_RAO else 0
+    if examples.design == table_draws.HARTLEY_RAO:
         ordered = max(ordered, most_examples)
     copied = 0 if agents.equal and examples.equal else ordered
     return Scratch(
         (
             np.empty(max(num_active, most_batch)),
-            np.empty(table.MOST_BLOCKS),
+            np.empty(table_draws.MOST_BLOCKS),
             np.arange(ordered),
             np.empty(table.table_size(copied) if copied > 0 else 0),
         ),

@@ -12,6 +12,7 @@ from isfed.federation.compiled_turn import SamplingRule, Task, make_turn_scratch
 from isfed.problems import Problem
 from isfed.problems.compiled_losses import risks
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.policies import (
@@ -57,7 +58,7 @@ def make_sampling_rule(policy: Policy, design: Design) -> SamplingRule:
         score=int(policy.score),
         rate=float(policy.rate),
         design=code,
-        equal=policy.equal and code in table.EQUAL_WITHOUT_TABLE,
+        equal=policy.equal and code in table_draws.EQUAL_WITHOUT_TABLE,
         uniform=policy.equal,
     )
 

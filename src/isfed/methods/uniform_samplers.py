@@ -15,7 +15,7 @@ from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.federated import Drawn, Sampler
 from isfed.sampling.policies import Policy, Uniform
-from isfed.sampling.score_table import HARTLEY_RAO, draw_from_table
+from isfed.sampling.table_draws import HARTLEY_RAO, draw_from_table
 
 UNIFORM, NO_NODES = Uniform(), np.empty(0)
 

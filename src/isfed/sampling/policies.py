@@ -17,6 +17,7 @@ from isfed.base.argument_checks import check_fields, check_share
 from isfed.base.jit import jit_inline
 from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as tables
+from isfed.sampling import table_draws
 from isfed.sampling.designs import Design
 from isfed.sampling.designs.design_protocol import compiled_code
 from isfed.sampling.designs.inclusion import check_floor
@@ -197,8 +198,8 @@ def _drop_repeats(units, scores, num):
 
 @jit_inline
 def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
-    """Write the scores of the units just drawn, by the policy's rule; may reorder the two lists."""
-    if design == tables.REPLACEMENT:
+    """Write the scores of the units just drawn, by the policy's rule; may change the two lists."""
+    if design == table_draws.REPLACEMENT:
         num = _drop_repeats(units, scores, num)
     total = 0.0
     for i in range(num):
@@ -213,14 +214,14 @@ def refresh_touched(nodes, at, count, units, scores, num, refresh, design):
             return  # no gradient among them: their probabilities stay
         for i in range(num):
             scores[i] = scores[i] / total * mass  # eq. (52), (53)
-    tables.set_scores(nodes, at, count, units, scores, num)
+    tables.swap_scores(nodes, at, count, units, scores, 0, num)
 
 
 @jit_inline
 def take_scores(nodes, at, count):
     """Make a table of the scores written to its leaves; of equal ones if some are no numbers."""
     tables.rebuild(nodes, at, count)
-    root = at + count + tables.RECORD * (tables.num_nodes(count) - 1)
+    root = tables.root_of(at, count)
     if not (nodes[root] < LARGEST_SCORE and nodes[root + 1] == count):
         tables.fill_table(nodes, at, count, 1.0)
 
@@ -332,9 +333,9 @@ class Table:
             inclusion = self.inclusion(num)
             units = self.design.draw(inclusion, stream)
             return units, inclusion[units] / num
-        equal = self.policy.equal and code in tables.EQUAL_WITHOUT_TABLE
+        equal = self.policy.equal and code in table_draws.EQUAL_WITHOUT_TABLE
         floor, state = self.policy.floor, stream.state
-        return tables.draw_from_table(self.nodes, self.count, floor, num, code, equal, state)
+        return table_draws.draw_from_table(self.nodes, self.count, floor, num, code, equal, state)
 
     def refresh(self, units: np.ndarray, scores: np.ndarray) -> None:
         """Tell the table what the drawn units turned out to score."""
@@ -348,7 +349,9 @@ class Table:
                     f"update returned {scores!r}: expected {units.size} finite scores >= 0, one "
                     "for each unit"
                 )
-        code = getattr(self.design, "code", tables.SYSTEMATIC)  # also if a subclass draws itself
+        code = getattr(
+            self.design, "code", table_draws.SYSTEMATIC
+        )  # also if a subclass draws itself
         rule = int(self.policy.refresh)  # Numba looks at an enumeration for 70 microseconds
         refresh_touched(
             self.nodes, 0, self.count, units.copy(), scores.copy(), units.size, rule, code

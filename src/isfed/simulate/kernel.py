@@ -31,8 +31,7 @@ from isfed.federation.variate_updates import (
     write_innovation,
 )
 from isfed.methods.model_average import add_model, write_mean
-from isfed.sampling import score_table as table
-from isfed.sampling import telemetry
+from isfed.sampling import table_draws, telemetry
 from isfed.sampling.policies import KEEP_MASS, refresh_touched, take_scores
 
 TOO_FAR = 1e150  # beyond this squared distance a run has diverged
@@ -142,7 +141,7 @@ def _average(sums, done, longest, params, out):
 
 @jit_call
 def _select_scored(side, nodes, num_agents, num_active, state, room, active, prob):
-    table.draw_scored(
+    table_draws.draw_scored(
         nodes, 0, num_agents, side.floor, num_active, side.design, state, room, active, prob
     )
 
@@ -151,7 +150,7 @@ def _select_scored(side, nodes, num_agents, num_active, state, room, active, pro
 def _select(side, nodes, num_agents, num_active, state, room, active, prob):
     """Draw L of K agents, eq. (4). With equal chances that is too short to pay for a call."""
     if side.equal:
-        table.draw_equal(num_agents, num_active, side.design, state, room, active, prob)
+        table_draws.draw_equal(num_agents, num_active, side.design, state, room, active, prob)
     else:
         _select_scored(side, nodes, num_agents, num_active, state, room, active, prob)
 
@@ -192,7 +191,7 @@ def _control_turn(task, control, params, shift, agent, prob, tables, memory, scr
 def _control_learn(task, plan, control, agent, weight, report, scratch):
     """What cloud and agent learn from the innovation in scratch.local; returns the score."""
     batch, count = task.batch_size[agent], task.offsets[agent + 1] - task.offsets[agent]
-    left = 1.0 if plan.examples.design == table.REPLACEMENT else 1.0 - batch / count
+    left = 1.0 if plan.examples.design == table_draws.REPLACEMENT else 1.0 - batch / count
     share = left / (task.local_steps[agent] * batch)
     return learn(
         control.plan.rule, control.reference, agent, scratch.local, weight, report, share,
@@ -282,7 +281,7 @@ def _rounds(
     num_agents, size = task.offsets.size - 1, params.size
     num_active = plan.num_active
     planned = cohorts.shape[0] > 0
-    repeats = planned or plan.agents.design == table.REPLACEMENT
+    repeats = planned or plan.agents.design == table_draws.REPLACEMENT
     for i in range(msd.size):
         round_index = first_round + i
         if plan.drift > 0.0:

@@ -22,7 +22,7 @@ from isfed.sampling.designs import (
     Systematic,
     inclusion_probabilities,
 )
-from isfed.sampling.score_table import draw_from_table
+from isfed.sampling.table_draws import draw_from_table
 
 SIZES = [1, 15, 16, 17, 255, 256, 257, 1024, 1025, 4096, 4097, 20000]
 DESIGNS = [Systematic(), Deville()]

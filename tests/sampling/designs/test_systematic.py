@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs import Deville, HartleyRao, Systematic, inclusion_probabilities
 from isfed.sampling.designs.systematic import _draw_once
 from isfed.sampling.designs.variance import total_variance
@@ -41,16 +42,16 @@ def _table(leaves):
 def _systematic(nodes, count, floor, num, offsets):
     """The units of the ordered systematic draw at each offset, and what it returns."""
     a, b, c = table.scale(nodes, 0, count, floor)
-    root = count + table.RECORD * (table.num_nodes(count) - 1)
+    root = table.root_of(0, count)
     total = a * nodes[root] + b * nodes[root + 1] + c * nodes[root + 2]
     plain = nodes[root + 1] == count
-    starts = np.empty(table.MOST_BLOCKS)
-    table._block_starts(nodes, 0, count, (a, b, c), starts)
+    starts = np.empty(table_draws.MOST_BLOCKS)
+    table_draws._block_starts(nodes, 0, count, (a, b, c), starts)
     units = np.full((offsets.size, num), -1)
     certain = np.empty(offsets.size, np.int64)
     for i in range(offsets.size):
-        certain[i] = table.systematic_units(
-            nodes, 0, count, (a, b, c), total, num, offsets[i], units[i], 0, starts, plain
+        certain[i] = table_draws.systematic_units(
+            nodes, 0, count, (a, b, c), total, num, offsets[i : i + 1], units[i], 0, starts, plain
         )
     return units, certain
 
@@ -58,12 +59,12 @@ def _systematic(nodes, count, floor, num, offsets):
 @compiled
 def _deville(nodes, count, num, uniforms):
     """The units of Deville's draw from a table of known scores, and what it returns."""
-    root = count + table.RECORD * (table.num_nodes(count) - 1)
-    starts = np.empty(table.MOST_BLOCKS)
+    root = table.root_of(0, count)
+    starts = np.empty(table_draws.MOST_BLOCKS)
     one = (1.0, 0.0, 0.0)
-    table._block_starts(nodes, 0, count, one, starts)
+    table_draws._block_starts(nodes, 0, count, one, starts)
     units = np.empty(num, np.int64)
-    certain = table.deville_units(
+    certain = table_draws.deville_units(
         nodes, 0, count, one, nodes[root], num, uniforms, units, 0, starts, True
     )
     return units, certain

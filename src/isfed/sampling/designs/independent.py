@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isfed.base.random_streams import as_stream
-from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs.design_protocol import RandomSource
 from isfed.sampling.designs.inclusion import check_inclusion, check_scores, check_total
 
@@ -39,7 +39,7 @@ class Poisson:
 class WithReplacement:
     """Independent draws in which a unit may repeat; `inclusion` is the expected number of times."""
 
-    code: ClassVar[int] = table.REPLACEMENT
+    code: ClassVar[int] = table_draws.REPLACEMENT
     fixed_size: ClassVar[bool] = False
     repeats: ClassVar[bool] = True
     guarantee: ClassVar[str] = (

@@ -15,63 +15,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isfed.base.argument_checks import as_numbers, check_whole, shown
+from isfed.base.argument_checks import check_whole, shown
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream, as_stream
 from isfed.sampling.designs.design_protocol import RandomSource
-from isfed.sampling.designs.inclusion import check_num, check_scores
-from isfed.sampling.designs.sum_tree import SumTree
+from isfed.sampling.designs.inclusion import check_scores
+from isfed.sampling.designs.sum_tree import SumTree, check_changes, check_draw
 from isfed.sampling.designs.systematic import Deville, Systematic
 from isfed.sampling.designs.tree_shard import Calls, Found, Shard, ask_here
-from isfed.sampling.score_table import ASIDE, FAN, LIFT, MOST_BLOCKS, RECORD, SHIFT, TINY
+from isfed.sampling.score_table import (
+    ASIDE,
+    FAN,
+    LIFT,
+    RECORD,
+    SHIFT,
+    TINY,
+    num_nodes,
+    rebuild_above,
+)
+from isfed.sampling.table_draws import MOST_BLOCKS, descend
 
 SMALL = FAN * MOST_BLOCKS  # units up to which a single tree scans its blocks
 
 
-@compiled
-def _top_of(roots):
+def _top_of(roots: np.ndarray) -> np.ndarray:
     """The levels above the blocks as one array of records, root last."""
-    count = len(roots)
-    size, records = count, count
-    while size > 1:
-        size = (size + FAN - 1) >> SHIFT
-        records += size
-    top = np.zeros((records, RECORD))
-    top[:count] = roots
-    offset, size = 0, count
-    while size > 1:
-        above = offset + size
-        for child in range(size):
-            for part in range(RECORD):
-                top[above + (child >> SHIFT), part] += top[offset + child, part]
-        offset, size = above, (size + FAN - 1) >> SHIFT
+    top = np.empty((num_nodes(FAN * len(roots)), RECORD))
+    top[: len(roots)] = roots
+    rebuild_above(top.reshape(-1), 0, len(roots))
     return top
 
 
 @compiled
 def _blocks_at(top, count, targets, abc):
-    """The block at every cumulative weight and where it begins: `_descend` above the blocks."""
-    a, b, c = abc
+    """The block at every cumulative weight and where it begins.
+
+    Each block is below a node of `top` as 16 leaves are below one of a table.
+    """
     blocks, lows = np.empty(targets.size, np.int64), np.empty(targets.size)
     for i in range(targets.size):
-        level = 0
-        while (count - 1) >> (SHIFT * level) > 0:
-            level += 1
-        offset, node, low = len(top) - 1, 0, 0.0
-        while level > 0:
-            level -= 1
-            size = ((count - 1) >> (SHIFT * level)) + 1
-            offset -= size
-            reached = low
-            for child in range(node << SHIFT, min((node + 1) << SHIFT, size)):
-                record = top[offset + child]
-                weight = a * record[0] + b * record[1] + c * record[2]
-                if weight > 0.0:
-                    node, low = child, reached
-                    reached += weight
-                    if targets[i] < reached:
-                        break
-        blocks[i], lows[i] = node, low
+        blocks[i], lows[i] = descend(top, -FAN * count, FAN * count, abc, targets[i], 0.0)
     return blocks, lows
 
 
@@ -185,16 +168,8 @@ class ShardedTree:
         if self._single is not None:
             self._single.update(units, weights)
             return
-        index = np.atleast_1d(as_numbers(units, name="units"))
-        values = check_scores(np.atleast_1d(as_numbers(weights, name="weights")), name="weights")
-        if index.shape != values.shape:
-            raise ValueError(f"{index.size} units but {values.size} weights")
-        if not np.issubdtype(index.dtype, np.integer):
-            raise ValueError(f"units must be integers, got {index.dtype}")
-        outside = (index < 0) | (index >= self._count)
-        if outside.any():
-            raise ValueError(f"unit {index[outside][0]} is outside 0..{self._count - 1}")
-        distinct, last = np.unique(index[::-1].astype(np.int64), return_index=True)
+        index, values = check_changes(units, weights, self._count)
+        distinct, last = np.unique(index[::-1], return_index=True)
         fresh = values[::-1][last]
         before = self._change(distinct, fresh)
         if not np.isfinite(self._top[-1, 0]):
@@ -208,13 +183,8 @@ class ShardedTree:
         """`num` distinct units and the inclusion probability of each (Deville by default)."""
         if self._single is not None:
             return self._single.draw(num, rng, design=design)
-        num = check_num(num, self._count)
-        design = Deville() if design is None else design
-        if not isinstance(design, Systematic | Deville):
-            raise ValueError(f"design: a tree draws Systematic() or Deville(), not {shown(design)}")
-        if num > self._positive:
-            raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
-        units, prob = self._draw(num, as_stream(rng), deville=isinstance(design, Deville))
+        code = check_draw(num, self._count, self._positive, design)
+        units, prob = self._draw(num, as_stream(rng), deville=code == Deville.code)
         return units, np.minimum(prob * num, 1.0)  # rounding
 
     def _draw(self, num: int, stream: Stream, *, deville: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -251,7 +221,7 @@ class ShardedTree:
 
     def _find(self, targets: np.ndarray, abc: Any) -> Found:
         """The units at some cumulative weights; one question to each shard."""
-        blocks, lows = _blocks_at(self._top, int(self._edges[-1]), targets, abc)
+        blocks, lows = _blocks_at(self._top.reshape(-1), int(self._edges[-1]), targets, abc)
         units = np.empty(targets.size, np.int64)
         starts, weights = np.empty(targets.size), np.empty(targets.size)
         parts = self._by_shard(blocks)

@@ -12,15 +12,45 @@ from isfed.base.argument_checks import as_numbers, shown
 from isfed.base.interpret_first import InterpretFirst
 from isfed.base.random_streams import as_stream
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs.design_protocol import RandomSource
 from isfed.sampling.designs.inclusion import check_num, check_scores
 from isfed.sampling.designs.systematic import Deville, Systematic
 
 _table_light = InterpretFirst(table.table_of, lambda weights: 5 * weights.size)
-_draw_light = InterpretFirst(table.draw_from_table, lambda nodes, count, floor, num, *_: 200 * num)
-_update_light = InterpretFirst(
-    table.set_scores, lambda nodes, at, count, units, *_: 100 * units.size
+_draw_light = InterpretFirst(
+    table_draws.draw_from_table, lambda nodes, count, floor, num, *_: 200 * num
 )
+_update_light = InterpretFirst(
+    table.swap_scores, lambda nodes, at, count, units, *_: 100 * units.size
+)
+
+
+def check_changes(
+    units: ArrayLike, weights: ArrayLike, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Units of a tree of `count` and their new weights, or an error that says what is wrong."""
+    index = np.atleast_1d(as_numbers(units, name="units"))
+    values = check_scores(np.atleast_1d(as_numbers(weights, name="weights")), name="weights")
+    if index.shape != values.shape:
+        raise ValueError(f"{index.size} units but {values.size} weights")
+    if not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(f"units must be integers, got {index.dtype}")
+    outside = (index < 0) | (index >= count)
+    if outside.any():
+        raise ValueError(f"unit {index[outside][0]} is outside 0..{count - 1}")
+    return index.astype(np.int64), values
+
+
+def check_draw(num: int, count: int, positive: int, design: Any) -> int:
+    """The code of a draw's design, Deville's unless given, or an error that says what is wrong."""
+    check_num(num, count)
+    design = Deville() if design is None else design
+    if not isinstance(design, Systematic | Deville):
+        raise ValueError(f"design: a tree draws Systematic() or Deville(), not {shown(design)}")
+    if num > positive:
+        raise ValueError(f"num={num} exceeds the {positive} units of positive weight")
+    return design.code
 
 
 class SumTree:
@@ -75,21 +105,13 @@ class SumTree:
 
     def update(self, units: ArrayLike, weights: ArrayLike) -> None:
         """Change the weights of some units; of a unit named twice the last weight counts."""
-        index = np.atleast_1d(as_numbers(units, name="units"))
-        values = check_scores(np.atleast_1d(as_numbers(weights, name="weights")), name="weights")
-        if index.shape != values.shape:
-            raise ValueError(f"{index.size} units but {values.size} weights")
-        if not np.issubdtype(index.dtype, np.integer):
-            raise ValueError(f"units must be integers, got {index.dtype}")
-        outside = (index < 0) | (index >= self._count)
-        if outside.any():
-            raise ValueError(f"unit {index[outside][0]} is outside 0..{self._count - 1}")
-        distinct = np.unique(index).astype(np.int64)
+        index, values = check_changes(units, weights, self._count)
+        distinct = np.unique(index)
         with self._lock:
             before = self._nodes[distinct]
-            _update_light(self._nodes, 0, self._count, index.astype(np.int64), values, index.size)
+            _update_light(self._nodes, 0, self._count, index, values, 0, index.size)
             if not np.isfinite(self._nodes[-table.RECORD]):
-                _update_light(self._nodes, 0, self._count, distinct, before, distinct.size)
+                _update_light(self._nodes, 0, self._count, distinct, before, 0, distinct.size)
                 raise ValueError("the sum of the weights overflows; divide them by their maximum")
             after = self._nodes[distinct]
             self._positive += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
@@ -98,13 +120,8 @@ class SumTree:
         self, num: int, rng: RandomSource, *, design: Systematic | Deville | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`num` distinct units and the inclusion probability of each (Deville by default)."""
-        num = check_num(num, self._count)
-        design = Deville() if design is None else design
-        if not isinstance(design, Systematic | Deville):
-            raise ValueError(f"design: a tree draws Systematic() or Deville(), not {shown(design)}")
         state = as_stream(rng).state
         with self._lock:
-            if num > self._positive:
-                raise ValueError(f"num={num} exceeds the {self._positive} units of positive weight")
-            units, prob = _draw_light(self._nodes, self._count, 0.0, num, design.code, False, state)
+            code = check_draw(num, self._count, self._positive, design)
+            units, prob = _draw_light(self._nodes, self._count, 0.0, int(num), code, False, state)
         return units, np.minimum(prob * num, 1.0)  # rounding

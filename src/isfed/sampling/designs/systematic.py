@@ -16,6 +16,7 @@ from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import weighted_sum
 from isfed.base.random_streams import as_stream
 from isfed.sampling import score_table as table
+from isfed.sampling import table_draws
 from isfed.sampling.designs.design_protocol import (
     FixedSize,
     RandomSource,
@@ -32,7 +33,7 @@ MOST_ENUMERATED = 8  # 8! = 40320 orders
 def _draw_once(weights, num, design, state):
     """Make a table of `weights`, draw from it once, forget it."""
     nodes = table.table_of(weights)
-    return table.draw_from_table(nodes, weights.size, 0.0, num, design, False, state)[0]
+    return table_draws.draw_from_table(nodes, weights.size, 0.0, num, design, False, state)[0]
 
 
 _draw_light = InterpretFirst(_draw_once, lambda weights, num, *_: 5 * weights.size + 50 * num)
@@ -47,7 +48,7 @@ class _FromTable(FixedSize):
         """The units drawn, in order but for `HartleyRao`."""
         values, num = check_inclusion(inclusion)
         units = _draw_light(values, num, self.code, as_stream(rng).state)
-        return units if self.code == table.HARTLEY_RAO else np.sort(units)
+        return units if self.code == table_draws.HARTLEY_RAO else np.sort(units)
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Systematic(_FromTable):
         [0, 2]
     """
 
-    code: ClassVar[int] = table.SYSTEMATIC
+    code: ClassVar[int] = table_draws.SYSTEMATIC
     all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units; many pairs never occur together, so a "
@@ -76,7 +77,7 @@ class Systematic(_FromTable):
 class HartleyRao(_FromTable):
     """Systematic sampling in a new random order for every draw, the scheme that the paper uses."""
 
-    code: ClassVar[int] = table.HARTLEY_RAO
+    code: ClassVar[int] = table_draws.HARTLEY_RAO
     exact_joint: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, all pairs possible; O(N) for every draw"
@@ -98,7 +99,7 @@ class HartleyRao(_FromTable):
 class Deville(_FromTable):
     """Deville's systematic sampling (ordered pivotal): one random number for every unit length."""
 
-    code: ClassVar[int] = table.DEVILLE
+    code: ClassVar[int] = table_draws.DEVILLE
     all_pairs: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "exact inclusion probabilities, n distinct units, safe for any order of the units, and "

@@ -9,7 +9,8 @@ import numpy as np
 
 from isfed.base.jit import compiled
 from isfed.sampling import score_table as table
-from isfed.sampling.score_table import ASIDE, FAN, RECORD, SHIFT
+from isfed.sampling.score_table import RECORD, SHIFT
+from isfed.sampling.table_draws import descend, find_in_block
 
 Calls = Sequence[tuple[Any, str, tuple]]  # of shards: which, what, with which arguments
 Found = tuple[np.ndarray, np.ndarray, np.ndarray]  # units, where they begin, their weights
@@ -36,7 +37,7 @@ def _roots(nodes, total, block, which):
     out = np.empty((which.size, RECORD))
     for i in range(which.size):
         count = min(block, total - which[i] * block)
-        root = which[i] * stride + count + RECORD * (table.num_nodes(count) - 1)
+        root = table.root_of(which[i] * stride, count)
         for part in range(RECORD):
             out[i, part] = nodes[root + part]
     return out
@@ -48,57 +49,39 @@ def _find_all(nodes, total, block, which, lows, targets, abc):
 
     Where rounding leads beyond the last leaf of a node, the unit is ~(the end of that node).
     """
-    a, b, c = abc
     stride = table.table_size(block)
     units = np.empty(which.size, np.int64)
     starts, weights = np.empty(which.size), np.empty(which.size)
     for i in range(which.size):
         at = which[i] * stride
         count = min(block, total - which[i] * block)
-        node, low = table._descend(nodes, at, count, abc, targets[i], lows[i])
-        first = node << SHIFT
-        last = min(first + FAN, count)
-        reached, passed = low, 0
-        for unit in range(first, last):
-            reached += table._weight(nodes[at + unit], a, b, c)
-            if reached <= targets[i]:
-                passed += 1
-                low = reached
-        beyond = first + passed == last
-        place = which[i] * block + first + passed
+        node, low = descend(nodes, at, count, abc, targets[i], lows[i])
+        unit, starts[i] = find_in_block(nodes, at, count, abc, node, low, False, targets[i])
+        beyond = unit == min((node + 1) << SHIFT, count)
+        place = which[i] * block + unit
         units[i] = ~place if beyond else place
-        starts[i] = low
-        weights[i] = 0.0 if beyond else table._weight(nodes[at + first + passed], a, b, c)
+        weights[i] = 0.0 if beyond else table.weight_of(nodes[at + unit], abc)
     return units, starts, weights
 
 
 @compiled
 def _change(nodes, total, block, units, scores):
-    """Set leaves, also to or from ASIDE; returns what they were."""
+    """Set leaves, also to or from ASIDE; `scores` then has what they were."""
     stride = table.table_size(block)
-    before, one, kept = np.empty(units.size), np.empty(1, np.int64), np.empty(1)
+    one = np.empty(1, np.int64)
     for i in range(units.size):
         at = units[i] // block * stride
         count = min(block, total - units[i] // block * block)
         one[0] = units[i] % block
-        before[i] = nodes[at + one[0]]
-        kept[0] = scores[i]
-        if scores[i] == ASIDE:
-            table._set_aside(nodes, at, count, one, kept, 0, 1)
-        elif before[i] == ASIDE:
-            table._put_back(nodes, at, count, one, kept, 1)
-        else:
-            table.set_scores(nodes, at, count, one, kept, 1)
-    return before
+        table.swap_scores(nodes, at, count, one, scores[i : i + 1], 0, 1)
 
 
 @compiled
 def _sum_weights(nodes, block, begin, end, low, abc):
     """`low` plus the weights of the units from `begin` to `end`, one after the other."""
-    a, b, c = abc
     stride = table.table_size(block)
     for unit in range(begin, end):
-        low += table._weight(nodes[unit // block * stride + unit % block], a, b, c)
+        low += table.weight_of(nodes[unit // block * stride + unit % block], abc)
     return low
 
 
@@ -127,7 +110,8 @@ class Shard:
 
     def change(self, units: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Set some leaves; what they were, and the roots of their blocks now."""
-        before = _change(self._nodes, self._count, self._block, units, scores)
+        before = scores.copy()
+        _change(self._nodes, self._count, self._block, units, before)
         return before, self.roots(np.unique(units // self._block))
 
     def leaves(self) -> np.ndarray:
