@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.argument_checks import check_fields
-from isfed.base.jit import compiled
+from isfed.base.jit import compiled, jit_inline
 from isfed.base.portable_arithmetic import norm
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, Absences
 from isfed.sampling import score_table as tables
@@ -262,6 +262,12 @@ def limit_inclusion(table: Table, num_active: int, most: float) -> int:
     return _limit_scores(table.nodes, table.count, share)
 
 
+@jit_inline
+def _lift(total):
+    """What scores of this sum are multiplied by first, lest a share of them loses digits."""
+    return tables.LIFT if total < tables.TINY else 1.0
+
+
 @compiled
 def _limit_scores(nodes, count, share):
     seen, total, largest = 0, 0.0, 0.0
@@ -273,7 +279,8 @@ def _limit_scores(nodes, count, share):
     if seen == 0:
         return 0
     share *= count / seen  # of the sum of the seen scores
-    if largest <= share * total * (1.0 + 1e-12):
+    lift = _lift(total)
+    if lift * largest <= share * (lift * total) * (1.0 + 1e-12):
         return 0
     ordered, place = np.empty(seen), 0
     for k in range(count):
@@ -294,8 +301,12 @@ def _limit_scores(nodes, count, share):
         if room <= 0.0 or place == 0:  # by rounding alone there may be room for all to be equal
             limit = ordered[place]
             break
-        limit = share * rest[place] / room
-        if limit >= ordered[place - 1]:
+        lift = _lift(rest[place])
+        lifted = share * (lift * rest[place]) / room
+        limit = lifted / lift
+        if lift * limit > lifted:  # rounded up to a subnormal number
+            limit -= 5e-324  # the smallest of them
+        if lifted >= lift * ordered[place - 1]:
             break
     lowered = 0
     for k in range(count):  # in place: the mark of an unseen one, -1, stays
