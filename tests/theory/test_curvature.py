@@ -58,19 +58,24 @@ def literal(problem, algorithm, choices, model):
     return mean, mean @ mean + (square - mean @ mean) / agents
 
 
-LOSSES = [LeastSquares(0.1), Huber(0.1, knee=0.5), Logistic(0.1), Softmax(0.1, num_classes=3)]
-
-
-@pytest.mark.parametrize("divide", [True, False])
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-def test_the_curvature_at_a_model_is_the_literal_one(loss, divide):
+def near_a_model(loss, divide):
+    """A problem, a method, a model, and the probabilities there."""
     problem = small(loss, local_steps=np.array([1, 2, 3]))
     policy = Memory(floor=0.3)
     algorithm = ISFedAvg(
         step_size=1.0, num_active=2, agents=policy, examples=policy, divide_by_steps=divide
     )
     model = 0.3 * np.arange(1.0, 1.0 + problem.num_params)
-    chosen = choices_at(problem, algorithm, model)
+    return problem, algorithm, model, choices_at(problem, algorithm, model)
+
+
+LOSSES = [LeastSquares(0.1), Huber(0.1, knee=0.5), Logistic(0.1), Softmax(0.1, num_classes=3)]
+
+
+@pytest.mark.parametrize("divide", [True, False])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_the_curvature_at_a_model_is_the_literal_one(loss, divide):
+    problem, algorithm, model, chosen = near_a_model(loss, divide)
     mean, square = literal(problem, algorithm, chosen, model)
     found = CurvatureAt(problem, model).drawn(algorithm, chosen)
     columns = np.eye(problem.num_params)
@@ -83,13 +88,7 @@ def test_the_curvature_at_a_model_is_the_literal_one(loss, divide):
 @pytest.mark.parametrize("divide", [True, False])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_of_very_many_rows_the_square_is_made_of_the_agents_matrices(loss, divide, monkeypatch):
-    problem = small(loss, local_steps=np.array([1, 2, 3]))
-    policy = Memory(floor=0.3)
-    algorithm = ISFedAvg(
-        step_size=1.0, num_active=2, agents=policy, examples=policy, divide_by_steps=divide
-    )
-    model = 0.3 * np.arange(1.0, 1.0 + problem.num_params)
-    chosen = choices_at(problem, algorithm, model)
+    problem, algorithm, model, chosen = near_a_model(loss, divide)
     for curvature in (CurvatureAt(problem, model), LargestCurvature(problem)):
         found = curvature.drawn(algorithm, chosen)
         monkeypatch.setattr("isfed.theory.round_curvature.TALL", 10**6)

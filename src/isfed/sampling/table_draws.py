@@ -293,14 +293,18 @@ def draw_fixed(nodes, at, count, floor, num, deville, state, uniforms, starts, u
         if certain > 0:
             for i in range(aside, aside + certain):
                 prob[i] = table.ASIDE
-            table.swap_scores(
-                nodes, at, count, units, prob, aside, aside + certain
-            )  # scores wait in prob
+            _set_aside(nodes, at, count, units, prob, aside, aside + certain)  # scores wait in prob
             aside += certain
     if aside > 0:
-        table.swap_scores(nodes, at, count, units, prob, 0, aside)
+        _set_aside(nodes, at, count, units, prob, 0, aside)
         for i in range(aside):
             prob[i] = 1.0 / num
+
+
+@jit_call
+def _set_aside(nodes, at, count, units, kept, begin, end):
+    """Take units[begin:end] out of the tree, or put them back; a call, for it is rarely needed."""
+    table.swap_scores(nodes, at, count, units, kept, begin, end)
 
 
 @jit_call
