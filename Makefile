@@ -119,9 +119,10 @@ study: install  ## compare policies and designs (docs/make/policies.toml)
 	@$(BIN)/isfed run docs/make/policies.toml --resume
 
 theory: install  ## theory against measurement: makes docs/theory.md and its appendix (about an hour)
-	@echo "==> python docs/make/theory_study.py, then theory_page.py"
+	@echo "==> python docs/make/theory_study.py, isfed run docs/make/theory.toml, then theory_page.py"
 	@$(BIN)/python docs/make/theory_study.py
-	@$(BIN)/python docs/make/theory_page.py
+	@$(BIN)/isfed run docs/make/theory.toml --out runs/theory --resume
+	@$(BIN)/python docs/make/theory_page.py runs/theory
 
 install-docs: $(VENV)/.installed-docs  ## the same with what makes the site and runs notebooks
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 
 import numpy as np
-from variance_problems import PRESETS
-from variance_study import Cell, errors
+from variance_page import Cell, as_text, tasks
 
+from isfed import simulate
 from isfed.federation.variate_updates import (
     AGREEMENT,
     FORGET,
@@ -28,15 +29,17 @@ from isfed.federation.variate_updates import (
     step_and_move,
 )
 from isfed.methods import control_variates
+from isfed.simulate.simulate_call import Engine
+from isfed.studies.study_engine import ending
+from isfed.studies.work_cells import Finished, problem_of
 
 OWN_FORGET = 0.1
 SHRINKS = (0.0, 3.0, 30.0)
-CELLS = (
-    (Cell("regression", 1, 6, False), 0.01),
-    (Cell("outliers", 1, 6, False), 0.01),
-    (Cell("ijcnn1, one class", 1, 10, False), 2.0),
-    (Cell("synthetic(1,1)", 1, 10, False), 0.3),
-)
+METHOD = "drift, importance"
+CELLS = {
+    "regression, L=6": 0.01, "outliers, L=6": 0.01, "ijcnn1, one class, E=1, L=10": 2.0,
+    "synthetic(1,1), E=1, L=10": 0.3,
+}  # fmt: skip
 
 
 class OwnGains:
@@ -84,12 +87,23 @@ class OwnGains:
         step_and_move(rule, reference, step_size, num_active, heard, params, total, move)
 
 
+def errors(cell: Cell, step: float, seeds: range, engine: Engine = "auto") -> list[float]:
+    """The level of every seed, as in the study."""
+    task = tasks()[cell]
+    algorithm = replace(task.algorithms[METHOD], step_size=step)
+    problem, measure = problem_of(task.source)
+    runs = [
+        simulate(problem, algorithm, rounds=task.rounds, seed=seed, measure=measure, engine=engine)
+        for seed in seeds
+    ]
+    return [float(ending(Finished(run, None, 0.0), task.share).mean()) for run in runs]
+
+
 def shown(cell: Cell, found: list[float]) -> str:
     """Mean and standard error, in the unit of the study's tables."""
     mean, error = float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(len(found))
-    if cell.problem in PRESETS:
-        return f"{10 * math.log10(mean):.1f} ± {10 / math.log(10) * error / mean:.1f} dB"
-    return f"{1e3 * mean:.2f} ± {1e3 * error:.2f}"
+    text = as_text(cell.preset, mean, error)
+    return text + (" dB" if cell.preset else "")
 
 
 def main() -> None:
@@ -98,16 +112,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     seeds = range(parser.parse_args().seeds)
     plain = control_variates.absorb
-    for cell, step in CELLS:
-        found = {"common": shown(cell, errors(cell, "drift, importance", step, seeds))}
+    for cell in tasks():
+        if (step := CELLS.get(cell.title)) is None:
+            continue
+        found = {"common": shown(cell, errors(cell, step, seeds))}
         for shrink in SHRINKS:
             alone: list[float] = []
             for seed in seeds:
                 control_variates.absorb = OwnGains(shrink).absorb
-                alone += errors(cell, "drift, importance", step, (seed,), "agents")
+                alone += errors(cell, step, range(seed, seed + 1), "agents")
             control_variates.absorb = plain
             found[f"own, shrunk by {shrink:g}"] = shown(cell, alone)
-        print(f"{cell.problem}, L={cell.active}: {found}", flush=True)
+        print(f"{cell.title}: {found}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image
 
 from isfed import load_results
+from isfed.report.page_data import markdown
 from isfed.report.systems_report import (
     AXES,
-    HEADINGS,
     STILL_MOVING,
     curve,
     figure_name,
-    systems_rows,
+    systems_table,
 )
 from isfed.studies.results_reader import AlgorithmResult, Results
 
@@ -55,17 +55,10 @@ def put(text: str, mark: str, made: str) -> str:
     return text.replace(mark, made)
 
 
-def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Markdown; numbers to the right."""
-    lines = [headings, ("---", *["---:"] * (len(headings) - 1)), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
-
-
 def ends(results: Results, problem: str) -> str:
     """Where every method ended, where it rests, and what it cost."""
-    return f"{table(HEADINGS, systems_rows(results, problem))}\n\n\\{STILL_MOVING}"
+    table = systems_table(results, problem)
+    return f"{markdown(table.columns, table.texts, numbers='---:')}\n\n\\{STILL_MOVING}"
 
 
 def prices(results: Results, problem: str) -> str:
@@ -85,7 +78,8 @@ def prices(results: Results, problem: str) -> str:
         rows.append((name, *cells))
     never = [name for name in needs if not needs[name]]
     headings = (f"until {level:.1f} dB", "rounds", "MB up", "gradients", "virtual seconds")
-    return f"{table(headings, rows)}\n\nNever within these rounds: {', '.join(never) or 'none'}."
+    table = markdown(headings, rows, numbers="---:")
+    return f"{table}\n\nNever within these rounds: {', '.join(never) or 'none'}."
 
 
 def needed(algorithm: AlgorithmResult, level: float) -> dict[str, float]:

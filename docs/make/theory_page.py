@@ -1,4 +1,9 @@
-"""Make docs/theory.md, its appendix and figures from what docs/make/theory_study.py found."""
+"""docs/theory.md, its appendix and figures.
+
+    python docs/make/theory_page.py runs/theory
+
+Made of the results of theory_study.py and of the folder of isfed run theory.toml.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +23,22 @@ import numpy as np
 from matplotlib.ticker import NullFormatter
 from theory_study import RESULTS
 
+from isfed.report.page_data import markdown
+from isfed.studies import load_results, read_experiment
+from isfed.studies.work_cells import problem_of
+from isfed.theory import diagnose, predict
+
 HERE = Path(__file__).parent
+STUDY = HERE / "theory.toml"
 DOCS = HERE.parent
 PAGE, APPENDIX = DOCS / "theory.md", DOCS / "appendix" / "theory.md"
 MARK = "<!-- appendix -->\n"  # in theory_page.txt, before the part that is the appendix
 LOOKS = {"agents": ("tab:blue", "o"), "examples": ("tab:orange", "s"), "both": ("black", "^")}
 
 
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def variance_table(rows: list[dict[str, Any]]) -> str:
     """Exact, measured, z and bound of every design and policy."""
-    return table(
+    return markdown(
         ["problem", "policy", "design", "exact", "from agents", "measured", "z", "bound"],
         [
             [
@@ -49,7 +54,7 @@ def variance_table(rows: list[dict[str, Any]]) -> str:
 
 def bound_table(rows: list[dict[str, Any]]) -> str:
     """The msd at five step sizes."""
-    return table(
+    return markdown(
         ["problem", "policy", "step", "rounds", "time constants", "repetitions", "measured",
          "predicted", "bound", "of it data, model"],
         [
@@ -162,7 +167,7 @@ def gain_figure(rows: list[dict[str, Any]], path: Path) -> None:
 
 def gain_table(rows: list[dict[str, Any]]) -> str:
     """Every case."""
-    return table(
+    return markdown(
         ["problem", "importance of", "predicted", "measured, oracle", "measured, memory",
          "steady state"],
         [
@@ -175,6 +180,40 @@ def gain_table(rows: list[dict[str, Any]]) -> str:
             for row in rows
         ],
     )  # fmt: skip
+
+
+def gains(folder: Path) -> list[dict[str, Any]]:
+    """What is predicted and measured on every problem, for importance of agents, examples, both."""
+    results, rows = load_results(folder), []
+    levels = {a.name: np.array(a.summary["levels"]) for a in results.algorithms}
+    for task in read_experiment(STUDY).tasks:
+        found = {name: levels[task.title + name] for name in task.algorithms}
+        mean = {name: each.mean() for name, each in found.items()}
+        spread = {
+            name: each.std(ddof=1) / np.sqrt(each.size) / mean[name] for name, each in found.items()
+        }
+        problem, _ = problem_of(task.source)
+        late = np.linspace(task.rounds // 2, task.rounds, 50).astype(int)
+        curve = {
+            name: predict(problem, method).curve(late, problem.optimum).mean()
+            for name, method in task.algorithms.items()
+            if "memory" not in name
+        }
+        active = task.algorithms["uniform"].num_active
+        steady = diagnose(problem, num_active=active).options
+        for side in LOOKS:
+            row = {
+                "problem": task.title.removesuffix(": "), "side": side, "rounds": task.rounds,
+                "steady_gain_db": steady[side].gain_db,
+                "predicted_gain_db": 10 * np.log10(curve["uniform"] / curve[f"oracle, {side}"]),
+            }  # fmt: skip
+            for kind in ("oracle", "memory"):
+                name = f"{kind}, {side}"
+                row[f"{kind}_gain_db"] = 10 * np.log10(mean["uniform"] / mean[name])
+                error = np.hypot(spread["uniform"], spread[name])
+                row[f"{kind}_stderr_db"] = 10 / np.log(10) * error
+            rows.append(row)
+    return rows
 
 
 def error(rows: list[dict[str, Any]], kind: str, said: str = "predicted") -> float:
@@ -195,10 +234,11 @@ def gain_words(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of isfed run theory.toml")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     study = json.loads(options.results.read_text())
-    rows = {name: part["rows"] for name, part in study.items()}
+    rows = {name: part["rows"] for name, part in study.items()} | {"gain": gains(options.folder)}
     figures = DOCS / "figures"
     figures.mkdir(exist_ok=True)
     bound_figure(rows["bound"], figures / "theory-bound.png")
@@ -221,7 +261,7 @@ def main() -> None:
         below=sum(row["measured"] < row["bound"] for row in bounded),
         num_bounds=len(bounded),
         no_bound=f" ({unbounded} have none: a probability is 0)" if unbounded else "",
-        optimal_table=table(
+        optimal_table=markdown(
             ["scale", "tries", "least", "most"],
             [
                 [f"{r['scale']:g}", str(r["tries"]), f"{r['least']:.5f}", f"{r['most']:.4g}"]

@@ -1,81 +1,107 @@
-"""The problems of the variance study: agents that differ in size, in direction, or in both."""
+"""The labelled problems of variance.toml: agents that differ in size, in direction, or in both."""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Literal
 
 import numpy as np
 
-from isfed import OUTLIERS, PAPER, FederatedData, Logistic, Problem, Softmax, Synthetic
+from isfed import FederatedData, Logistic, Problem, Softmax, Synthetic
 from isfed.datasets.named_datasets import ijcnn1, mnist_by_writer
 from isfed.datasets.partition import dirichlet, one_class
+from isfed.studies.problem_sources import DataSet
 
 AGENTS, ROWS, RIDGE = 100, 20_000, 1e-3
-PIXELS = 14  # a side of a digit; `--pixels 7` is four times as fast
-
-
-def _federated(x: np.ndarray, y: np.ndarray, rows: np.ndarray, offsets: np.ndarray):
-    return FederatedData(np.ascontiguousarray(x[rows]), y[rows].copy(), offsets)
+Rows = Literal["one digit per agent", "Dirichlet(0.3)", "ijcnn1, one class", "synthetic(1,1)"]
+# The step sizes of the study are this one, the double, a half and a quarter of it.
+STEPS: dict[Rows, float] = {
+    "one digit per agent": 1.0, "Dirichlet(0.3)": 1.0, "ijcnn1, one class": 2.0,
+    "synthetic(1,1)": 0.3,
+}  # fmt: skip
 
 
 @cache
-def _mnist() -> tuple[np.ndarray, np.ndarray]:
-    """20,000 digits pooled to PIXELS x PIXELS, with a constant feature."""
+def _mnist(pixels: int) -> tuple[np.ndarray, np.ndarray]:
+    """20,000 digits pooled to so many pixels a side, with a constant feature."""
     found = mnist_by_writer().train
     chosen = np.random.default_rng(1).permutation(len(found.targets))[:ROWS]
-    blocks = found.features[chosen].reshape(-1, PIXELS, 28 // PIXELS, PIXELS, 28 // PIXELS)
-    x = blocks.mean((2, 4)).reshape(len(chosen), -1)
-    return np.hstack([x, np.ones((len(x), 1))]), found.targets[chosen]
+    return pooled(found.features[chosen], pixels), found.targets[chosen]
+
+
+def pooled(features: np.ndarray, pixels: int) -> np.ndarray:
+    """Digits of 28 x 28 as means of blocks, with a constant feature."""
+    blocks = features.reshape(-1, pixels, 28 // pixels, pixels, 28 // pixels)
+    x = blocks.mean((2, 4)).reshape(len(features), -1)
+    return np.hstack([x, np.ones((len(x), 1))])
 
 
 @cache
-def _digit() -> FederatedData:
-    x, y = _mnist()
-    found = one_class(y, num_agents=AGENTS, seed=0)
-    return _federated(x, y, found.rows, found.offsets)
+def federated(rows: str, pixels: int) -> FederatedData:
+    """The rows of a problem, dealt to the agents."""
+    if rows == "synthetic(1,1)":  # of FedProx: both models and features differ
+        return Synthetic(num_agents=AGENTS, most_examples=1000).make(seed=0).data
+    if rows == "ijcnn1, one class":
+        found = ijcnn1().train
+        chosen = np.random.default_rng(1).permutation(len(found.targets))[:ROWS]
+        x, y = found.features[chosen], found.targets[chosen]
+        dealt = one_class(y, num_agents=AGENTS, shares={-1.0: 0.5, 1.0: 0.5}, seed=0)
+        x = np.hstack([x, np.ones((len(x), 1))])
+    else:
+        x, y = _mnist(pixels)
+        if rows == "one digit per agent":
+            dealt = one_class(y, num_agents=AGENTS, seed=0)
+        else:
+            dealt = dirichlet(y, num_agents=AGENTS, concentration=0.3, least=30, seed=0)
+    return FederatedData(np.ascontiguousarray(x[dealt.rows]), y[dealt.rows].copy(), dealt.offsets)
 
 
-@cache
-def _dirichlet() -> FederatedData:
-    """Every class is shared among the agents by Dirichlet(0.3); at least 30 rows for each."""
-    x, y = _mnist()
-    found = dirichlet(y, num_agents=AGENTS, concentration=0.3, least=30, seed=0)
-    return _federated(x, y, found.rows, found.offsets)
+def risk(problem: Problem, params: np.ndarray) -> float:
+    """The risk at a model."""
+    data = problem.data
+    values = problem.loss.values(params, data.features, data.targets)
+    return float(np.add.reduceat(values, data.offsets[:-1]) @ (1.0 / data.num_examples)) / len(
+        data.num_examples
+    )
 
 
-@cache
-def _ijcnn1() -> FederatedData:
-    found = ijcnn1().train
-    chosen = np.random.default_rng(1).permutation(len(found.targets))[:ROWS]
-    x, y = found.features[chosen], found.targets[chosen]
-    deal = one_class(y, num_agents=AGENTS, shares={-1.0: 0.5, 1.0: 0.5}, seed=0)
-    return _federated(np.hstack([x, np.ones((len(x), 1))]), y, deal.rows, deal.offsets)
+@dataclass
+class ExcessRisk:
+    """The risk above the least."""
+
+    problem: Problem
+    every: int
+    names: tuple[str, ...] = ("excess",)
+
+    def __call__(self, params: np.ndarray) -> np.ndarray:
+        """Of every model, (R, 1)."""
+        return np.array([[risk(self.problem, model) - self._least] for model in params])
+
+    @cached_property
+    def _least(self) -> float:
+        return risk(self.problem, self.problem.optimum)
 
 
-@cache
-def _synthetic() -> FederatedData:
-    """synthetic(1, 1) of FedProx, where both models and features differ, with 100 agents."""
-    return Synthetic(num_agents=AGENTS, most_examples=1000).make(seed=0).data
+@dataclass(frozen=True, kw_only=True)
+class Labelled(DataSet):
+    """A problem with labels; with 7 pixels a side the digits are four times as fast."""
 
+    rows: Rows
+    local_steps: int = 1
+    batch_size: int = 20
+    pixels: Literal[7, 14] = 14
+    every: int = 10
 
-LABELLED = {
-    "one digit per agent": (_digit, lambda: Softmax(RIDGE, num_classes=10), 1.0),
-    "Dirichlet(0.3)": (_dirichlet, lambda: Softmax(RIDGE, num_classes=10), 1.0),
-    "ijcnn1, one class": (_ijcnn1, lambda: Logistic(RIDGE), 2.0),
-    "synthetic(1,1)": (_synthetic, lambda: Softmax(RIDGE, num_classes=10), 0.3),
-}
-PRESETS = {"regression": PAPER, "outliers": OUTLIERS}
+    def make(self) -> Problem:
+        """The problem, with a small ridge."""
+        two = self.rows == "ijcnn1, one class"
+        loss = Logistic(RIDGE) if two else Softmax(RIDGE, num_classes=10)
+        return Problem(
+            federated(self.rows, self.pixels), loss, local_steps=self.local_steps,
+            batch_size=self.batch_size, name=self.rows,
+        )  # fmt: skip
 
-
-@cache
-def make_problem(name: str, steps: int) -> Problem:
-    """A problem by name; `steps` are the local steps E of the labelled ones, with batches of 20."""
-    if name in PRESETS:
-        return PRESETS[name].make(seed=0)
-    data, loss, _ = LABELLED[name]
-    return Problem(data(), loss(), local_steps=steps, batch_size=20, name=name)
-
-
-def largest_step(name: str) -> float:
-    """Of the four step sizes that are tried, each half as long as the one before."""
-    return 0.01 if name in PRESETS else 2.0 * LABELLED[name][2]
+    def measure(self, problem: Problem) -> ExcessRisk:
+        """The excess risk."""
+        return ExcessRisk(problem, self.every)

@@ -43,6 +43,35 @@ def test_run_writes_the_results_folder(run, tmp_path):
     assert run("run", "mine.toml", "--overwrite")[0] == 0
 
 
+def test_every_problem_has_a_table_and_levels_choose_their_steps(run, tmp_path):
+    table = SMALL.replace("step_size = 0.01\n", "").partition("[problem]")[2]
+    methods = table.partition("num_examples = 10\n")[2]
+    text = """
+kind = "levels"
+rounds = 10
+repetitions = 1
+seeds = [1, 2]
+[step_sizes]
+own = true
+grid = [0.01, 0.02]
+repetitions = 1
+widen = 0
+[[problem]]
+name = "one"
+source = { num_agents = 12, num_examples = 10 }
+[[problem]]
+name = "two"
+source = { num_agents = 8, num_examples = 10 }
+"""
+    (tmp_path / "mine.toml").write_text(text + methods)
+    code, text = run("run", "mine.toml")
+    assert code == 0, text
+    assert text.count("mine: 2 repetitions") == 2
+    assert "by the level of its own trials" in " ".join(text.split())
+    found = load_results("runs/mine")
+    assert [len(a.summary["levels"]) for a in found.algorithms] == [2, 2, 2, 2]
+
+
 def test_the_written_configuration_runs_again(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SMALL)
     assert run("run", "mine.toml")[0] == 0

@@ -11,7 +11,8 @@ import pytest
 from isfed import FedAvg, FederatedData, LeastSquares, Logistic, Problem, Regression, simulate
 from isfed.studies.executors import Executor, Workers
 from isfed.studies.problem_sources import Given
-from isfed.studies.study_engine import NoStepError, Search, search_step_size
+from isfed.studies.step_grid import StepGrid, search_step_size
+from isfed.studies.study_engine import NoStepError
 from isfed.studies.test_measures import ErrorRates, HeldOutLoss
 from isfed.studies.work_cells import CellStore
 
@@ -63,12 +64,12 @@ class Measured(Given):
         return HeldOutLoss(LeastSquares(), data.features, data.targets, weights, every=20)
 
 
-def search(problem, grid, **options):
+def search(problem, grid, *, rounds=200, widen=0):
     executor = Executor(Workers(), 1, CellStore())
-    common = {"rounds": 200, "repetitions": 2, "seed": 0, "share": 0.25}
-    asked = Search(source=Measured(problem), grid=grid, **(common | options))
+    asked = StepGrid(grid=grid, repetitions=2, widen=widen)
     algorithm = FedAvg(step_size=1.0, num_active=problem.num_agents // 2)
-    return search_step_size(executor, "FedAvg", algorithm, asked)
+    run = {"source": Measured(problem), "rounds": rounds, "seed": 0}
+    return search_step_size(executor, "FedAvg", algorithm, asked, share=0.25, **run)
 
 
 PROBLEM = Regression(num_agents=10, num_examples=20).make()

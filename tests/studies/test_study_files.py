@@ -10,6 +10,7 @@ import pytest
 from isfed import (
     PAPER,
     Average,
+    Clock,
     FedAdam,
     FedAvg,
     Federated,
@@ -129,7 +130,7 @@ def test_a_method_of_a_kind_goes_through_a_server():
         (changed(without=["FedAvgg"]), "no algorithm is called 'FedAvgg'; did you mean 'FedAvg'"),
         (changed(source={"preset": "papers"}), "preset='papers' is not known"),
         (changed(rounds=0), "rounds=0 must be a whole number >= 1"),
-        ({**STUDY, "step_sizes": {"grid": [0.1]}}, r"takes one \[problem\]"),
+        ({**STUDY, "step_sizes": {"grid": [0.1]}}, "nothing to tune"),
         ({"algorithm": [PARTS | {"sampler": "stratified"}]}, "did you mean 'stratified-passes'"),
         ({"algorithm": [PARTS | {"estimator": ON_STEP}]}, "weights on the change"),
         ({"algorithm": [PARTS | {"serve": "fed-adam"}]}, "unknown key 'serve'"),
@@ -168,3 +169,59 @@ def test_tables_are_merged_by_key_and_by_name():
     part = {"a": {"b": 3}, "list": {"x": {"n": 2}}, "new": 4}
     expected = {"a": {"b": 3, "c": 2}, "list": [{"name": "x", "n": 2}, {"name": "y"}], "new": 4}
     assert merged_tables(given, part) == expected
+
+
+LEVELS = {
+    "kind": "levels", "rounds": 12, "repetitions": 1, "seeds": [0, 3], "share": 0.25,
+    "start": "optimum",
+    "step_sizes": {
+        "own": True, "grid": [0.005, 0.02, 0.08], "rounds": 12, "repetitions": 1, "seed": 100,
+        "widen": 0, "close": [101, 102],
+    },
+    "problem": [
+        {"name": "one", "source": SMALL, "clock": {"drop": 0.3}, "values": {"num_active": 3}},
+        {"name": "two", "source": SMALL | {"seed": 1}, "share": 0.5, "step_sizes": {"close": []},
+         "values": {"num_active": 4}},
+        {"name": "given", "source": SMALL, "values": {"num_active": 3, "step_size": 0.01}},
+    ],
+    "algorithm": [{"name": "FedAvg", "kind": "FedAvg"}],
+}  # fmt: skip
+
+
+def test_levels_and_step_sizes_are_those_of_a_literal_search_over_seeds(tmp_path):
+    experiment = make_experiment(LEVELS)
+    assert make_experiment(experiment.resolved).digest == experiment.digest
+    results = run_experiment(experiment, tmp_path / "run")
+
+    def levels(seeds, step, active, share, data=0, clock=None, start=None):
+        problem = PAPER.replace(num_agents=8, num_examples=10, batch_size=(1, 3)).make(seed=data)
+        start = None if start is None else problem.optimum
+        runs = [
+            simulate(problem, FedAvg(step_size=step, num_active=active), rounds=12, seed=seed,
+                     initial=start, clock=clock)
+            for seed in seeds
+        ]  # fmt: skip
+        return [run.msd[0, -round(12 * share) :].mean() for run in runs]
+
+    def search(close, **cell):
+        cell["start"] = "optimum"
+        tried = {step: levels([100], step, **cell) for step in (0.005, 0.02, 0.08)}
+        if close:
+            best = sorted(tried, key=tried.get)[:2]
+            tried = {step: tried[step] + levels(close, step, **cell) for step in best}
+        return {step: np.mean(found) for step, found in tried.items()}
+
+    cells = {
+        "one": {"active": 3, "share": 0.25, "clock": Clock(drop=0.3)},
+        "two": {"active": 4, "share": 0.5, "data": 1},
+    }
+    for name, cell in cells.items():
+        losses = search((101, 102) if name == "one" else (), **cell)
+        found = results.searches[f"{name}: FedAvg"]
+        assert found.losses == losses
+        assert found.best == min(losses, key=losses.get)
+        level = levels((0, 3), found.best, start="optimum", **cell)
+        assert results[f"{name}: FedAvg"].summary["levels"] == level
+    given = levels((0, 3), 0.01, active=3, share=0.25, start="optimum")
+    assert results["given: FedAvg"].summary["levels"] == given
+    assert list(results.searches) == ["one: FedAvg", "two: FedAvg"]

@@ -217,7 +217,7 @@ def test_the_figures_and_tables_are_drawn(finished):
         f"systems-{p}.{k}" for p in ("regression", "synthetic") for k in ("png", "svg")
     }
     table = systems_table(finished, "regression")
-    assert table.row_count == len(small().algorithms)
+    assert len(table.rows) == len(small().algorithms)
 
 
 def test_a_finished_study_is_not_run_again(finished):

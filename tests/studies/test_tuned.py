@@ -66,10 +66,9 @@ def small(source=None, methods=METHODS):
         "step_sizes": write_value(grid),
         "algorithm": [write_algorithm(name, method) for name, method in methods.items()],
     }  # fmt: skip
-    return Experiment(
-        "small", (StudyTask("", source, methods, 25, 3),), 0, tables, kind="tuned", step_sizes=grid,
-        tuned=tuple(methods), options={"paper": {"FedAvg": 0.4}},
-    )  # fmt: skip
+    task = StudyTask("", source, methods, 25, 3, step_sizes=grid, tuned=tuple(methods))
+    options = {"paper": {"FedAvg": 0.4}}
+    return Experiment("small", (task,), 0, tables, kind="tuned", options=options)
 
 
 TUNED = small()

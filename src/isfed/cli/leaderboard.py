@@ -80,8 +80,7 @@ def leaderboard(
         folder = options.out or Path("runs") / f"{protocol.name}{size and f'-{size}'}"
         results = run_with_progress(Leaderboard(protocol), folder, options)
         for table in leaderboard_tables(results, short=True):
-            rows = ([cell.text for cell in row] for row in table.rows)
-            console.print(text_table(table.caption, table.columns, rows))
+            console.print(text_table(table.caption, table.columns, table.texts))
         sentences = results.summary["factorial"].get("sentences", ())
         finish(results, (results.summary["verdict"], *sentences))
 

@@ -45,6 +45,7 @@ def _show(results: Results, kind: str) -> list[str]:
     """Draw the figure of a kind of study and print its tables; returns what is left to say."""
     from isfed.report import figures, networks_report, systems_report
     from isfed.report import terminal_tables as text
+    from isfed.report.page_sentences import by_problem
 
     if kind == "networks":
         networks_report.networks_figure(results)
@@ -53,7 +54,10 @@ def _show(results: Results, kind: str) -> list[str]:
     elif kind == "systems":
         systems_report.systems_figures(results)
         problems = dict.fromkeys(a.summary["problem"] for a in results.algorithms)
-        tables, lines = [systems_report.systems_table(results, p) for p in problems], []
+        made = [systems_report.systems_table(results, problem) for problem in problems]
+        moving = systems_report.STILL_MOVING
+        tables = [text.text_table(t.caption, t.columns, t.texts, caption=moving) for t in made]
+        lines = []
     elif kind == "tuned":
         figures.measures_figure(results)
         tables = [text.measures_table(results)]
@@ -63,7 +67,7 @@ def _show(results: Results, kind: str) -> list[str]:
     else:
         if results.kind in figures.BY_KIND:
             figures.BY_KIND[results.kind](results)
-        tables = [text.summary_table(results)]
+        tables = [text.summary_table(part) for _, part in by_problem(results)]
         lines = [*text.tested_lines(results), *text.best_step_lines(results)]
         lines += text.settling_lines(results)
     for table in tables:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.text_format import plain_number
-from isfed.report.page_data import Figure, PageTable, Series, TableCell, number_cell
+from isfed.report.page_data import Figure, PageTable, Series, TableCell, markdown, number_cell
 from isfed.studies.leaderboard_scores import AXES, FARTHEST
 from isfed.studies.results_reader import Results
 
@@ -290,7 +290,4 @@ def _sensitivity(results: Results) -> Iterator[Figure]:
 
 def markdown_table(table: PageTable) -> str:
     """A table for the docs."""
-    rows = [table.columns, ["---"] * len(table.columns)]
-    rows += [[cell.text.replace("|", "\\|") for cell in row] for row in table.rows]
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{table.caption}\n\n{lines}\n"
+    return f"{table.caption}\n\n{markdown(table.columns, table.texts)}\n"

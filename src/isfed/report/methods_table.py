@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from isfed.methods.catalogue import CATALOGUE, Entry
 from isfed.methods.over_network import network_support
+from isfed.report.page_data import markdown
 from isfed.studies.config_schema import REQUIRED
 from isfed.studies.name_registry import METHODS
 
@@ -158,7 +159,7 @@ def as_markdown() -> str:
 
     def columns(*keys: str) -> str:
         rows = ([getattr(entry, key) for key in keys] for entry in listed)
-        return _markdown([HEADINGS[key] for key in keys], rows)
+        return markdown([HEADINGS[key] for key in keys], rows)
 
     unconfirmed = "**unconfirmed**: no public code was found"
     parts = [
@@ -169,17 +170,12 @@ def as_markdown() -> str:
         "## The paper's Table 1",
         "What the papers assume, as the paper lists it; bold are what it calls the challenges of "
         "federated learning.",
-        _markdown(TABLE_1_HEADINGS, TABLE_1),
+        markdown(TABLE_1_HEADINGS, TABLE_1),
         "## Independent confirmations",
         "Read side by side with public code, rule by rule; nothing is copied.",
-        _markdown(
+        markdown(
             ("method", "confirmed by reading"),
             ((entry.name, entry.confirmed or unconfirmed) for entry in CATALOGUE),
         ),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

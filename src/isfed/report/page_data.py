@@ -44,6 +44,11 @@ class PageTable:
                     f"a row of {len(row)} cells under {len(self.columns)} headings: {row}"
                 )
 
+    @property
+    def texts(self) -> list[list[str]]:
+        """The cells as they are shown."""
+        return [[cell.text for cell in row] for row in self.rows]
+
     @classmethod
     def of(
         cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str | TableCell]]
@@ -54,6 +59,18 @@ class PageTable:
             for row in rows
         )
         return cls(caption, tuple(columns), tuple(cells))
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: str = "---") -> str:
+    """A table for the docs; `numbers` says how the columns after the first are aligned.
+
+    >>> print(markdown(("a", "b"), [("x|y", "1")], numbers="---:"))
+    | a | b |
+    | --- | ---: |
+    | x\\|y | 1 |
+    """
+    lines = [columns, ["---", *[numbers] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)
 
 
 def level_cell(value: float, error: float | None, unit: str) -> TableCell:

@@ -16,6 +16,7 @@ from isfed.studies.results_reader import AlgorithmResult, Results
 MEANING = {
     "experiment": "An experiment",
     "tuned": "Methods at one step size, and each again at its own best one",
+    "levels": "Every method on every problem, a level for each run",
     "comparison": "ways to learn, each at its own best step size",
     "heterogeneity": "The gain of importance sampling over the heterogeneity of the agents",
     "diagnosis": "What importance sampling would do, predicted without training",

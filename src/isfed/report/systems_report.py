@@ -8,10 +8,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from rich.table import Table
 
 from isfed.report.figures import save_figure
-from isfed.report.terminal_tables import MOVING, msd_text, text_table
+from isfed.report.page_data import PageTable
+from isfed.report.terminal_tables import MOVING, msd_text
 from isfed.studies.results_reader import AlgorithmResult, Results
 
 AXES = {
@@ -137,21 +137,25 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def systems_rows(results: Results, problem: str) -> list[tuple[str, ...]]:
-    """Where every method ended, where it rests, and what it cost: the cells below `HEADINGS`."""
+def systems_table(results: Results, problem: str) -> PageTable:
+    """Where every method ended, where it rests, and what it cost."""
     rows = []
     for algorithm in results.algorithms:
         if algorithm.summary["problem"] != problem:
             continue
         name = algorithm.summary["method"]
         if algorithm.diverged_round is not None:
-            rows.append((name, msd_text(algorithm)))
+            rows.append((name, msd_text(algorithm), *[""] * (len(HEADINGS) - 2)))
             continue
         costs = {key: cost["mean"] for key, cost in algorithm.summary["costs"].items()}
         sent, seconds = f"{costs['bytes_up'] / 1e6:.3g}", f"{costs['seconds']:,.0f}"
         gradients = f"{costs['gradients'] / 1e3:,.0f}"
         rows.append((name, msd_text(algorithm), _rest(algorithm), sent, gradients, seconds))
-    return rows
+    title = (
+        f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
+        "repetitions; costs of the whole run"
+    )
+    return PageTable.of(title, HEADINGS, rows)
 
 
 def _rest(algorithm: AlgorithmResult) -> str:
@@ -160,12 +164,3 @@ def _rest(algorithm: AlgorithmResult) -> str:
     if math.isnan(level):
         return how
     return f"{level:.1f} (long run)" if how == "long run" else f"{level:.1f}"
-
-
-def systems_table(results: Results, problem: str) -> Table:
-    """`systems_rows` for the terminal."""
-    title = (
-        f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
-        "repetitions; costs of the whole run"
-    )
-    return text_table(title, HEADINGS, systems_rows(results, problem), caption=STILL_MOVING)

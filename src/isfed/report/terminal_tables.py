@@ -74,7 +74,7 @@ def summary_table(results: Results) -> Table:
         [heading for heading, _ in cells(first)],
         ([text for _, text in cells(algorithm)] for algorithm in results.algorithms),
     )
-    if far:
+    if far and "problem" not in first.summary:  # of several, what is known is of the first
         table.add_section()
         empty = [""] * (steps + 2 * known)
         keys = ("uniform_agent_distance", "uniform_example_distance")
@@ -236,9 +236,10 @@ def _percent(error: dict[str, Any]) -> str:
 def best_step_lines(results: Results) -> list[str]:
     """The best step size of every method, and whether the grid was too narrow for it."""
     edge = ", at the edge of the grid: a better one may lie beyond"
+    own = results.config.get("step_sizes", {}).get("own")
+    where = "by the level of its own trials" if own else "on the rows held out"
     return [
-        f"Best step size of {name} on the rows held out: {search.best:g}"
-        f"{edge if search.at_edge else ''}."
+        f"Best step size of {name} {where}: {search.best:g}{edge if search.at_edge else ''}."
         for name, search in results.searches.items()
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from isfed.sampling.policies import Refresh
 from isfed.studies.executors import Executor
 from isfed.studies.held_out_error import Kept, qualities_on, split
 from isfed.studies.problem_sources import ProblemSource
-from isfed.studies.results_reader import results_of
+from isfed.studies.results_reader import StepSearch, results_of
 from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_engine import Outcome, Study
 from isfed.studies.study_summaries import SUMMARIES, as_dicts, several_problems
@@ -36,6 +36,11 @@ class StudyTask:
         repetitions: independent runs of every algorithm.
         place: of a problem of a grid, its values by the keys of the grid.
         seeded: tells apart tasks of one title, whose repetitions are put together.
+        clock: how fast the agents are; None counts no virtual time.
+        step_sizes: what is tried for `tuned`, the methods that give no step size.
+        share: of the rounds, the last ones, whose mean is the level of a run.
+        level: of what: "msd", or the name of a measure; the first measure unless given.
+        start: the first model, zero or w^o.
     """
 
     title: str
@@ -45,6 +50,17 @@ class StudyTask:
     repetitions: int
     place: Mapping[str, Any] = field(default_factory=dict)
     seeded: str = ""
+    clock: Clock | None = None
+    step_sizes: StepGrid | None = None
+    tuned: tuple[str, ...] = ()
+    share: float = 0.25
+    level: str = ""
+    start: Literal["zero", "optimum"] = "zero"
+
+    @property
+    def start_and_clock(self) -> dict[str, Any]:
+        """For its cells."""
+        return {"clock": self.clock, "from_optimum": self.start == "optimum"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +74,9 @@ class Experiment(Study):
         resolved: the tables of the TOML file that makes this experiment again, with every default.
         kind: what is made of the results, see `isfed.studies.study_summaries`.
         engine: what runs the rounds; "auto" chooses the fastest engine that can run an algorithm.
-        clock: how fast the agents are and how often they do not answer; None counts no virtual
-            time.
-        step_sizes: what is tried for algorithms that give no step size; None if all give one.
-        tuned: the names of those algorithms.
         looks: at the ledger in a run, in place of what the problem measures; 0 for none.
         details: whether telemetry and probabilities are kept.
+        seeds: in place of one seed, several; each runs all repetitions, which are put together.
         options: of what is made of the results, such as the title of a table.
     """
 
@@ -73,40 +86,31 @@ class Experiment(Study):
     resolved: dict[str, Any]
     kind: str = "experiment"  # pyright: ignore[reportIncompatibleVariableOverride]
     engine: Engine = "auto"
-    clock: Clock | None = None
-    step_sizes: StepGrid | None = None
-    tuned: tuple[str, ...] = ()
     looks: int = 0
     details: bool = True
+    seeds: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     source = property(lambda self: self.tasks[0].source)
     algorithms = property(lambda self: self.tasks[0].algorithms)
     rounds = property(lambda self: self.tasks[0].rounds)
-    repetitions = property(lambda self: self.tasks[0].repetitions)
+    repetitions = property(lambda self: self.tasks[0].repetitions * (len(self.seeds) or 1))
+    clock = property(lambda self: self.tasks[0].clock)
+    step_sizes = property(lambda self: self.tasks[0].step_sizes)
+    tuned = property(lambda self: self.tasks[0].tuned)
 
     def check(self) -> None:
         """Refuse an algorithm that cannot run; of a grid the first problem stands for all."""
         for task in self.tasks:
             if not task.place or task is self.tasks[0]:
-                self.checked_problem(task)
-        if self.step_sizes is not None:
-            problem, _ = problem_of(self.source)
-            self.step_sizes.check(problem, source=self.source, seed=self.seed)
+                problem = self.checked_problem(task)
+                if task.step_sizes is not None:
+                    task.step_sizes.check(problem, source=task.source, seed=self.seed)
 
     def outcome(self, executor: Executor) -> Outcome:
         """Choose step sizes, run every algorithm, and add what belongs to this kind of study."""
-        tasks, searches = self.tasks, {}
-        if self.step_sizes is not None:
-            (task,) = tasks
-            best, searches = self.step_sizes.choose(
-                executor, {name: task.algorithms[name] for name in self.tuned},
-                source=task.source, rounds=task.rounds, seed=self.seed,
-            )  # fmt: skip
-            if self.step_sizes.again:
-                best = {f"{n}, best step {searches[n].best:g}": best[n] for n in best}
-            methods = task.algorithms | best
-            tasks = (StudyTask("", task.source, methods, task.rounds, task.repetitions),)
+        searches: dict[str, StepSearch] = {}
+        tasks = tuple(self._at_best_steps(executor, task, searches) for task in self.tasks)
         summary = SUMMARIES.get(self.kind, several_problems if len(self.tasks) > 1 else None)
         if summary is not None:
             return summary(self, tasks, self._run(executor, tasks), executor, searches)
@@ -116,6 +120,19 @@ class Experiment(Study):
         tested = self._tested(executor, task, results)
         return self.summarised(results, **more, **({"held_out": tested} if tested else {}))
 
+    def _at_best_steps(
+        self, executor: Executor, task: StudyTask, searches: dict[str, StepSearch]
+    ) -> StudyTask:
+        """A task with the best step sizes of the methods that are tuned; fills `searches`."""
+        if task.step_sizes is None:
+            return task
+        tuned = {name: task.algorithms[name] for name in task.tuned}
+        best, found = task.step_sizes.choose(executor, task, tuned, seed=self.seed)
+        if task.step_sizes.again:
+            best = {f"{name}, best step {found[name].best:g}": best[name] for name in best}
+        searches |= {f"{task.title}{name}": search for name, search in found.items()}
+        return replace(task, algorithms=task.algorithms | best)
+
     def _cells(
         self, executor: Executor, task: StudyTask, count: int, names: Mapping[str, Any]
     ) -> dict[str, list[Cell]]:
@@ -124,11 +141,16 @@ class Experiment(Study):
         groups = {}
         for name, method in names.items():
             shown = f"{task.title}{name}"
-            groups[f"{shown}{task.seeded}"] = executor.cells(
-                shown, f"algorithm {shown}{task.seeded}", task.repetitions, count,
-                source=task.source, algorithm=method, rounds=task.rounds, seed=self.seed,
-                engine=self.engine, clock=self.clock, details=self.details, **looks,
-            )  # fmt: skip
+            groups[f"{shown}{task.seeded}"] = [
+                cell
+                for seed in self.seeds or (self.seed,)
+                for cell in executor.cells(
+                    shown, f"algorithm {shown}{task.seeded}{f', {seed}' if self.seeds else ''}",
+                    task.repetitions, count, source=task.source, algorithm=method,
+                    rounds=task.rounds, seed=seed, engine=self.engine, details=self.details,
+                    **task.start_and_clock, **looks,
+                )
+            ]  # fmt: skip
         return groups
 
     def _run(self, executor: Executor, tasks: tuple[StudyTask, ...]) -> dict[str, Finished]:
@@ -175,7 +197,7 @@ class Experiment(Study):
                     name, f"held out {name}", min(task.repetitions, MOST_TESTED),
                     len(task.algorithms), source=Kept(task.source, self.seed, agents=False),
                     algorithm=algorithm, rounds=task.rounds, seed=self.seed, engine=self.engine,
-                    clock=self.clock, details=False,
+                    clock=task.clock, details=False,
                 )
                 for name, algorithm in task.algorithms.items()
                 if not results[name].diverged

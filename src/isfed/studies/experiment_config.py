@@ -15,25 +15,33 @@ from isfed.federation.virtual_clock import Clock
 from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
 from isfed.studies.config_schema import (
     ConfigError,
+    arguments,
     check_keys,
     nearest,
     read_value,
-    write_value,
+    write_table,
 )
-from isfed.studies.experiment import Engine, Experiment, StudyTask
+from isfed.studies.experiment import Experiment, StudyTask
 from isfed.studies.name_registry import lacks_step_size, read_algorithm, with_values
 from isfed.studies.problem_sources import RegressionSource, read_problem
 from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_summaries import SUMMARIES
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}
-STUDY = {"kind": "experiment", "looks": 0, "details": True}  # of the files that come with isfed
+STUDY = ("kind", "looks", "details", "seeds")  # of the files that come with isfed
 OPTIONS = ("title", "paper", "rest")  # of what is made of the results
-TABLES = ("clock", "step_sizes", "problem", "algorithm", "values")
+# Of all problems; a problem may have its own.
+SHARED = {
+    "clock": Clock | None, "step_sizes": StepGrid | None, "share": float, "level": str,
+    "start": arguments(StudyTask)["start"].hint,
+}  # fmt: skip
+TABLES = (*SHARED, "problem", "algorithm", "values")
 # Keys of a problem beside those of its source.
 OF_TASK = (
     "name", "source", "rounds", "repetitions", "values", "own", "without", "over", "algorithm",
+    *SHARED,
 )  # fmt: skip
+FIELDS = arguments(Experiment)
 
 
 def whole_number(given: Mapping[str, Any], key: str, least: int, where: str = "") -> int:
@@ -71,62 +79,48 @@ def make_experiment(
 
 def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
     check_keys(given, (*DEFAULTS, *STUDY, *TABLES, *OPTIONS), where="the file")
-    given = DEFAULTS | STUDY | dict(given)
-    name, kind = given["name"], given["kind"]
+    given = DEFAULTS | dict(given)
+    name = given["name"]
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
         raise ConfigError(f"name={name!r} must be a word that can name a folder")
-    if kind not in (known := (STUDY["kind"], *SUMMARIES)):
+    kind = given.get("kind", FIELDS["kind"].default)
+    if kind not in (known := (FIELDS["kind"].default, *SUMMARIES)):
         raise ConfigError(f"kind={kind!r} is not known{nearest(kind, known)}")
     top: dict[str, Any] = {
         "name": name,
         "rounds": whole_number(given, "rounds", 1),
         "repetitions": whole_number(given, "repetitions", 1),
         "seed": whole_number(given, "seed", 0),
-        "engine": read_value(given["engine"], Engine, where="engine", readers={}),
+        "engine": read_value(given["engine"], FIELDS["engine"].hint, where="engine", readers={}),
     }
-    study = {key: read_value(given[key], type(usual), where=key, readers={})
-             for key, usual in STUDY.items()}  # fmt: skip
-    clock = None
-    if "clock" in given:
-        clock = read_value(given["clock"], Clock, where="clock", readers={})
-        if top["engine"] == "kernel":
-            raise ConfigError(
-                "engine='kernel' does not count virtual time; leave out engine or [clock]"
-            )
-    grid = None
-    if "step_sizes" in given:
-        grid = read_value(given["step_sizes"], StepGrid, where="step_sizes", readers={})
-    tasks, tables, tuned = _tasks(given, grid, folder)
-    if grid is not None and not tuned:
+    study = {key: read_value(given[key], FIELDS[key].hint, where=key, readers={})
+             for key in STUDY if key in given}  # fmt: skip
+    tasks, tables = _tasks(given, folder)
+    if top["engine"] == "kernel" and any(task.clock is not None for task in tasks):
         raise ConfigError(
-            "[step_sizes] has nothing to tune: every [[algorithm]] gives its step_size; leave out "
-            "that key where the best of the grid is wanted"
+            "engine='kernel' does not count virtual time; leave out engine or [clock]"
         )
-    named = {"clock": clock, "step_sizes": grid}
     options = {key: given[key] for key in OPTIONS if key in given}
-    resolved = {
-        **top, **{key: value for key, value in study.items() if value != STUDY[key]}, **options,
-        **{key: write_value(value) for key, value in named.items() if value is not None}, **tables,
-    }  # fmt: skip
+    kept = {key: value for key, value in study.items() if value != FIELDS[key].default}
+    resolved = {**top, **write_table(kept), **options, **tables}
     run = {key: top[key] for key in ("name", "seed", "engine")}
-    return Experiment(
-        tasks=tasks, resolved=resolved, tuned=tuned, options=options, **named, **study, **run
-    )
+    return Experiment(tasks=tasks, resolved=resolved, options=options, **study, **run)
 
 
-def _tasks(
-    given: Mapping[str, Any], grid: StepGrid | None, folder: Path
-) -> tuple[tuple[StudyTask, ...], dict[str, Any], tuple[str, ...]]:
-    """What runs on every problem, the tables that say so with every default, and who is tuned."""
+def _tasks(given: Mapping[str, Any], folder: Path) -> tuple[tuple[StudyTask, ...], dict[str, Any]]:
+    """What runs on every problem, and the tables that say so with every default."""
     problems = given.get("problem", {})
     several = isinstance(problems, list)
-    if several and grid is not None:
-        raise ConfigError("[step_sizes] takes one [problem], and the file has several [[problem]]")
     tasks, written = [], []
-    tables, tuned = [], ()
+    tables: list[dict[str, Any]] = []
+    shared = _shared(given)
     for table in problems if several else [problems]:
         check_keys(table, table if isinstance(table, Mapping) else (), where="[problem]")
         more = {key: value for key, value in table.items() if key in OF_TASK}
+        # A problem may replace some keys of a table of the file.
+        own = _shared({k: merged_tables(given.get(k), more[k]) for k in SHARED if k in more})
+        of_task = shared | own
+        grid = of_task.get("step_sizes")
         inline = {key: value for key, value in table.items() if key not in OF_TASK}
         source = {**table.get("source", {}), **inline}
         counts = {key: whole_number({**given, **more}, key, 1) for key in ("rounds", "repetitions")}
@@ -137,14 +131,33 @@ def _tasks(
                 described = made.describe()
                 listed = _filled(given, more, made, counts["rounds"])
                 algorithms, tables, tuned = _algorithms(listed, made, grid)
-            tasks.append(StudyTask(title, made, algorithms, **counts, place=place, seeded=seeded))
+            tasks.append(
+                StudyTask(
+                    title, made, algorithms, **counts, place=place, seeded=seeded, tuned=tuned,
+                    **of_task,
+                )
+            )  # fmt: skip
         if several:
             named = {"name": more.get("name", ""), "source": described}
-            described = named | counts | {"algorithm": tables}
+            described = named | counts | {"algorithm": tables} | write_table(own)
         written.append(described | {key: more[key] for key in ("name", "over") if key in more})
+    if any(task.step_sizes for task in tasks) and not any(task.tuned for task in tasks):
+        raise ConfigError(
+            "[step_sizes] has nothing to tune: every [[algorithm]] gives its step_size; leave out "
+            "that key where the best of the grid is wanted"
+        )
     if several:
-        return tuple(tasks), {"problem": written}, ()
-    return tuple(tasks), {"problem": written[0], "algorithm": tables}, tuned
+        return tuple(tasks), {**write_table(shared), "problem": written}
+    return tuple(tasks), {**write_table(shared), "problem": written[0], "algorithm": tables}
+
+
+def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a file or of a problem: the clock, the step sizes, and what part of a run counts."""
+    return {
+        key: read_value(given[key], hint, where=key, readers={})
+        for key, hint in SHARED.items()
+        if key in given
+    }
 
 
 def _places(

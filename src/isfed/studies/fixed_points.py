@@ -168,62 +168,56 @@ def accelerated(
 Rest = tuple[float | None, str]
 
 
-class Known:
-    """Where methods rest, by what they are without chance; on a store, a resume finds it again.
+Remember = Callable[[str, Callable[[], Rest]], Rest]  # what is known under a key, or is computed
 
-    Args:
-        store: keeps it; None keeps it as long as this object lives.
-        title: of the problem.
-    """
 
-    def __init__(self, store: CellStore | None = None, title: str = "") -> None:
-        self.store, self.title = store, title
-        self.computed: dict[str, Rest] = {}
+def remembering(store: CellStore, title: str) -> Remember:
+    """Where methods rest on a problem, by what they are without chance; a resume finds it again."""
 
-    def get(self, key: str, compute: Callable[[], Rest]) -> Rest:
-        """What is known under a key, or else what it is computed to be."""
-        if key not in self.computed:
-            self.computed[key] = self._kept(key) or self._keep(key, compute())
-        return self.computed[key]
+    def get(key: str, compute: Callable[[], Rest]) -> Rest:
+        name = f"{title}: rest of {key}"
+        note = store.note(name)
+        if note is not None:
+            level = float(note["level"])
+            return None if np.isnan(level) else level, str(note["how"])
+        level, how = compute()
+        known = np.array(np.nan if level is None else level)
+        store.keep_note(name, level=known, how=np.array(how))
+        return level, how
 
-    def _kept(self, key: str) -> Rest | None:
-        note = None if self.store is None else self.store.note(f"{self.title}: rest of {key}")
-        if note is None:
-            return None
-        level = float(note["level"])
-        return None if np.isnan(level) else level, str(note["how"])
-
-    def _keep(self, key: str, rest: Rest) -> Rest:
-        if self.store is not None:
-            level = np.array(np.nan if rest[0] is None else rest[0])
-            name = f"{self.title}: rest of {key}"
-            self.store.keep_note(name, level=level, how=np.array(rest[1]))
-        return rest
+    return get
 
 
 def resting_distances(
     problem: Problem,
     methods: Mapping[str, Any],
     tell: Callable[[], None] | None = None,
-    known: Known | None = None,
+    kept: Remember = lambda key, compute: compute(),
 ) -> dict[str, Rest]:
     """10 log10 |rest - w^o|^2 of every method, and how it was found; None where it is not known."""
     result: dict[str, Rest] = {}
-    known = known or Known()
+    computed: dict[str, Rest] = {}  # several methods may be the same without chance
+
+    def known(algorithm: Any, how: Callable[[Problem, Any], Rest]) -> Rest:
+        key = repr(algorithm)
+        if key not in computed:
+            computed[key] = kept(key, partial(how, problem, algorithm))
+        return computed[key]
+
     for name, algorithm in methods.items():
         if isinstance(algorithm, StichSGD):
             result[name] = (None, AT_OPTIMUM)
         elif isinstance(algorithm, AgnosticFL | Mocha):
             if isinstance(algorithm, AgnosticFL):
                 algorithm = replace(algorithm, stochastic=False)
-            result[name] = known.get(repr(algorithm), partial(_after_long, problem, algorithm))
+            result[name] = known(algorithm, _after_long)
         else:
             certain = without_chance(algorithm, problem)
             if certain is None:
                 why = BY_TAU if isinstance(algorithm, AdaptiveTau) else IN_TIME
                 result[name] = (None, why)
             else:
-                result[name] = known.get(repr(certain), partial(_computed, problem, certain))
+                result[name] = known(certain, _computed)
         if tell is not None:
             tell()
     return result

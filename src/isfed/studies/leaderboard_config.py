@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from isfed.studies.config_schema import (
     read_value,
     write_value,
 )
-from isfed.studies.experiment_config import load_toml, whole_number
+from isfed.studies.experiment_config import load_toml, study_tables, whole_number
 from isfed.studies.leaderboard_entries import (
     PARTS,
     BoardMethod,
@@ -296,11 +295,8 @@ def read_protocol(
         factorial: whether the combinations of parts run.
         numbers: replace numbers of the file, such as `rounds`; None leaves one alone.
     """
-    if path is None:
-        with resources.as_file(resources.files("isfed.studies") / "leaderboard.toml") as own:
-            tables, folder = load_toml(own), Path()
-    else:
-        tables, folder = load_toml(path), path.parent
+    tables = study_tables("leaderboard") if path is None else load_toml(path)
+    folder = Path() if path is None else path.parent
     sizes = tables.pop("size", {})
     if size and size not in sizes:
         raise ConfigError(f"size={size!r} is not known{nearest(size, sizes)}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -76,14 +77,6 @@ class Leaderboard(Study):
                 entries = entries_of(executor, problem, absent)
                 runs |= self._scored(executor, problem, entries)
         return summarise_board(self.protocol, runs, absent)
-
-    def cell(self, executor: Executor, entry: BoardEntry, *, title: str, rounds: int, seed: int,
-             repetitions: int, groups: int) -> list[Cell]:  # fmt: skip
-        """The cells of a method with its numbers."""
-        return executor.cells(
-            entry.method.name, title, repetitions, groups,
-            **self._common(entry, rounds), seed=seed,
-        )  # fmt: skip
 
     def _common(self, entry: BoardEntry, rounds: int) -> dict[str, Any]:
         problem, choice = entry.problem, entry.choice
@@ -168,13 +161,15 @@ class Leaderboard(Study):
         If somebody's best step size is at an end of the range, one more decade is tried there by
         all.
         """
-        numbers, protocol = self.protocol.numbers, self.protocol
-        count = numbers["trials"] if track == TUNED else protocol.factorial.get("trials", 0)
+        protocol = self.protocol
+        count = (
+            protocol.numbers["trials"] if track == TUNED else protocol.factorial.get("trials", 0)
+        )
         trials = protocol.trials(count)
         found = self._try(executor, problem, methods, trials, track)
         ends = set()
         for levels in found.values():
-            best = min(levels, key=lambda trial: (levels[trial], trial.step))
+            best = _best(levels)
             if math.isfinite(levels[best]) and len(trials) > 2:
                 ends |= {-1} if best is trials[0] else {1} if best is trials[-1] else set()
         for end in sorted(ends):
@@ -183,12 +178,13 @@ class Leaderboard(Study):
         entries = []
         for method in methods:
             levels = found[method.name]
-            best = min(levels, key=lambda trial: (levels[trial], trial.step))
-            tried = tuple((t.step * problem.unit_step, levels[t]) for t in sorted(
-                levels, key=lambda t: t.step))  # fmt: skip
-            choice = _choice(method, problem, best)
-            entries.append(BoardEntry(problem, method, track,
-                                 replace(choice, level=levels[best], tried=tried)))  # fmt: skip
+            best = _best(levels)
+            pairs = sorted((trial.step, level) for trial, level in levels.items())
+            choice = replace(
+                _choice(method, problem, best), level=levels[best],
+                tried=tuple((step * problem.unit_step, level) for step, level in pairs),
+            )  # fmt: skip
+            entries.append(BoardEntry(problem, method, track, choice))
         return entries
 
     def _try(
@@ -198,37 +194,35 @@ class Leaderboard(Study):
         """The level of every trial of every method on the tuning seeds; inf where one diverged."""
         numbers = self.protocol.numbers
         groups = {}
-        for method in methods:
-            for trial in trials:
-                entry = BoardEntry(problem, method, track, _choice(method, problem, trial))
-                title = f"trial {trial.number} of {entry.name}"
-                groups[method.name, trial] = self.cell(
-                    executor, entry, title=title, rounds=numbers["tuning_rounds"],
-                    seed=numbers["tuning_seed"], repetitions=numbers["tuning_repetitions"],
-                    groups=len(methods) * len(trials),
-                )  # fmt: skip
-        named = {f"{name} {trial.number}": cells for (name, trial), cells in groups.items()}
-        results = executor.run(named, f"{problem.name}: {track}, trials", warn=False)
-        levels: dict[str, dict[SearchPoint, float]] = {method.name: {} for method in methods}
-        for (name, trial), result in zip(groups, results.values(), strict=True):
+        for method, trial in itertools.product(methods, trials):
+            entry = BoardEntry(problem, method, track, _choice(method, problem, trial))
+            groups[f"{method.name} {trial.number}"] = executor.cells(
+                method.name, f"trial {trial.number} of {entry.name}",
+                numbers["tuning_repetitions"], len(methods) * len(trials),
+                **self._common(entry, numbers["tuning_rounds"]), seed=numbers["tuning_seed"],
+            )  # fmt: skip
+        results = executor.run(groups, f"{problem.name}: {track}, trials", warn=False)
+
+        def level(result: Finished) -> float:
             fine = not result.diverged and result.history.rounds
-            levels[name][trial] = (
-                float(final_level(result.history.msd).mean()) if fine else math.inf
-            )
-        return levels
+            return float(final_level(result.history.msd).mean()) if fine else math.inf
+
+        return {
+            method.name: {t: level(results[f"{method.name} {t.number}"]) for t in trials}
+            for method in methods
+        }
 
     def _scored(
         self, executor: Executor, problem: BoardProblem, entries: Sequence[BoardEntry]
     ) -> dict[str, Run]:
         """The runs that count, on seeds that nothing was chosen on."""
-
-        def cells(entry: BoardEntry, title: str) -> list[Cell]:
-            return self.cell(
-                executor, entry, title=title, rounds=self.rounds, seed=self.seed,
-                repetitions=self._repetitions(entry), groups=len(entries),
-            )  # fmt: skip
-
-        groups = {entry.name: cells(entry, f"score of {entry.name}") for entry in entries}
+        groups = {
+            entry.name: executor.cells(
+                entry.method.name, f"score of {entry.name}", self._repetitions(entry),
+                len(entries), **self._common(entry, self.rounds), seed=self.seed,
+            )
+            for entry in entries
+        }  # fmt: skip
         results = executor.run(groups, f"{problem.name}: the runs that count", warn=False)
         runs = {}
         for entry in entries:
@@ -251,17 +245,19 @@ class Leaderboard(Study):
         groups = {
             f"seed {rep}": [
                 Cell(
-                    entry.method.name,
-                    f"apart-{stem}-{rep}",
-                    repetitions=range(rep, rep + 1),
-                    seed=self.seed,
-                    **common,
+                    entry.method.name, f"apart-{stem}-{rep}", repetitions=range(rep, rep + 1),
+                    seed=self.seed, **common,
                 )
             ]
             for rep in range(self._repetitions(entry))
-        }
+        }  # fmt: skip
         title = f"{entry.name}: seed by seed, because one diverged"
         return list(executor.run(groups, title, warn=False).values())
+
+
+def _best(levels: Mapping[SearchPoint, float]) -> SearchPoint:
+    """The trial of the lowest level; of equals the smallest step size."""
+    return min(levels, key=lambda trial: (levels[trial], trial.step))
 
 
 def _choice(method: BoardMethod, problem: BoardProblem, trial: SearchPoint) -> Choice:
@@ -273,21 +269,20 @@ def score_runs(parts: Sequence[Finished], rounds: int) -> tuple[Scored, Finished
     rows = [(part, place) for part in parts for place in range(part.history.repetitions)]
     msd = np.full((len(rows), rounds), np.inf)
     reasons = [part.diverged for part in parts if part.diverged]
-    for row, (part, place) in zip(msd, rows, strict=True):
-        if not part.diverged:
-            row[: part.history.rounds] = part.history.msd[place]
     good = [part for part in parts if not part.diverged] or parts
-    measured = [part.history.measured for part in parts]
     looks = good[0].history.measured_rounds
     looks = looks if looks.size else np.array([0, rounds])  # it raised before the first look
-    points = looks.size
-    costs = {axis: np.full((len(rows), points), np.inf) for axis in AXES[1:]}
+    costs = {axis: np.full((len(rows), looks.size), np.inf) for axis in AXES[1:]}
     for at, (part, place) in enumerate(rows):
         if not part.diverged:
+            msd[at, : part.history.rounds] = part.history.msd[place]
             for axis, values in spent_of(part.history.measured).items():
                 costs[axis][at] = values[place]
-    backwards = any((np.diff(values, axis=1) < 0.0).any() for one in measured if one
-                    for values in one.values())  # fmt: skip
+    backwards = any(
+        (np.diff(values, axis=1) < 0.0).any()
+        for part in parts
+        for values in part.history.measured.values()
+    )
     levels = final_level(msd)
     if backwards:
         reasons.append("a cost went down in the middle of a run: the method wrote to the ledger")

@@ -224,24 +224,6 @@ for _entry in CATALOGUE:  # all are public names
 NOT_KEYS = ("label",)  # the key `name` is what tables and figures show
 
 
-def make_method(
-    name: str, *, step_size: float, num_active: int, rounds: int, **options: Any
-) -> Any:
-    """A method by its name, with its published defaults but for what is given.
-
-    Args:
-        name: as in `isfed methods`.
-        step_size: of every local step.
-        num_active: L, where the method has it.
-        rounds: of the run, where the method needs to know.
-        options: other fields, for instance the knobs of its entry in the catalogue.
-    """
-    factory = METHODS.find(name, where="method")
-    known = METHODS.options(factory)
-    run = {"step_size": step_size, "num_active": num_active, "horizon": rounds}
-    return factory(**{key: run[key] for key in run if key in known}, **options)
-
-
 def method_keys(kind: str) -> dict[str, Argument]:
     """The keys of an [[algorithm]] of that kind, beside `name` and `kind`."""
     return arguments(METHODS[kind], without=NOT_KEYS)

@@ -95,7 +95,12 @@ def repetition_columns(results: ByAlgorithm) -> dict[str, Any]:
         }
         finals = {f"final_{measure}": v[:, -1] for measure, v in history.measured.items()}
         parts.append(part | finals)
-    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    columns = {
+        key: np.concatenate(
+            [part.get(key, np.full(len(part["uploads"]), np.nan)) for part in parts]
+        )
+        for key in dict.fromkeys(key for part in parts for key in part)  # nan: not measured there
+    }
     return {"algorithm": names, **columns}
 
 

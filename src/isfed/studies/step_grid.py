@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,12 @@ from isfed.studies.executors import Executor
 from isfed.studies.held_out_error import Kept, Split, split
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_reader import StepSearch
-from isfed.studies.study_engine import Search, search_step_size
+from isfed.studies.study_engine import NoStepError, ending
 from isfed.studies.test_measures import HeldOutLoss
 from isfed.studies.work_cells import problem_of
 
 MEASUREMENTS = 20  # of the loss, along a trial
+FACTOR = 2.0  # between a step size beyond the edge and the edge
 LAST_SHARE = 0.25  # of the measurements, whose mean decides on a step size
 
 
@@ -39,6 +40,9 @@ class StepGrid:
         widen: how often the grid may grow by a factor of two at each end, while the best is there.
         seed: added to that of the experiment, so that trials have draws of their own.
         again: whether algorithms with a step size run at that and again at the best of the grid.
+        own: whether what the study measures itself decides, on all rows, in place of a loss on
+            held-out rows.
+        close: seeds with which the best two step sizes run again, where it is hard to tell.
     """
 
     grid: tuple[float, ...]
@@ -47,6 +51,8 @@ class StepGrid:
     widen: int = 2
     seed: int | None = None
     again: bool | None = None
+    own: bool | None = None
+    close: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         steps = self.grid
@@ -60,7 +66,7 @@ class StepGrid:
 
     def check(self, problem: Problem, *, source: Any, seed: int) -> None:
         """Refuse a problem on which nothing can be held out."""
-        if hasattr(source, "held_out"):
+        if self.own or hasattr(source, "held_out"):
             return
         if not isinstance(problem.loss, LinearLoss):
             raise ConfigError(
@@ -74,23 +80,77 @@ class StepGrid:
             )
 
     def choose(
-        self, executor: Executor, methods: Mapping[str, Any], *, source: Any, rounds: int, seed: int
+        self, executor: Executor, task: Any, methods: Mapping[str, Any], *, seed: int
     ) -> tuple[dict[str, Any], dict[str, StepSearch]]:
-        """The methods at their best step sizes, and the searches that found these."""
-        trial_rounds = self.rounds or max(1, rounds // 2)
-        every = max(1, trial_rounds // MEASUREMENTS)
-        own = hasattr(source, "held_out")  # the source has test rows, and others to hold out
-        held = HeldOut(source) if own else HeldRows(source, seed, every)
-        search = Search(
-            source=held, grid=self.grid, rounds=trial_rounds, repetitions=self.repetitions,
-            seed=seed + (self.seed or 0), share=LAST_SHARE, widen=self.widen,
-        )  # fmt: skip
+        """Methods of a task at their best step sizes, and the searches that found these."""
+        source, rounds = task.source, self.rounds or max(1, task.rounds // 2)
+        held: Any = HeldRows(source, seed, max(1, rounds // MEASUREMENTS))
+        if hasattr(source, "held_out"):  # it has test rows, and others to hold out
+            held = HeldOut(source)
+        run: dict[str, Any] = {"source": held, "share": LAST_SHARE}
+        if self.own:
+            run = {"source": source, "share": task.share, "level": task.level}
+            run |= task.start_and_clock
+        run |= {"rounds": rounds, "seed": seed + (self.seed or 0)}
         searches = {
-            name: search_step_size(executor, name, method, search)
+            name: search_step_size(executor, f"{task.title}{name}", method, self, **run)
             for name, method in methods.items()
         }
         best = {name: at_step_size(methods[name], found.best) for name, found in searches.items()}
         return best, searches
+
+
+def search_step_size(
+    executor: Executor, name: str, algorithm: Any, grid: StepGrid, *, share: float, level: str = "",
+    **run: Any,
+) -> StepSearch:  # fmt: skip
+    """Run every step size of the grid and keep the one of least loss at the end.
+
+    Args:
+        executor: where to run.
+        name: of the algorithm.
+        algorithm: what runs.
+        grid: the step sizes, and how often each runs.
+        share: of the measurements, the last ones, whose mean is the loss.
+        level: the measurement that decides; the first unless given.
+        run: what the cells are given: source, rounds, seed and others.
+    """
+
+    def tried(steps: Sequence[float], seed: int | None = None) -> dict[float, float]:
+        """The loss at every step size, with the seed of the search or another; inf: it diverged."""
+        other = {} if seed is None else {"seed": seed}
+        groups = {
+            f"{name}, step {step!r}": executor.cells(
+                name, f"steps {name} {step!r}{f', seed {seed}' if other else ''}",
+                grid.repetitions, len(steps), algorithm=at_step_size(algorithm, step),
+                details=False, **{**run, **other},
+            )
+            for step in steps
+        }  # fmt: skip
+        results = executor.run(groups, f"{name}, step sizes", warn=False)
+        return {
+            step: math.inf if result.diverged else float(ending(result, share, level).mean())
+            for step, result in zip(steps, results.values(), strict=True)
+        }
+
+    losses = tried(grid.grid)
+    for grow, edge in ((1.0 / FACTOR, min(losses)), (FACTOR, max(losses))):
+        for _ in range(grid.widen):
+            if StepSearch.of(losses).best != edge:
+                break
+            edge *= grow
+            losses |= tried([edge])
+    if grid.close:
+        best = sorted(losses, key=lambda step: losses[step])[:2]
+        runs = [losses, *(tried(best, seed) for seed in grid.close)]
+        losses = {step: float(np.mean([run[step] for run in runs])) for step in best}
+    choice = StepSearch.of(losses)
+    if not math.isfinite(losses[choice.best]):
+        raise NoStepError(
+            f"{name} diverged at every step size from {min(losses):.2g} to {max(losses):.2g}; are "
+            "the features standardised?"
+        )
+    return choice
 
 
 @dataclass(frozen=True)

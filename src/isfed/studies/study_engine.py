@@ -6,24 +6,20 @@ engine runs it from where it stopped if it was stopped.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isfed.methods.method_wrappers import at_step_size
+import numpy as np
+
 from isfed.problems import Problem
 from isfed.simulate.simulate_call import check_run, choose_engine, make_run
 from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Executor, Progress, Workers
-from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.results_folder import Configured, Folder
-from isfed.studies.results_reader import Results, StepSearch, load_results
+from isfed.studies.results_reader import Results, load_results
 from isfed.studies.results_summary import summarise, tables_of, times_of
 from isfed.studies.work_cells import CellStore, Finished, problem_of
-
-FACTOR = 2.0  # between a step size beyond the edge and the edge
 
 
 class Outcome(NamedTuple):
@@ -44,7 +40,6 @@ class Study(Configured):
         repetitions: independent runs of every method.
         seed: of all random draws.
         engine: what runs the rounds.
-        clock: how fast the agents are; None counts no virtual time.
     """
 
     name: Any
@@ -53,7 +48,6 @@ class Study(Configured):
     repetitions: Any
     seed: Any
     engine: Any = "auto"
-    clock: Any = None
 
     def check(self) -> None:
         """Refuse what cannot run: it must not cost anybody the results in the folder."""
@@ -72,10 +66,10 @@ class Study(Configured):
             try:
                 check_run(problem, method, task.rounds, task.repetitions)
                 engine = choose_engine(problem, method, self.engine)
-                if self.clock is not None and engine == "kernel":
+                if task.clock is not None and engine == "kernel":
                     engine = "agents"  # the kernel keeps no virtual time
                 if engine != "kernel":  # a method has its own say on the problem when it starts
-                    make_run(problem, method, seed=self.seed, engine=engine, clock=self.clock)
+                    make_run(problem, method, seed=self.seed, engine=engine, clock=task.clock)
             except (TypeError, ValueError) as error:
                 weighed = problem.data.weights is not None and "weights" in str(error)
                 hint = "; leave it out, or set weights = 'agents' in [problem]" if weighed else ""
@@ -142,60 +136,8 @@ class NoStepError(RuntimeError):
     """An algorithm diverged at every step size that was tried."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """How step sizes are tried: over a grid, which may grow while the best is at its edge.
-
-    Attributes:
-        source: of the problem; the first thing it measures is the loss that decides.
-        grid: step sizes, in rising order.
-        share: of the measurements, the last ones, whose mean is the loss.
-        widen: how often the grid may grow by one step size at each end.
-    """
-
-    source: ProblemSource
-    grid: Sequence[float]
-    rounds: int
-    repetitions: int
-    seed: int
-    share: float
-    widen: int = 0
-
-
-def search_step_size(executor: Executor, name: str, algorithm: Any, search: Search) -> StepSearch:
-    """Run every step size of the grid and keep the one of least loss at the end."""
-    losses = _try(executor, name, algorithm, search, search.grid)
-    for grow, edge in ((1.0 / FACTOR, min(losses)), (FACTOR, max(losses))):
-        for _ in range(search.widen):
-            if StepSearch.of(losses).best != edge:
-                break
-            edge *= grow
-            losses |= _try(executor, name, algorithm, search, [edge])
-    choice = StepSearch.of(losses)
-    if not math.isfinite(losses[choice.best]):
-        raise NoStepError(
-            f"{name} diverged at every step size from {min(losses):.2g} to {max(losses):.2g}; are "
-            "the features standardised?"
-        )
-    return choice
-
-
-def _try(
-    executor: Executor, name: str, algorithm: Any, search: Search, steps: Sequence[float]
-) -> dict[float, float]:
-    """The loss at every step size; inf where it diverged."""
-    groups = {
-        f"{name}, step {step!r}": executor.cells(
-            name, f"steps {name} {step!r}", search.repetitions, len(steps), source=search.source,
-            algorithm=at_step_size(algorithm, step), rounds=search.rounds, seed=search.seed,
-            details=False,
-        )
-        for step in steps
-    }  # fmt: skip
-    results = executor.run(groups, f"{name}, step sizes", warn=False)
-    losses = {}
-    for step, result in zip(steps, results.values(), strict=True):
-        values = next(iter(result.history.measured.values()))
-        last = max(1, round(search.share * values.shape[1]))
-        losses[step] = math.inf if result.diverged else float(values[:, -last:].mean())
-    return losses
+def ending(result: Finished, share: float, level: str = "") -> np.ndarray:
+    """(R, points) the last part of a level: what is measured first, or the msd."""
+    known = {**result.history.measured, "msd": result.history.msd}
+    values = known[level] if level else next(iter(known.values()))
+    return values[:, -max(1, round(share * values.shape[1])) :]

@@ -16,11 +16,11 @@ import numpy as np
 from isfed.federation.agents import Ledger
 from isfed.problems import Problem
 from isfed.studies.executors import Executor
-from isfed.studies.fixed_points import Known, resting_distances
+from isfed.studies.fixed_points import remembering, resting_distances
 from isfed.studies.results_reader import StepSearch
 from isfed.studies.results_summary import algorithm_rows, mean_and_stderr
 from isfed.studies.step_grid import LAST_SHARE
-from isfed.studies.study_engine import Outcome
+from isfed.studies.study_engine import Outcome, ending
 from isfed.studies.test_measures import ErrorRates
 from isfed.studies.work_cells import Finished, merged, problem_of
 
@@ -167,9 +167,9 @@ def _systems(study: Any, tasks: Any, results: ByName, executor: Executor, search
     for task in tasks if study.options.get("rest", True) else ():
         title = task.title.removesuffix(": ")
         problem, _ = problem_of(task.source)
-        known = Known(executor.store, title)
+        kept = remembering(executor.store, title)
         with executor.reporting(f"{title}: where each rests", len(task.algorithms)) as advance:
-            found = resting_distances(problem, task.algorithms, advance, known)
+            found = resting_distances(problem, task.algorithms, advance, kept)
         rests |= {f"{task.title}{name}": rest for name, rest in found.items()}
     for row in outcome.summary["algorithms"]:
         row["rests_at_db"], row["rests_how"] = rests.get(row["name"], (None, "not computed"))
@@ -177,6 +177,19 @@ def _systems(study: Any, tasks: Any, results: ByName, executor: Executor, search
         if not result.diverged:
             row["costs"] = mean_and_stderr(result.history)
     return outcome
+
+
+def _levels(study: Any, tasks: Any, results: ByName, executor: Executor, searches: Any) -> Outcome:
+    """The level of every run, the mean over its last part; None where one diverged."""
+    outcome = several_problems(study, tasks, results, executor, searches)
+    groups = by_title(tasks, results)
+    runs = [(task, result) for task, found in groups for result in found.values()]
+    for row, (task, result) in zip(outcome.summary["algorithms"], runs, strict=True):
+        known = not result.diverged
+        row["levels"] = (
+            ending(result, task.share, task.level).mean(axis=1).tolist() if known else None
+        )
+    return outcome._replace(summary=outcome.summary | {"step_sizes": as_dicts(searches)})
 
 
 def _heterogeneity(
@@ -209,5 +222,5 @@ def _point(tasks: list[Any], results: ByName) -> dict[str, Any]:
 
 SUMMARIES: dict[str, Callable[..., Outcome]] = {
     "tuned": _tuned, "networks": _networks, "systems": _systems,
-    "heterogeneity": _heterogeneity,
+    "heterogeneity": _heterogeneity, "levels": _levels,
 }  # fmt: skip

@@ -57,6 +57,7 @@ class Cell:
         details: whether the telemetry and the probabilities at the end are kept.
         clock: how fast the agents are, if virtual seconds are to be counted.
         costs_every: rounds between two looks at the ledger, in place of what the source measures.
+        from_optimum: whether the first model is w^o; else it is zero, or what the loss suggests.
         failed: makes a result of what a method raises; None lets it raise.
     """
 
@@ -71,6 +72,7 @@ class Cell:
     details: bool = True
     clock: Clock | None = None
     costs_every: int | None = None
+    from_optimum: bool = False
     failed: Callable[[Cell, Exception], Finished] | None = None
 
     @property
@@ -269,6 +271,7 @@ def _run(
     run = make_run(
         problem, algorithm, repetitions=cell.repetitions, seed=cell.seed, engine=cell.engine,
         threads=threads, clock=cell.clock,
+        initial=problem.optimum if cell.from_optimum else None,
     )  # fmt: skip
     if cell.costs_every is not None:
         measure = Costs(problem.num_params, cell.costs_every)
