@@ -1,12 +1,13 @@
 """Every way to learn on bundled and public tables and on all presets: predicted against measured.
 
-    python docs/make/ways_on_tables.py [--rounds N] [--folder DIR] [--only NAME] [--again] [--page]
+    python docs/make/ways_on_tables.py [--only NAME] [--anew PART] [--page]
 
-Each problem is compared as `isfed compare` does, with more runs, and kept in files of the folder,
-so that a run that was stopped goes on; --again predicts anew. Prints the gain over FedAvg at each
-way's best step size, predicted and measured, whether the recommended way is near the best, and what
-averaging does for the estimators. --page writes the tables into docs/appendix/ways.md. Tables of
-statsmodels and vega_datasets are left out, with a word, where these packages are not installed.
+Each problem is compared as `isfed compare` does, with more runs. What was found is kept in
+docs/make/ways.json, and only what is missing there is run; --anew makes one part of it anew
+(measured, predicted or estimators). Prints the gain over FedAvg at each way's best step size,
+predicted and measured, whether the recommended way is near the best, and what averaging does for
+the estimators. --page writes the tables into docs/appendix/ways.md. Tables of statsmodels and
+vega_datasets cannot be run where these packages are not installed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,23 @@ from auto_steps import problems, table
 
 from isfed import LeastSquares, Logistic, Problem, Softmax
 from isfed.datasets.named_datasets import parkinsons
-from isfed.studies import Budget, Comparison, compare, ways_by_short_runs
+from isfed.studies import Budget, Comparison, Workers, ways_by_short_runs
 from isfed.studies.comparison import Curve
+from isfed.studies.comparison_run import ComparisonStudy
+from isfed.studies.executors import Executor
+from isfed.studies.problem_sources import Given
 from isfed.studies.sklearn_estimators import FederatedRegressor
-from isfed.theory.tuned_ways import AVERAGED, TunedWays
+from isfed.studies.work_cells import CellStore
+from isfed.theory.tuned_ways import AVERAGED, BASE, TunedWays
 
 PAGE = Path(__file__).parent.parent / "appendix" / "ways.md"
+KEPT = Path(__file__).with_name("ways.json")
 PUBLIC = {"statsmodels": "datasets", "vega_datasets": "_data"}
 LONG = ("synthetic", "digits")
 ASIDE = ("outliers", "fair", "parkinsons")  # not looked at while the prediction was written
-RUNS, FEWER, USUAL = 200, 40, Budget(num_active=1).repetitions
+ROUNDS, RUNS, FEWER, RUNS_TO_TUNE = 1000, 200, 40, 8
+USUAL = Budget(num_active=1)  # what `isfed compare` does
+TWICE = 2.01  # rounded
 NEAR_DB = 0.5  # what is wanted
 
 
@@ -114,45 +123,74 @@ def everything() -> Iterator[tuple[str, Problem, int]]:
     yield from (made[name] for name in LONG)
 
 
-def measured(name: str, problem: Problem, num_active: int, rounds: int) -> dict[str, Any]:
-    """Every way of one problem at its tuned step size, the final loss of every run."""
-    runs = FEWER if name in LONG else RUNS
-    budget = Budget(num_active=num_active, rounds=rounds, repetitions=runs, tuning_repetitions=8)
-    found = compare(problem, budget)
-    ways = {
-        row["name"]: {
-            "gain": row["gain_db"], "low": row["gain_low_db"], "high": row["gain_high_db"],
-            "step": row["step_size"], "finals": found.curves[row["name"]].final.tolist(),
-        }
-        for row in found.rows()
-    }  # fmt: skip
+def measured(problem: Problem, num_active: int, runs: int) -> dict[str, Any]:
+    """Every way at its tuned step size, and what fewer runs to tune it would have cost.
+
+    The loss of all ways is measured in the same runs, so that a step size that is found again with
+    fewer runs costs nothing.
+    """
+    budget = Budget(num_active=num_active, rounds=ROUNDS, repetitions=runs,
+                    tuning_repetitions=RUNS_TO_TUNE)  # fmt: skip
+    study = ComparisonStudy("ways", Given(problem), budget)
+    few = replace(study, budget=replace(budget, tuning_repetitions=USUAL.tuning_repetitions))
+    curves: dict[str, Curve] = {}
+    usual: dict[str, Curve] = {}
+    workers = Workers()
+    with workers.opened() as jobs:
+        executors = [Executor(workers, jobs, CellStore(), None) for _ in range(2)]
+        for name, way in study.ways.items():
+            for shown, tried in study._tuned(executors[0], name, way).items():
+                curves[shown] = study._curve(executors[0], shown, tried)[0]
+            for shown, tried in few._tuned(executors[1], name, way).items():
+                same = min(tried, key=lambda step: tried[step]) == curves[shown].step_size
+                usual[shown] = curves[shown] if same else few._curve(executors[1], shown, tried)[0]
+    curves = {name: curves[name] for name in study.algorithms}
+    found = Comparison(curves, 0.0)
+    gains = {
+        name: [decibels(curves[BASE].final / ways[name].final) for ways in (curves, usual)]
+        for name in curves
+    }
+    first = {n: replace(usual[n], excess=usual[n].excess[: USUAL.repetitions]) for n in curves}
+    _, low, high = found.gain_db("importance" + AVERAGED)
     return {
         "agents": problem.num_agents, "params": problem.num_params, "active": num_active,
-        "rounds": rounds, "ways": ways, "winner": found.winner,
+        "runs": runs, "compare": Comparison(first, 0.0).winner,
+        "both": [rounded(low), rounded(high)],
+        "ways": {
+            name: {
+                "gain": rounded(more.mean()), "step": rounded(curves[name].step_size),
+                "stderr": rounded(more.std(ddof=1) / np.sqrt(more.size)),
+                "rounds": curves[name].first_at(found.level),
+                "usual_gain": rounded(fewer.mean()), "usual_step": rounded(usual[name].step_size),
+            }
+            for name, (more, fewer) in gains.items()
+        },
     }  # fmt: skip
 
 
-def predicted(problem: Problem, num_active: int, rounds: int) -> dict[str, Any]:
-    """What `isfed diagnose` says of it, and how long that takes."""
-    began = time.process_time()
-    ways = ways_by_short_runs(problem, num_active=num_active, rounds=rounds)
-    spent = time.process_time() - began
-    advised = TunedWays(ways, rounds).advised.name
-    found = {name: {"typical": w.typical, "step": w.step_size} for name, w in ways.items()}
-    return {"kind": ways["FedAvg"].how, "advised": advised, "seconds": spent, "ways": found}
+def predicted(problem: Problem, num_active: int) -> dict[str, Any]:
+    """What `isfed diagnose` says of it."""
+    ways = ways_by_short_runs(problem, num_active=num_active, rounds=ROUNDS)
+    tuned = TunedWays(ways, ROUNDS)
+    found = {
+        name: {"gain": rounded(tuned.gain(name)), "step": rounded(w.step_size), "rounds": w.reaches}
+        for name, w in ways.items()
+    }
+    return {"kind": ways[BASE].how, "advised": tuned.advised.name, "ways": found}
 
 
-def estimators(problem: Problem, num_active: int) -> dict[str, Any]:
-    """The excess loss of the scikit-learn estimators without and with averaging, of eight seeds."""
+def estimators(problem: Problem, num_active: int) -> list[float]:
+    """What averaging gains for the scikit-learn estimators, in dB, of eight seeds."""
     least = problem.risk(problem.optimum)
-    return {
-        key: [
+    last, averaged = (
+        np.array([
             problem.risk(model._train(problem)) - least
             for seed in range(8)
             for model in [FederatedRegressor(num_active=num_active, average=on, random_state=seed)]
-        ]
-        for key, on in (("last", False), ("averaged", True))
-    }
+        ])
+        for on in (False, True)
+    )  # fmt: skip
+    return [rounded(value) for value in decibels(last / averaged)]
 
 
 def decibels(values: Any) -> np.ndarray:
@@ -160,9 +198,9 @@ def decibels(values: Any) -> np.ndarray:
     return 10.0 * np.log10(np.asarray(values, dtype=float))
 
 
-def gain(cell: dict[str, Any], name: str) -> np.ndarray:
-    """(R,) how far every run of a way ends below that of FedAvg, in dB."""
-    return decibels(cell["ways"]["FedAvg"]["finals"]) - decibels(cell["ways"][name]["finals"])
+def rounded(value: float) -> float:
+    """With as many digits as are worth keeping."""
+    return float(f"{value:.4g}")
 
 
 def gains(cells: dict[str, dict[str, Any]]) -> list[str]:
@@ -171,45 +209,63 @@ def gains(cells: dict[str, dict[str, Any]]) -> list[str]:
     lines = [f"| problem | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     rows = []
     for problem, cell in cells.items():
-        own, known = cell["predicted"], cell["predicted"]["ways"]
+        own, known = cell["measured"]["ways"], cell["predicted"]["ways"]
         shown = []
         for name in names:
-            if name not in cell["ways"]:
+            if name not in own:
                 shown.append("")
                 continue
-            runs = gain(cell, name)
-            expected = float(decibels(known["FedAvg"]["typical"] / known[name]["typical"]))
-            shown.append(f"{runs.mean():.1f} ({expected:.1f})")
-            step = abs(np.log2(cell["ways"][name]["step"] / known[name]["step"]))
-            stderr = runs.std(ddof=1) / np.sqrt(runs.size)
-            rows.append((problem, own["kind"], abs(expected - runs.mean()), step, stderr))
+            one, other = own[name], known[name]
+            shown.append(f"{one['gain']:.1f} ({other['gain']:.1f})")
+            rows.append({
+                "problem": problem, "kind": cell["predicted"]["kind"], "stderr": one["stderr"],
+                "error": abs(other["gain"] - one["gain"]), "step": apart(one, other, "step"),
+                "rounds": apart(one, other, "rounds"),
+            })  # fmt: skip
         lines.append(f"| {problem} | {' | '.join(shown)} |")
     lines += ["", "| problems | cells | mean error | median | worst | step size within 2 | "
-              "standard error of what is measured |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+              "rounds within 2 | standard error of what is measured |",
+              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     groups: dict[str, Any] = {
         "all": lambda row: True,
-        "set aside": lambda row: row[0] in ASIDE,
-        "the others": lambda row: row[0] not in ASIDE,
-        **{kind: lambda row, k=kind: row[1] == k for kind in ("computed", "from a few runs")},
+        "set aside": lambda row: row["problem"] in ASIDE,
+        "the others": lambda row: row["problem"] not in ASIDE,
+        **{kind: lambda row, k=kind: row["kind"] == k for kind in ("computed", "from a few runs")},
     }
     for group, inside in groups.items():
         part = [row for row in rows if inside(row)]
         if part:
-            errors, steps, stderr = (np.array([row[at] for row in part]) for at in (2, 3, 4))
+            errors, stderr = (np.array([row[key] for row in part]) for key in ("error", "stderr"))
+            near = [
+                np.mean([row[key] <= TWICE for row in part if row[key] is not None])
+                for key in ("step", "rounds")
+            ]
             lines.append(
                 f"| {group} | {len(part)} | {errors.mean():.2f} dB | {np.median(errors):.2f} | "
-                f"{errors.max():.1f} | {np.mean(steps <= 1.01):.0%} | {stderr.mean():.2f} dB |"
+                f"{errors.max():.1f} | {near[0]:.0%} | {near[1]:.0%} | {stderr.mean():.2f} dB |"
             )
     return lines
 
 
-def first_winner(cell: dict[str, Any]) -> str:
-    """What `isfed compare` recommends after as many runs as it makes."""
-    curves = {}
-    for name, way in cell["ways"].items():
-        finals = np.array(way["finals"][:USUAL])[:, None]
-        curves[name] = Curve(name, way["step"], {}, np.arange(1), finals, 0, 0)
-    return Comparison(curves, 0.0).winner
+def apart(one: dict[str, Any], other: dict[str, Any], key: str) -> float | None:
+    """The factor between two numbers; none where neither is there, infinite where one is not."""
+    a, b = one[key], other[key]
+    if a is None and b is None:
+        return None
+    return np.inf if a is None or b is None else max(a / b, b / a)
+
+
+def fewer_runs(cells: dict[str, dict[str, Any]]) -> str:
+    """What it costs that `isfed compare` tunes with fewer runs than were made here."""
+    ways = [way for cell in cells.values() for way in cell["measured"]["ways"].values()]
+    lost = np.array([way["gain"] - way["usual_gain"] for way in ways])
+    same = np.mean([way["step"] == way["usual_step"] for way in ways])
+    return (
+        f"Step sizes here are tuned with {RUNS_TO_TUNE} runs, those of `isfed compare` with "
+        f"{USUAL.tuning_repetitions}. It finds the same step size in {same:.0%} of {len(ways)} "
+        f"cells, and what it finds ends {lost.mean():.2f} dB higher on average; in the worst cell "
+        f"{lost.max():.1f} dB higher, in the best {-lost.min():.1f} dB lower."
+    )
 
 
 def advice(cells: dict[str, dict[str, Any]]) -> list[str]:
@@ -219,17 +275,18 @@ def advice(cells: dict[str, dict[str, Any]]) -> list[str]:
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     behind: dict[str, list[float]] = {"diagnose": [], "compare": []}
     for problem, cell in cells.items():
-        means = {name: float(gain(cell, name).mean()) for name in cell["ways"]}
+        found = cell["measured"]
+        means = {name: way["gain"] for name, way in found["ways"].items()}
         best = max(means, key=lambda name: means[name])
-        told = {"diagnose": cell["predicted"]["advised"], "compare": first_winner(cell)}
-        for by, name in told.items():
-            behind[by].append(means[best] - means[name])
-        both = cell["ways"]["importance, averaged"]
+        told = {"diagnose": cell["predicted"]["advised"], "compare": found["compare"]}
+        behind["diagnose"].append(means[best] - means[told["diagnose"]])
+        behind["compare"].append(means[best] - found["ways"][told["compare"]]["usual_gain"])
+        low, high = found["both"]
         lines.append(
-            f"| {problem} | {cell['agents']}, {cell['active']}, {cell['params']} | "
+            f"| {problem} | {found['agents']}, {found['active']}, {found['params']} | "
             f"{told['diagnose']} | {told['compare']} | {best} | {behind['diagnose'][-1]:.1f} dB | "
-            f"{behind['compare'][-1]:.1f} dB | {both['gain']:.1f} ({both['low']:.1f} to "
-            f"{both['high']:.1f}) |"
+            f"{behind['compare'][-1]:.1f} dB | {means['importance' + AVERAGED]:.1f} ({low:.1f} to "
+            f"{high:.1f}) |"
         )
     lines.append("")
     for by, values in behind.items():
@@ -238,72 +295,61 @@ def advice(cells: dict[str, dict[str, Any]]) -> list[str]:
             f"The way that {by} recommends is within {NEAR_DB:g} dB of the best in {near:.0%} of "
             f"{len(values)} problems, and {max(values):.1f} dB behind at most."
         )
-    return lines
+    return [*lines, "", fewer_runs(cells)]
 
 
 def averaging(cells: dict[str, dict[str, Any]]) -> list[str]:
     """What the average of the last half of the rounds gains, each at its own best step size."""
-    pairs = [n for n in next(iter(cells.values()))["ways"] if not n.endswith(AVERAGED)]
-    lines = [f"| problem | {' | '.join(pairs)} | estimators |", f"|---|{'---|' * (len(pairs) + 1)}"]
+    every = list(dict.fromkeys(name for c in cells.values() for name in c["measured"]["ways"]))
+    plain = [name for name in every if not name.endswith(AVERAGED)]
+    lines = [f"| problem | {' | '.join(plain)} | estimators |", f"|---|{'---|' * (len(plain) + 1)}"]
     for problem, cell in cells.items():
-        ways = cell["ways"]
+        ways, own = cell["measured"]["ways"], np.array(cell["estimators"])
         shown = [
-            f"{(gain(cell, name + AVERAGED) - gain(cell, name)).mean():.1f}" if name in ways else ""
-            for name in pairs
+            f"{ways[name + AVERAGED]['gain'] - ways[name]['gain']:.1f}" if name in ways else ""
+            for name in plain
         ]
-        own = ""
-        if "estimators" in cell:
-            each = decibels(cell["estimators"]["last"]) - decibels(cell["estimators"]["averaged"])
-            own = f"{each.mean():.1f} ± {each.std(ddof=1) / np.sqrt(each.size):.1f}"
-        lines.append(f"| {problem} | {' | '.join(shown)} | {own} |")
+        spread = own.std(ddof=1) / np.sqrt(own.size)
+        lines.append(f"| {problem} | {' | '.join(shown)} | {own.mean():.1f} ± {spread:.1f} |")
     return lines
 
 
-def kept(file: Path, make: Callable[[], dict[str, Any]], *, wanted: bool) -> dict[str, Any] | None:
-    """What a file holds; made first if it is wanted and not there."""
-    if not file.exists() and wanted:
-        found = make()
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        part.replace(file)
-        print(f"{file.name}: made", flush=True)
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+def page(cells: dict[str, dict[str, Any]]) -> list[str]:
+    """All tables."""
+    lines = [*START, *gains(cells), "", "## What is recommended", "", *advice(cells)]
+    return [*lines, "", *AVERAGES, *averaging(cells)]
 
 
 def main() -> None:
     """Run what is not there, print all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs/ways-on-tables"))
     parser.add_argument("--only", default="")
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--anew", choices=("measured", "predicted", "estimators"))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    cells = {}
+    cells = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    order = []
     for name, problem, active in everything():
-        wanted = options.only in ("", name)
-        file = options.folder / f"{name}-{options.rounds}.json"
-        if options.again and wanted:
-            file.with_suffix(".predicted.json").unlink(missing_ok=True)
-        common = problem, active, options.rounds
-        cell = kept(file, partial(measured, name, *common), wanted=wanted)
-        known = kept(
-            file.with_suffix(".predicted.json"), partial(predicted, *common), wanted=wanted
-        )
-        if cell is None or known is None:
+        order.append(name)
+        cell = cells.setdefault(name, {})
+        if options.only not in ("", name):
             continue
-        cells[name] = cell | {"predicted": known}
-        own = kept(
-            file.with_suffix(".estimators.json"),
-            partial(estimators, problem, active),
-            wanted=wanted,
-        )
-        if own is not None:
-            cells[name]["estimators"] = own
-    lines = [*START, *gains(cells), "", "## What is recommended", "", *advice(cells)]
-    lines += ["", *AVERAGES, *averaging(cells)]
+        runs = FEWER if name in LONG else RUNS
+        parts: dict[str, Callable[[], Any]] = {
+            "measured": partial(measured, problem, active, runs),
+            "estimators": partial(estimators, problem, active),
+            "predicted": partial(predicted, problem, active),
+        }
+        for part, make in parts.items():
+            if part not in cell or part == options.anew:
+                began = time.process_time()
+                cell[part] = make()
+                KEPT.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+                print(f"{name}: {part}, {time.process_time() - began:.0f} s", flush=True)
+    order += [name for name in cells if name not in order]
+    whole = {name: cells[name] for name in order if len(cells[name]) == len(parts)}
+    lines = page(whole)
     print("\n".join(lines))
     if options.page:
         PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+from rich.console import Console
 from typer.testing import CliRunner
 
 from isfed.cli.app import app
+from isfed.report.comparison_report import comparison_table, more_work_line, ways_table
 from isfed.report.html_page import page
 from isfed.report.page_from_results import page_data
 from isfed.report.page_sentences import edge_lines, verdict, warnings
@@ -218,6 +221,61 @@ def test_a_comparison_shows_what_was_held_out(tmp_path):
     assert texts == [["FedAvg", "12.5%", "12.5%", "0.5 ± 0.01", "0.25 ± 0.01"]]
 
 
+def test_errors_that_are_alike_are_folded_and_those_that_differ_come_first(tmp_path):
+    rows = [row("FedAvg", -30.0, 0.0), row("importance", -33.0, 3.0)]
+    for other, alike in ((0.131, True), (0.136, False)):  # one percentage point is the limit
+        found = {
+            name: {"rows": {"examples": 1200, "loss": 0.25, "loss_stderr": 0.01, "error": error}}
+            for name, error in (("FedAvg", 0.125), ("importance", other))
+        }
+        more = {"kind": "comparison", "held_out": found}
+        results = load_results(write(tmp_path / f"{other}", rows, **more))
+        (table,) = page_data(results).differences
+        assert table.folded == alike
+        assert table.caption.endswith("all ways are alike") == alike
+    number = {"held_out": found, "account": {"span": [0.0, 9.0]}}  # a loss would say it again
+    results = load_results(write(tmp_path / "number", rows, kind="comparison", **number))
+    (table,) = page_data(results).differences
+    assert table.columns == ("way", "RMSE, held-out rows (1,200)")
+    assert not table.folded  # 0.136 is more than 1% above 0.125
+
+
+def test_ways_are_ranked_with_what_each_needs_and_what_was_predicted(tmp_path):
+    rows = [
+        row("FedAvg", -30.0, 0.0, final_excess=0.2, rounds=300, uploads=900.0, gradients=7200.0),
+        row("importance", -31.0, 1.0, final_excess=0.16, gain_low_db=-0.5, gain_high_db=2.5),
+        row("averaged", -33.0, 3.0, final_excess=0.1, gain_low_db=1.0, gain_high_db=6.0,
+            rounds=100, uploads=300.0, gradients=2400.0),
+    ]  # fmt: skip
+    doubled = {"typical": 0.1, "step_size": 0.1, "uploads": 2.0, "gradients": 2.0}
+    more = {
+        "kind": "comparison", "winner": "averaged",
+        "predicted": {"FedAvg": {"typical": 0.2, "step_size": 0.1},
+                      "averaged": {"typical": 0.02, "step_size": 0.1},
+                      "FedAvg, 2 L agents": doubled},
+    }  # fmt: skip
+    results = load_results(write(tmp_path / "c", rows, **more))
+    table = ways_table(results)
+    assert [cells[0].text for cells in table.rows] == [
+        "averaged (recommended)", "importance", "FedAvg",
+    ]  # fmt: skip
+    shown = {cells[0].text: [cell.text for cell in cells[3:8]] for cells in table.rows}
+    assert shown["averaged (recommended)"] == ["3.0 (1.0 to 6.0)", "10.0", "100", "300", "2,400"]
+    assert shown["importance"] == ["1.0 (−0.5 to 2.5)", "", "never", "never", "never"]
+    assert shown["FedAvg"][:2] == ["0.0", "0.0"]
+    assert (
+        "with twice the agents per round it would end 3.0 dB lower, for 2 times the uploads and 2 "
+        "times the gradients" in more_work_line(results)
+    )
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    narrow.print(comparison_table(results))
+    text = narrow.export_text()
+    assert "> averaged" in text
+    assert "recommended)" not in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_after_a_comparison_the_best_is_used(tmp_path):
     rows = [
         row("FedAvg", -30.0, 0.0, final_excess=0.2, final_stderr=0.01),
@@ -242,7 +300,7 @@ def test_after_a_comparison_the_best_is_used(tmp_path):
     (figure,) = page_data(replace(results, algorithms=measured)).figures
     shown = [[cell.text for cell in cells] for cells in figure.table.rows]
     assert [cells[0] for cells in shown] == ["averaged (recommended)", "FedAvg"]
-    assert shown[0][3] == "3.0 dB (−1.0 to 6.0)"
+    assert shown[0][3] == "3.0 (−1.0 to 6.0)"
 
 
 def test_the_account_of_the_data_is_shown(tmp_path):

@@ -58,6 +58,18 @@ def test_the_variance_is_that_of_the_recursion(averaged, per_pass):
     assert found == pytest.approx((bias, variance), rel=1e-6)
 
 
+def test_a_level_is_reached_when_the_recursion_is_there():
+    noisy, rounds, step = path(examples=np.stack([NOISE, NOISE])), 600, 0.02
+    for averaged in (False, True):
+        risks = [noisy._risk(step, t, averaged=averaged) for t in range(1, rounds + 1)]
+        level = 1.5 * risks[-1]
+        first = 1 + int(np.argmax(np.array(risks) <= level))
+        found = noisy.reaches(level, step, rounds, averaged=averaged)
+        assert found is not None
+        assert 0 <= found - first <= rounds // 64 + 1
+        assert noisy.reaches(0.5 * min(risks), step, rounds, averaged=averaged) is None
+
+
 def test_averaging_and_passes_pay_and_more_rounds_lower_every_way():
     problem = EQUAL.replace(num_agents=30, num_examples=20).make()
     short, long = (predict_ways(problem, num_active=3, rounds=r) for r in (200, 800))
@@ -67,6 +79,9 @@ def test_averaging_and_passes_pay_and_more_rounds_lower_every_way():
         assert long[f"{name}, passes"].excess < 1.05 * long[name].excess
     table = TunedWays(long, 800)
     assert table.gain("FedAvg") == 0.0
+    needed = [long[name].reaches for name in ("FedAvg", "importance", "importance, averaged")]
+    assert needed == sorted(needed, reverse=True)
+    assert needed[-1] < 800 / 2
     assert table.advised.uploads == table.advised.gradients == 1.0
     assert table.answer().startswith("Use ")
 

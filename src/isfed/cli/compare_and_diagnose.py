@@ -89,6 +89,7 @@ def compare_on_table(
     from isfed.report.comparison_report import (
         agreement_line,
         comparison_table,
+        more_work_line,
         next_lines,
         rounds_lines,
     )
@@ -132,9 +133,9 @@ def compare_on_table(
         print_line(results.summary["verdict"])
         console.print(comparison_table(results))
         next_steps = next_lines(results, saved=save is not None)
-        for line in (*next_steps, *rounds_lines(results), agreement_line(results)):
-            if line is not None:
-                print_line(line)
+        further = more_work_line(results), agreement_line(results)
+        for line in filter(None, (*next_steps, *rounds_lines(results), *further)):
+            print_line(line)
         if save is not None:
             model = save_best(results, source, save)
             name = model.trained["algorithm"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from isfed.base.text_format import plain_number
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
 from isfed.report.terminal_tables import text_table
+from isfed.studies.comparison import ALIKE_ERROR
 from isfed.studies.results_reader import Results
 
 HELD_OUT = {
@@ -23,54 +26,89 @@ DOUBLED = {
     "FedAvg, 2 L agents": "twice the agents per round",
     "FedAvg, 2 B rows": "twice the rows per step",
 }
+FEDAVG = "FedAvg"
+NEEDED = ("rounds", "uploads", "gradients")  # to reach the loss with which FedAvg ends
+WIDE = ("rounds to", "gradients to", "final")  # for which a terminal has no room
+WAYS, CHOSEN = "Ways to learn, each at its best step size", " (recommended)"
+INTERVALS = (
+    "In brackets the 95% intervals of paired t tests, for all ways together. What is recommended "
+    "is the simplest of the best, if it is surely better than FedAvg."
+)
 MORE_ROUNDS = 0.01  # of the lowest loss: where the best way is further above, more rounds help
 
 
-def comparison_table(results: Results) -> Table:
-    """All ways, the best first, and what FedAvg would gain from more work."""
-    ranked = sorted(results.algorithms, key=lambda a: -a.number("gain_db"))
-    held_out, predicted = (results.summary.get(key) or {} for key in ("held_out", "predicted"))
-    base = predicted.get("FedAvg", {}).get("typical")
-
-    def expected(name: str) -> str:
-        found = predicted.get(name, {}).get("typical")
-        known = base and found and math.isfinite(base) and math.isfinite(found)
-        return f"{10.0 * math.log10(base / found):.1f}" if known else ""
-
-    rows = []
+def ways_table(results: Results) -> PageTable:
+    """All ways, the best first."""
+    ranked = sorted(results.algorithms, key=lambda a: -np.nan_to_num(a.number("gain_db")))
+    held_out, rows, none = results.summary.get("held_out") or {}, [], TableCell("")
     for algorithm in ranked:
         row, name = algorithm.summary, algorithm.name
-        gain = "" if row.get("gain_db") is None else f"{row['gain_db']:.1f}"
-        if gain and name != "FedAvg":
-            gain += f" ({row['gain_low_db']:.1f} to {row['gain_high_db']:.1f})"
+        gain = none if row.get("gain_db") is None else number_cell(row["gain_db"], ".1f")
+        if gain is not none and name != FEDAVG:
+            low, high = (algorithm.number(f"gain_{end}_db") for end in ("low", "high"))
+            between = f"{gain.text} ({low:.1f} to {high:.1f})".replace("-", "\N{MINUS SIGN}")
+            gain = gain._replace(text=between)
         part = held_out.get(name, {}).get("rows")
-        unseen = "" if part is None else _error_cell(results, part["error"])
-        uploads = "never" if row["uploads"] is None else f"{row['uploads']:,.0f}"
-        chosen = "> " if name == results.summary.get("winner") else ""
-        final = plain_number(row["final_excess"], 3)
-        step = f"{algorithm.step_size:.3g}"
-        rows.append((chosen + name, step, final, gain, expected(name), uploads, unseen))
-    for name, words in DOUBLED.items():
-        if name in predicted and expected(name):
-            more = predicted[name]
-            cost = " and ".join(
-                f"{more[key]:g}x the {key}" for key in ("uploads", "gradients") if more[key] > 1.0
-            )
-            step = f"{more['step_size']:.3g}"
-            rows.append((f"FedAvg, {words}: {cost}", step, "", "", expected(name), "", ""))
+        rows.append((
+            name + CHOSEN * (name == results.summary.get("winner")),
+            number_cell(algorithm.step_size, ".3g"),
+            number_cell(algorithm.number("final_excess"), ".3g"),
+            gain, none if (more := expected(results, name)) is None else number_cell(more, ".1f"),
+            *(_needed(row.get(key)) for key in NEEDED),
+            none if part is None else TableCell(_error(results, part["error"]), part["error"]),
+        ))  # fmt: skip
     error = "RMSE" if _is_number(results) else "wrong"
-    return text_table(
-        "Ways to learn, each at its best step size",
-        ("", "step size", "final loss over the lowest", "below FedAvg's (dB)", "predicted (dB)",
-         "uploads to FedAvg's end", f"{error}, rows held out"),
+    return PageTable.of(
+        f"{WAYS}. {INTERVALS}",
+        ("way", "step size", "final loss over the lowest", "below FedAvg's (dB)", "predicted (dB)",
+         *(f"{key} to FedAvg's end" for key in NEEDED), f"{error}, rows held out"),
         rows,
-        caption="In brackets the 95% intervals of paired t tests, for all ways together. > is what "
-        "is recommended: the simplest of the best, if it is surely better than FedAvg.",
-        wrap=True,
     )  # fmt: skip
 
 
-def _error_cell(results: Results, value: float) -> str:
+def _needed(count: float | None) -> TableCell:
+    return TableCell("never") if count is None else number_cell(count, ",.0f")
+
+
+def expected(results: Results, name: str) -> float | None:
+    """The gain over FedAvg that was predicted, in dB; None where nothing was."""
+    predicted = results.summary.get("predicted") or {}
+    base, own = (predicted.get(n, {}).get("typical") or math.nan for n in (FEDAVG, name))
+    gain = 10.0 * math.log10(base / own) if base > 0.0 and own > 0.0 else math.nan
+    return gain if math.isfinite(gain) else None
+
+
+def comparison_table(results: Results) -> Table:
+    """The same for the terminal: what is narrow enough."""
+    whole = ways_table(results)
+    names = [n if n == (w := n.removesuffix(CHOSEN)) else f"> {w}" for n, *_ in whole.texts]
+    kept = [place for place, name in enumerate(whole.columns) if not name.startswith(WIDE)]
+    return text_table(
+        WAYS,
+        [whole.columns[place] for place in kept],
+        (
+            [name, *(row[place] for place in kept[1:])]
+            for name, row in zip(names, whole.texts, strict=True)
+        ),
+        caption=f"{INTERVALS} It is marked with >.",
+        wrap=True,
+    )
+
+
+def more_work_line(results: Results) -> str | None:
+    """What FedAvg would gain from more agents or more rows, and what that costs."""
+    known = {name: gain for name in DOUBLED if (gain := expected(results, name)) is not None}
+    parts = []
+    for name, gain in known.items():
+        more = results.summary["predicted"][name]
+        cost = " and ".join(
+            f"{more[key]:g} times the {key}" for key in ("uploads", "gradients") if more[key] > 1.0
+        )
+        parts.append(f"with {DOUBLED[name]} it would end {gain:.1f} dB lower, for {cost}")
+    return f"Instead of another way, FedAvg with more work: {'; '.join(parts)}." if parts else None
+
+
+def _error(results: Results, value: float) -> str:
     return plain_number(value, 3) if _is_number(results) else f"{100.0 * value:.3g}%"
 
 
@@ -109,26 +147,37 @@ def _is_number(results: Results) -> bool:
 
 
 def held_out_page_table(results: Results) -> PageTable:
-    """For the page: what an analyst would notice, the errors on rows that were not seen first."""
-    scale, unit, error = (1.0, "", "RMSE") if _is_number(results) else (100.0, "%", "wrong")
-    held_out = results.summary.get("held_out") or {}
+    """For the page: the errors on rows that were not seen first; folded where all are alike."""
+    number, held_out = _is_number(results), results.summary.get("held_out") or {}
     kinds = [kind for kind in UNSEEN_FIRST if any(kind in parts for parts in held_out.values())]
     counts = {kind: parts[kind]["examples"] for parts in held_out.values() for kind in parts}
     named = {kind: f"{HELD_OUT[kind]} ({counts[kind]:,})" for kind in kinds}
-    columns = [f"{error}, {named[kind]}" for kind in kinds] + [f"loss, {named[k]}" for k in kinds]
+    columns = [f"{'RMSE' if number else 'wrong'}, {named[kind]}" for kind in kinds]
+    if not number:  # the loss of a regression says what its RMSE says
+        columns += [f"loss, {named[kind]}" for kind in kinds]
 
-    def cells(part: Mapping[str, Any] | None) -> tuple[TableCell, TableCell]:
-        if part is None:
-            return number_cell(None), number_cell(None)
-        text = f"{plain_number(scale * part['error'], 3)}{unit}"
-        return TableCell(text, part["error"]), level_cell(part["loss"], part["loss_stderr"], "")
+    def cells(parts: Mapping[str, Any]) -> Iterator[TableCell]:
+        for kind in kinds:
+            error = parts[kind]["error"] if kind in parts else None
+            yield number_cell(None) if error is None else TableCell(_error(results, error), error)
+        for kind in () if number else kinds:
+            known = kind in parts
+            yield (
+                level_cell(parts[kind]["loss"], parts[kind]["loss_stderr"], "")
+                if known
+                else number_cell(None)
+            )
 
-    rows = []
-    for name, parts in held_out.items():
-        errors, losses = zip(*(cells(parts.get(kind)) for kind in kinds), strict=True)
-        rows.append((name, *errors, *losses))
+    errors = [parts["rows"]["error"] for parts in held_out.values() if "rows" in parts]
+    near = ALIKE_ERROR * (held_out.get(FEDAVG, {}).get("rows", {}).get("error", 0) if number else 1)
+    alike = results.kind == "comparison" and bool(errors) and max(errors) - min(errors) <= near
     title = HELD_OUT_TITLE if results.kind == "comparison" else "On rows not trained on"
-    return PageTable.of(title, ("way", *columns), rows)
+    table = PageTable.of(
+        title + ", where all ways are alike" * alike,
+        ("way", *columns),
+        ((name, *cells(parts)) for name, parts in held_out.items()),
+    )
+    return replace(table, folded=alike)
 
 
 def agreement_line(results: Results) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
 
 from isfed.base.text_format import counted, plain_number
-from isfed.report.page_data import PageTable, number_cell
+from isfed.report.page_data import PageTable, TableCell, number_cell
 from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
@@ -148,11 +149,10 @@ def first_step_lines(results: Results) -> list[str]:
     summary = results.summary
     for way in summary.get("tuned") or ():
         if way["name"] == summary["advised"]:
-            known = "" if way["settled"] is None else f"{plain_number(max(1.0, way['settled']), 2)}"
-            settled = f"; the noise prevails after about {known}" if known else ""
-            return [
-                f"Step size: {way['step_size']:.2g} for {summary['run_rounds']:,} rounds{settled}."
-            ]
+            line = f"Step size: {way['step_size']:.2g} for {summary['run_rounds']:,} rounds"
+            if way["name"] != "FedAvg" and way.get("reaches"):
+                line += f"; the loss that FedAvg ends with is reached after about {_rounds(way)}"
+            return [line + "."]
     best = next(o for o in summary["options"] if o["sampling"] == summary["best"])
     largest, careful = best["step_limit"], best["careful_limit"]
     if largest is None:
@@ -203,19 +203,24 @@ def tuned_table(results: Results) -> Table:
     ranked = sorted(summary["tuned"], key=lambda way: -_finite(way["gain_db"]))
     return text_table(
         f"Predicted after {summary['run_rounds']:,} rounds, each way at its best step size",
-        ("", "below FedAvg's loss (dB)", "step size", "uploads", "gradients"),
+        ("way", "below FedAvg's loss (dB)", "step size", "rounds to FedAvg's end"),
         (
             (
                 ("> " if way["name"] == summary["advised"] else "") + way["name"],
-                f"{_finite(way['gain_db']):.1f}", f"{way['step_size']:.3g}",
-                *(f"{way[key]:g}x" for key in ("uploads", "gradients")),
+                f"{_finite(way['gain_db']):.1f}", f"{way['step_size']:.3g}", _rounds(way),
             )
             for way in ranked
         ),
-        caption="Losses above the lowest possible. 2 L: with twice the agents per round, 2 B: with "
-        "twice the rows per step. > is what is recommended: the simplest of the best.",
+        caption="Losses above the lowest possible. 2 L: with twice the agents per round, for twice "
+        "the uploads and gradients; 2 B: with twice the rows per step, for twice the gradients. > "
+        "is what is recommended: the simplest of the best.",
         wrap=True,
     )  # fmt: skip
+
+
+def _rounds(way: dict[str, Any]) -> str:
+    """Rounds to the loss that FedAvg ends with."""
+    return "never" if way.get("reaches") is None else plain_number(way["reaches"], 2)
 
 
 def strategies_page_table(results: Results) -> PageTable:
@@ -229,15 +234,23 @@ def strategies_page_table(results: Results) -> PageTable:
         for row in summary["ways"]
     )
     caption = f"Ways to sample agents, at step size {summary['step_size']:.3g}"
-    return PageTable.of(caption, columns, rows)
+    return replace(PageTable.of(caption, columns, rows), folded=True)
 
 
 def tuned_page_table(results: Results) -> PageTable:
     """The same for the page."""
-    columns = ("way", "below FedAvg's loss (dB)", "step size", "uploads", "gradients")
+    advised = results.summary.get("advised")
+    columns = (
+        "way", "below FedAvg's loss (dB)", "step size", "rounds to FedAvg's end",
+        "uploads per round", "gradients per round",
+    )  # fmt: skip
     rows = (
-        (way["name"], *(number_cell(way[key], form) for key, form in (
-            ("gain_db", ".1f"), ("step_size", ".3g"), ("uploads", "g"), ("gradients", "g"))))
+        (
+            way["name"] + " (recommended)" * (way["name"] == advised),
+            number_cell(way["gain_db"], ".1f"), number_cell(way["step_size"], ".3g"),
+            TableCell(_rounds(way), way.get("reaches")),
+            *(TableCell(f"{way[key]:g}x", way[key]) for key in ("uploads", "gradients")),
+        )
         for way in sorted(results.summary.get("tuned") or (), key=lambda w: -_finite(w["gain_db"]))
     )  # fmt: skip
     return PageTable.of("Every way at its best step size, predicted", columns, rows)

@@ -12,7 +12,7 @@ import numpy as np
 
 from isfed.base.text_format import plain_number
 from isfed.report import page_sentences
-from isfed.report.comparison_report import held_out_page_table
+from isfed.report.comparison_report import held_out_page_table, ways_table
 from isfed.report.diagnosis_report import (
     drawn_most,
     sampling_table,
@@ -36,8 +36,6 @@ from isfed.studies.network_config import unused_keys
 from isfed.studies.results_folder import COMMAND, CONFIG
 from isfed.studies.results_reader import AlgorithmResult, Results
 
-NEEDED = ("rounds", "uploads", "gradients")  # to reach the level of a comparison
-
 
 def ordered(results: Results) -> list[Quantity]:
     """What can be drawn, and first what the verdict speaks of."""
@@ -57,20 +55,23 @@ def page_data(results: Results) -> PageData:
     if results.kind == "leaderboard":
         parts = [(problem, closest(part)) for problem, part in parts]
     figures = [
-        quantity_figure(quantity, {problem: part}, _levels(part, quantity))
+        quantity_figure(
+            quantity,
+            {problem: part},
+            ways_table(part) if results.kind == "comparison" else _levels(part, quantity),
+        )
         for quantity in shown
         for problem, part in parts
     ]
-    further = (
-        targets_table, tuned_page_table, _step_sizes, sampling_table, strategies_page_table,
-    )  # fmt: skip
+    first = (tuned_page_table, held_out_page_table)
+    further = (targets_table, _step_sizes, sampling_table, strategies_page_table)
     return PageData(
         title=results.name,
         summary=page_sentences.summary_line(results),
         verdict=page_sentences.verdict(results),
         advice=tuple(page_sentences.advice(results)),
         next_steps=tuple(steps_to_type(results)),
-        differences=(held_out,) if (held_out := held_out_page_table(results)).rows else (),
+        differences=tuple(table for make in first if (table := make(results)).rows),
         figures=(*_gains(results), *leaderboard_figures(results), *figures, *_inclusion(results)),
         tables=(
             *leaderboard_tables(results),
@@ -203,34 +204,25 @@ def _bands(results: Results) -> str:
 def _levels(results: Results, quantity: Quantity) -> PageTable:
     """Every algorithm: where it ended, how far beyond the first, what it cost."""
     first = results.algorithms[0]
-    needed = quantity.key == "excess" and "rounds" in first.summary
     base = "FedAvg there" if results.kind == "heterogeneity" else first.name
     way = "above" if quantity.rising else "below"
     unit = f" ({quantity.gap_unit})" if quantity.rising else ""
-    ways = results.kind == "comparison"  # at step sizes that are best for so many rounds
-    has_msd = not results.summary.get("no_msd") and not ways  # it is the msd that settles
+    has_msd = not results.summary.get("no_msd")  # it is the msd that settles
     columns = ["algorithm", "step size", quantity.level_name, f"{way} {base}{unit}"]
     columns += ["settled"] if has_msd else []
-    columns += [f"{key} to reach FedAvg's end" for key in NEEDED] if needed else []
     # No seconds: a page of the same results is the same page (they are in times.json).
-    columns += [] if ways else ["uploads per round", "gradients per round"]
+    columns += ["uploads per round", "gradients per round"]
     rows = []
-    ranked = list(results.algorithms)
-    if ways:  # the best first; what is not known last
-        ranked.sort(key=lambda a: np.nan_to_num(quantity.level(a)[0], nan=np.inf))
-    for algorithm in ranked:
+    for algorithm in results.algorithms:
         level = level_cell(*quantity.level(algorithm), quantity.unit)
         if algorithm.diverged_round is not None:
             level = f"diverged in round {algorithm.diverged_round:,}"
         gap = "" if algorithm is first else _beyond(quantity, algorithm, first)
-        chosen = " (recommended)" if algorithm.name == results.summary.get("winner") else ""
-        cells = [algorithm.name + chosen, number_cell(algorithm.step_size, ".3g"), level, gap]
+        cells = [algorithm.name, number_cell(algorithm.step_size, ".3g"), level, gap]
         if has_msd:
             cells.append({True: "yes", False: "no", None: "unknown"}[algorithm.settled])
-        needs = (algorithm.summary.get(key) for key in NEEDED) if needed else ()
-        cells += ["never" if n is None else number_cell(n, ",.0f") for n in needs]
-        each = () if ways else NEEDED[1:]
-        cells += [number_cell(algorithm.number(f"{key}_per_round")) for key in each]
+        each = ("uploads_per_round", "gradients_per_round")
+        cells += [number_cell(algorithm.number(key)) for key in each]
         rows.append(cells)
     return PageTable.of(f"{quantity.title}, with standard errors", columns, rows)
 
@@ -239,10 +231,6 @@ def _beyond(quantity: Quantity, algorithm: AlgorithmResult, first: AlgorithmResu
     """How much better than the first: above it where more is better, else below it."""
     if quantity.key == "msd":  # over FedAvg at the same point, in a study of many problems
         return level_cell(algorithm.number("gain_db"), algorithm.number("gain_stderr_db"), "dB")
-    low, high = (algorithm.summary.get(f"gain_{end}_db") for end in ("low", "high"))
-    if quantity.key == "excess" and low is not None and high is not None:  # of paired runs
-        gain = algorithm.number("gain_db")
-        return TableCell(f"{gain:.1f} dB ({low:.1f} to {high:.1f})".replace("-", "−"), gain)
     (value, error), (level, level_error) = map(quantity.level, (algorithm, first))
     spread = math.hypot(error, level_error)
     if not quantity.rising:

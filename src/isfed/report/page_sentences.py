@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isfed.report.comparison_report import agreement_line, rounds_lines
+from isfed.report.comparison_report import agreement_line, more_work_line, rounds_lines
 from isfed.report.diagnosis_report import first_step_lines, strategies_line, sure_line
 from isfed.report.networks_report import networks_verdict
 from isfed.report.page_curves import Quantity, quantities
@@ -17,7 +17,7 @@ MEANING = {
     "experiment": "An experiment",
     "tuned": "Methods at one step size, and each again at its own best one",
     "levels": "Every method on every problem, a level for each run",
-    "comparison": "ways to learn, each at its own best step size",
+    "comparison": "Ways to learn, each at its own best step size",
     "heterogeneity": "The gain of importance sampling over the heterogeneity of the agents",
     "diagnosis": "What importance sampling would do, predicted without training",
     "systems": "Every system that the paper names",
@@ -37,7 +37,8 @@ def by_problem(results: Results) -> list[tuple[str, Results]]:
 
 def summary_line(results: Results) -> str:
     """What was run."""
-    text = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} algorithms"
+    what = "ways" if results.kind == "comparison" else "algorithms"
+    text = f"{MEANING.get(results.kind, results.kind)}: {len(results.algorithms)} {what}"
     if results.kind == "leaderboard":
         rows = results.summary["algorithms"]
         methods, problems = (len({row[key] for row in rows}) for key in ("method", "problem"))
@@ -139,8 +140,7 @@ def advice(results: Results) -> Iterator[str]:
         yield from results.summary["factorial"].get("sentences", ())
     if results.kind == "comparison":
         yield from rounds_lines(results)
-        if line := agreement_line(results):
-            yield line
+        yield from filter(None, (more_work_line(results), agreement_line(results)))
     if "settling_rounds" not in results.summary or results.summary.get("degenerate"):
         return
     if cause := results.summary.get("cause"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from isfed.studies.results_reader import AlgorithmResult, Results
 
 PAPER_GAIN_DB = 23.1
+HEADING = 12  # characters in a line of the heading of a table that may be narrow
 
 
 def text_table(
@@ -33,7 +35,11 @@ def text_table(
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for place, heading in enumerate(columns):
         first = place == 0
-        table.add_column(heading, no_wrap=first and not wrap, justify="left" if first else "right")
+        heading = textwrap.fill(heading, HEADING) if wrap else heading
+        table.add_column(
+            heading, no_wrap=first and not wrap, justify="left" if first else "right",
+            overflow="fold" if wrap else "ellipsis",
+        )  # fmt: skip
     for row in rows:
         table.add_row(*row)
     return table

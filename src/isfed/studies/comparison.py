@@ -67,7 +67,7 @@ class Budget:
             )
 
 
-def _final(excess: np.ndarray) -> np.ndarray:
+def final_of(excess: np.ndarray) -> np.ndarray:
     """The mean over the last records, for every repetition."""
     return excess[:, -max(1, round(FINAL_SHARE * excess.shape[1])) :].mean(axis=1)
 
@@ -87,7 +87,7 @@ class Curve:
     @property
     def final(self) -> np.ndarray:
         """The final excess loss of every repetition."""
-        return _final(self.excess)
+        return final_of(self.excess)
 
     @property
     def change(self) -> LevelChange:

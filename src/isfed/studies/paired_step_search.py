@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isfed.problems import Problem
-from isfed.studies.comparison import FINAL_SHARE, TAIL_LOOKS
+from isfed.studies.comparison import FINAL_SHARE, TAIL_LOOKS, Budget, Curve, final_of
 from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.study_engine import NoStepError
@@ -23,6 +23,7 @@ from isfed.studies.work_cells import problem_of
 from isfed.theory.noise_path import FACTOR
 
 MOST_WIDER = 12  # more step sizes at each end, a factor 2 apart, if the best is there
+RECORDS = Budget(num_active=1).records  # of a run that is measured all along
 CLOSE = 1.25  # times the least loss: step sizes nearer than that are tried again
 
 
@@ -101,6 +102,7 @@ class PairedSearch:
     runs: int
     guesses: Sequence[float]
     known: dict[int, np.ndarray] = field(default_factory=dict)  # (runs, shown) the final losses
+    along: dict[int, tuple[np.ndarray, list[np.ndarray]]] = field(default_factory=dict)
 
     def losses(self) -> dict[str, dict[float, float]]:
         """The mean final loss of every step size that was tried, for each of `shown`."""
@@ -127,15 +129,16 @@ class PairedSearch:
             for column, name in enumerate(self.shown)
         }
 
-    def measured(self, runs: int) -> dict[str, tuple[float, np.ndarray]]:
-        """The best step size for each of `shown`, and the final losses of so many runs with it."""
+    def measured(self, runs: int) -> dict[str, Curve]:
+        """The best step size for each of `shown`, and the losses along so many runs with it."""
         self.losses()
         found = {}
         for column, name in enumerate(self.shown):
-            self._run([self._best(column)], runs)
+            self._run([self._best(column)], runs, RECORDS)
             best = self._best(column)
-            self._run([best], runs)
-            found[name] = self._step(best), self.known[best][:, column]
+            self._run([best], runs, RECORDS)
+            rounds, losses = self.along[best]
+            found[name] = Curve(name, self._step(best), {}, rounds, losses[column], 0.0, 1.0)
         return found
 
     def _step(self, place: int) -> float:
@@ -163,13 +166,18 @@ class PairedSearch:
         close = self._loss(other, column) <= CLOSE * self._loss(best, column)
         return [best, other] if close and other != best else []
 
-    def _run(self, places: Sequence[int], runs: int) -> None:
+    def _run(self, places: Sequence[int], runs: int, records: int = 0) -> None:
+        """Run these step sizes; the loss is measured at the end only, or so often along the run."""
         new = [p for p in dict.fromkeys(places) if p not in self.known or len(self.known[p]) < runs]
         tail = max(1, round((1.0 - FINAL_SHARE) * self.rounds))
         source = WithExcess(self.source, max(1, (self.rounds - tail) // TAIL_LOOKS), tail)
+        kind = "steps"
+        if records:
+            source = WithExcess(self.source, max(1, self.rounds // records), 0)
+            kind = "steps, all along,"
         groups = {
             f"{self.name}, step {place}": self.executor.cells(
-                self.name, f"steps {self.name} {place}", runs, len(new), source=source,
+                self.name, f"{kind} {self.name} {place}", runs, len(new), source=source,
                 algorithm=replace(self.algorithm, step_size=self._step(place)), rounds=self.rounds,
                 seed=self.seed, details=False,
             )
@@ -182,6 +190,8 @@ class PairedSearch:
             measured = result.history.measured
             both = len(self.shown) > 1
             columns = [measured["last"]] * both + [measured["averaged"]]
-            last = np.stack([values.mean(axis=1) for values in columns], axis=1)
+            self.along[place] = result.history.measured_rounds, columns
+            ends = [final_of(values) if records else values.mean(axis=1) for values in columns]
+            last = np.stack(ends, axis=1)
             bad = result.diverged or not np.isfinite(last).all()
             self.known[place] = np.full((runs, len(self.shown)), np.inf) if bad else last

@@ -12,6 +12,7 @@ import numpy as np
 
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares
+from isfed.studies.comparison import Curve
 from isfed.studies.executors import Executor, Workers
 from isfed.studies.paired_step_search import PairedSearch
 from isfed.studies.problem_sources import Given
@@ -42,7 +43,7 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
     if not bends or problem.data.features.size > MOST_NUMBERS or problem.data.weights is not None:
         return found
     steps = int(problem.local_steps.max())
-    computed, workers = found[BASE], Workers()
+    computed, workers, curves = found[BASE], Workers(), {}
     with workers.opened() as jobs:
         executor = Executor(workers, jobs, CellStore(), None)
         for name, way in ways_to_learn(num_active, local_steps=steps).items():
@@ -52,8 +53,10 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
                 rounds=rounds, seed=SEED, runs=TRIALS,
                 guesses=[float(f"{found[n].step_size:.3g}") for n in shown],
             )  # fmt: skip
-            for one, (step, finals) in search.measured(RUNS).items():
-                found[one] = _measured(found[one], step, finals)
+            curves |= search.measured(RUNS)
+    level = float(curves[BASE].final.mean())
+    for name, curve in curves.items():
+        found[name] = _measured(found[name], curve, level)
     ratios = found[BASE].excess / computed.excess, found[BASE].typical / computed.typical
     for name, way in found.items():
         if name.startswith("FedAvg, 2"):  # formulas, which say how far below FedAvg that is
@@ -63,10 +66,13 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
     return found
 
 
-def _measured(way: TunedWay, step: float, finals: np.ndarray) -> TunedWay:
+def _measured(way: TunedWay, curve: Curve, level: float) -> TunedWay:
     """A way with what its runs ended with."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        typical = float(np.exp(np.log(finals).mean()))
+        typical = float(np.exp(np.log(curve.final).mean()))
     if not np.isfinite(typical):
         raise TheoryError(f"runs of {way.name} end at the lowest loss, or diverge")
-    return replace(way, step_size=step, excess=float(finals.mean()), typical=typical, how=HOW)
+    return replace(
+        way, step_size=curve.step_size, excess=float(curve.final.mean()), typical=typical,
+        reaches=curve.first_at(level), how=HOW,
+    )  # fmt: skip

@@ -33,6 +33,7 @@ SMALLEST = 48  # factors below that: where the search for a step size ends
 FORGIVEN = 1.05  # times the least loss: of step sizes of an average within it, the middle one
 LATE = 0.95  # of the rounds: the middle of the last tenth, over which runs are measured
 SETTLES = 2  # until the noise agrees with the scores that it shakes
+REACHES = 64  # of a run: how finely is said when a level is reached
 LOOKS = 5  # at a run's loss over its last tenth
 INTEGRAL = -14.0, 40.0, 500  # over log t, and how many points
 
@@ -45,7 +46,7 @@ class TunedWay:
     step_size: float
     excess: float  # P(w) - P(w^o) at the end, on average over runs
     typical: float  # the same, averaged over the runs' logarithms
-    settled: float  # rounds after which the mean error is below the noise
+    reaches: int | None = None  # rounds until the loss that FedAvg ends with; None: not within them
     uploads: float = 1.0  # those of a round, over those of FedAvg
     gradients: float = 1.0
     how: str = "computed"  # or "from a few runs", or "roughly computed"
@@ -163,8 +164,11 @@ class NoisePath:
 
     def excess(self, step: float, rounds: int, *, averaged: bool) -> float:
         """E P(w) - P(w^o) in the middle of the last tenth of the rounds."""
+        return self._risk(step, max(1, round(LATE * rounds)), averaged=averaged)
+
+    def _risk(self, step: float, rounds: int, *, averaged: bool) -> float:
         with np.errstate(all="ignore"):
-            mean, variance = self.error(step, max(1, round(LATE * rounds)), averaged=averaged)
+            mean, variance = self.error(step, rounds, averaged=averaged)
             value = 0.5 * float(self.curvature @ (mean**2 + variance)) + self.drift * step**2
         return value if math.isfinite(value) else math.inf
 
@@ -209,29 +213,24 @@ class NoisePath:
             best = (min(alike) + max(alike)) // 2
         step = self._step(best)
         typical = self.typical(step, rounds, averaged=averaged)
-        return TunedWay(name, step, at(best), typical, self._settled(step), **more)
+        return TunedWay(name, step, at(best), typical, **more)
+
+    def reaches(self, level: float, step: float, rounds: int, *, averaged: bool) -> int | None:
+        """The first of so many rounds after which the mean excess risk is at most `level`."""
+
+        def there(after: int) -> bool:
+            return self._risk(step, after, averaged=averaged) <= level
+
+        low, high = 0, rounds
+        if not there(high):
+            return None
+        while high - low > max(1, rounds // REACHES):
+            middle = (low + high) // 2
+            low, high = (low, middle) if there(middle) else (middle, high)
+        return high
 
     def _step(self, place: int) -> float:
         return MOST_OF_LIMIT * self.limit * FACTOR**-place
-
-    def _settled(self, step: float) -> float:
-        """Rounds until the mean error's risk is below what one round's noise leaves in the end."""
-        shrink = np.clip((1.0 - step * self.curvature) ** 2, 1e-300, 1.0)
-        noise = self.agents[1] + self.examples[1]
-        left = np.divide(
-            step**2 * noise, 1.0 - shrink, out=np.zeros_like(noise), where=shrink < 1.0
-        )
-        end, away = float(self.curvature @ left), self.curvature * self.start**2
-        if not end > 0.0 or away.sum() <= end:
-            return 0.0 if away.sum() <= end else math.inf
-        low, high = 0.0, 1.0
-        while (away * shrink**high).sum() > end and high < 1e12:
-            low, high = high, 2.0 * high
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            small = (away * shrink**middle).sum() > end
-            low, high = (middle, high) if small else (low, middle)
-        return high
 
 
 def typical_sum(weights: np.ndarray, fixed: np.ndarray, floor: float = 0.0) -> float:

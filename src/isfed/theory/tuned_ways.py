@@ -280,13 +280,20 @@ def predict_ways(problem: Problem, *, num_active: int, rounds: int) -> dict[str,
         "FedAvg, 2 B rows": {"gradients": 2.0},
     }
     with limited_blas():
-        return {
+        paths = noise_paths(problem, num_active=num_active, rounds=rounds)
+        found = {
             name + suffix: path.tuned(
                 name + suffix, rounds, averaged=bool(suffix), how=how, **costs.get(name, {})
             )
-            for name, path in noise_paths(problem, num_active=num_active, rounds=rounds).items()
+            for name, path in paths.items()
             for suffix in ("", AVERAGED)
         }
+        level = found[BASE].excess
+        for name, way in found.items():
+            path, averaged = paths[name.removesuffix(AVERAGED)], name.endswith(AVERAGED)
+            after = path.reaches(level, way.step_size, rounds, averaged=averaged)
+            found[name] = replace(way, reaches=after)
+        return found
 
 
 @dataclass(frozen=True)
