@@ -66,6 +66,29 @@ def test_two_classes_have_the_logistic_probability():
     np.testing.assert_allclose(shares[:, 1], 1 / (1 + np.exp([-0.3, 2.0])))
 
 
+def test_predictions_come_as_a_table_and_can_follow_the_columns_that_are_there(tmp_path):
+    _, _, model = saved(tmp_path)
+    new = pa.table({"day": ["2024-01-31", " n "], "colour": ["blue", "red"], "x": [2.0, None]})
+    found = model.predict(new)
+    assert found.column_names == ["y"]
+    assert found.column("y").to_pylist() == pytest.approx(model.columns(new)["y"].tolist())
+    whole = model.predict(new, append=True)
+    assert whole.column_names == ["day", "colour", "x", "predicted y"]
+    assert whole.column("x").to_pylist() == [2.0, None]  # as it was, not as it was filled
+    assert whole.column("predicted y") == found.column("y")
+    with pytest.raises(ValueError, match="has a column 'predicted y' already"):
+        model.predict(whole, append=True)
+    rows = {**ROWS, "y": ["u", "v", "w", "u", "v", "w"]}
+    columns = Columns(agent="site", target="y", task="classification", missing="mean")
+    recipe = read_table(pa.table(rows), columns).recipe
+    params = np.zeros((3, len(recipe.features)))
+    (tmp_path / "new.csv").write_text("colour;x\nred;1\n")
+    found = SavedModel(params, recipe, Reading(), {}).predict(tmp_path / "new.csv", append=True)
+    shares = [f"probability of {name}" for name in "uvw"]
+    assert found.column_names == ["colour", "x", "predicted y", *shares]
+    assert [found.column(name)[0].as_py() for name in shares] == pytest.approx([1 / 3] * 3)
+
+
 def test_another_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "m.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(ValueError, match=r"m\.json is not a model .*its format is 'other'"):

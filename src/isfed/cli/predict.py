@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -52,7 +51,7 @@ def predict_table(
         columns = saved.columns(source)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*given_rows[0], *_new_names(file, given_rows[0], columns)])
+        writer.writerow([*given_rows[0], *saved.names(given_rows[0], file)])
         predicted = zip(*columns.values(), strict=True)
         pairs = zip(given_rows[1:], predicted, strict=True)
         writer.writerows([*row, *values] for row, values in pairs)
@@ -62,13 +61,3 @@ def predict_table(
             write_whole(out, text.getvalue().encode())
             rows = source.table.num_rows
             errors.print(f"{rows} predictions are in {out}", highlight=False, markup=False)
-
-
-def _new_names(file: Path, present: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
-    """What the columns of the predictions are called, beside those that are present."""
-    target, *others = columns
-    names = [f"predicted {target}" if present else target, *others]
-    taken = [name for name in names if name in present]
-    if taken:
-        raise ValueError(f"{file} has a column {taken[0]!r} already; rename it, or leave --append")
-    return names

@@ -6,6 +6,7 @@ from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Workers
 from isfed.studies.experiment import Experiment
 from isfed.studies.experiment_config import make_experiment, paper_regression, read_experiment
+from isfed.studies.model_file import load_model
 from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results, load_results
@@ -21,6 +22,7 @@ __all__ = [
     "StoreError",
     "Workers",
     "compare",
+    "load_model",
     "load_results",
     "make_experiment",
     "paper_regression",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from isfed.base.atomic_files import write_whole
 from isfed.datasets.encoder import Recipe
 from isfed.datasets.read_options import LIMITS, Reading
 from isfed.datasets.table_data import encode_features
+from isfed.datasets.table_sources import open_source
 from isfed.studies.problem_sources import FileSource
 from isfed.studies.results_reader import Results
 from isfed.studies.results_summary import made_with
@@ -46,8 +48,40 @@ class SavedModel:
             return {target: margins[:, 0]}
         shares = probabilities(margins)
         best = [classes[place] for place in shares.argmax(axis=1)]
-        named = {f"probability of {name}": shares[:, c] for c, name in enumerate(classes)}
-        return {target: best, **named}
+        return dict(zip(self.names((), source), [best, *shares.T], strict=True))
+
+    def predict(
+        self, source: Any, *, append: bool = False, reading: Reading | None = None
+    ) -> pa.Table:
+        """What is predicted for every row of a new table, in its order.
+
+        Args:
+            source: a path, or a table of pandas, polars or Arrow.
+            append: whether the columns of the new table come first.
+            reading: how to read a file; as that of the training, in its own format, unless given.
+        """
+        usual = replace(self.reading, format=None)
+        opened = open_source(source, reading or usual)
+        given = opened.table if append else None  # before encoding, which turns words into dates
+        found = self.columns(opened)
+        names = self.names(given.column_names if given else (), opened.name)
+        if given is None:
+            return pa.table(dict(zip(names, found.values(), strict=True)))
+        for name, values in zip(names, found.values(), strict=True):
+            given = given.append_column(name, pa.array(values))
+        return given
+
+    def names(self, present: Sequence[str], source: Any) -> list[str]:
+        """What the columns of the predictions are called, beside those that are present."""
+        classes = [f"probability of {name}" for name in self.recipe.classes]
+        target = self.recipe.columns.target
+        names = [f"predicted {target}" if present else target, *classes]
+        taken = [name for name in names if name in present]
+        if taken:
+            raise ValueError(
+                f"{source} has a column {taken[0]!r} already; rename it, or do not append"
+            )
+        return names
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -73,10 +107,14 @@ def probabilities(margins: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def load_model(path: Path) -> SavedModel:
-    """Read a model file; what is wrong with it is said in one line."""
+def load_model(path: str | Path) -> SavedModel:
+    """Read what `isfed compare --save` wrote; what is wrong with it is said in one line.
+
+    Args:
+        path: the file; its model has `predict(table, append=False)`.
+    """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
         if given.get("format") != FORMAT:
             raise ValueError(f"its format is {given.get('format')!r}, expected {FORMAT!r}")
         reading = given["reading"]
