@@ -244,7 +244,6 @@ def test_the_gain_tells_noise_from_disagreement():
         ({"correction": "drift", "divide_by_steps": False}, "divide_by_steps=True"),
         ({"correction": "drift", "agent_design": Poisson()}, "fixed size.*Deville"),
         ({"correction": "difference", "agent_design": Poisson()}, "fixed size.*Deville"),
-        ({"correction": "drift", "example_design": Poisson()}, "batches of fixed size.*Deville"),
     ],
 )
 def test_what_does_not_fit_is_refused(choices, message):

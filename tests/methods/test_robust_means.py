@@ -68,8 +68,7 @@ def test_it_runs_over_a_network_and_under_a_clip_but_not_under_noise():
     for _ in range(40):
         cloud.step()
     assert cloud.params[0] < 1.5 * 40  # with the mean, over 2 000 but for the limit of length
-    noisy, uniform = Private(TrimmedMean(), Privacy(clip=1.0, noise=1.0)), ByScore(6, Uniform())
-    with pytest.raises(ValueError, match="for one, and TrimmedMean is none"):
-        Federated(uniform, LocalSteps(1.0), noisy)
+    with pytest.raises(ValueError, match="for a plain sum of changes, and TrimmedMean is none"):
+        Private(TrimmedMean(), Privacy(clip=1.0, noise=1.0))
     with pytest.raises(ValueError, match=r"share=0\.5 must be at least 0 and below 0\.5"):
         TrimmedMean(share=0.5)

@@ -187,11 +187,13 @@ class Agent:
         self.watch = self._new_watch()
         for _ in range(num_steps):
             batch, weight, share = self._batch(stream, local)
-            if batch.size == 0:
-                continue
-            gradients += batch.size
-            x, y = self._examples(batch, shift)
-            gradient, norms = self.loss.gradient(model, x, y, weight)
+            gradient, norms = np.zeros(model.size), np.empty(0)
+            if batch.size:
+                gradients += batch.size
+                x, y = self._examples(batch, shift)
+                gradient, norms = self.loss.gradient(model, x, y, weight)
+            elif correction is None:
+                continue  # else it is a step of the correction alone
             direction = _direction(local, gradient, model - params, correction, velocity)
             model -= step * direction
             for weighted in norms * share:

@@ -86,13 +86,7 @@ class ControlVariates(InverseProbability):
             "steps divided by E_k": "c_k is a mean over E_k steps; use divide_by_steps=True",
             "cohorts of fixed size": "use a design of fixed size, e.g. Deville(), and no passes",
         }
-        if self.rule.kind == DRIFT:
-            needs["batches of fixed size"] = (
-                "a batch of no examples would be a step without its correction; use e.g. "
-                "example_design=Deville()"
-            )
-            needs["weights on the change"] = STEERED
-        return needs
+        return needs | {"weights on the change": STEERED} if self.rule.kind == DRIFT else needs
 
     @cached_property
     def rule(self) -> CorrectionRule:

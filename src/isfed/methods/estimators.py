@@ -10,7 +10,7 @@ import numpy as np
 from isfed.base.argument_checks import check_fields, shown
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import inner, row_squares, weighted_sum
-from isfed.federation.messages import EVERY, Cohort, Facts, Updates, Work
+from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.federation.response_rates import LARGEST_ADJUSTMENT, WINDOW, Responses
 from isfed.methods.federated import Combined, Estimator, Evidence, Opened
 from isfed.methods.method_protocol import Forwarding, Positive, check_record
@@ -159,9 +159,9 @@ class MeanOfAll(Mean):
     """The mean change of all agents, sum_k c_k change_k, over those that answered."""
 
     def mean(self, rows: np.ndarray, opened: Opened, updates: Updates, facts: Facts) -> np.ndarray:
-        """(M',) the sum weighted by c_k, rescaled to sum to 1 if an agent is absent."""
+        """(M',) the sum weighted by c_k, rescaled to sum to 1 if an agent is missing."""
         share = facts.share(opened.cohort.agents[updates.place])
-        if updates.place is not EVERY:
+        if share.size < facts.num_agents:
             share = share / max(float(share.sum()), TINY)
         return weighted_sum(share, rows)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -229,9 +229,6 @@ class MomentumMean(MeanOfAll):
     momentum: float
     nesterov: bool
     buffer: Buffer
-    needs: ClassVar[dict[str, str]] = {
-        "everybody in every round": "momenta go from one round to the next; use AllAgents()"
-    }
 
     def init(self, facts: Facts, params: np.ndarray) -> Velocities:
         return Velocities(np.zeros((facts.num_agents, facts.num_params)))
@@ -240,7 +237,7 @@ class MomentumMean(MeanOfAll):
         local = work.local
         if self.momentum > 0.0:
             how = {"momentum": float(self.momentum), "nesterov": self.nesterov}
-            local = local.but(velocity=state.velocity, **how)
+            local = local.but(velocity=state.velocity[cohort.agents], **how)
         return work._replace(local=local, extra=BOTH_WAYS if self.buffer == "average" else {})
 
     def combine(self, state: Any, opened: Opened, updates: Updates, facts: Facts) -> Combined:

@@ -75,12 +75,7 @@ class LocalSteps:
 
     @property
     def gives(self) -> set[str]:
-        words = set()
-        if self.divide_by_steps:
-            words.add("steps divided by E_k")
-        if self.full_batch or has_fixed_size(self.example_design):
-            words.add("batches of fixed size")
-        return words
+        return {"steps divided by E_k"} if self.divide_by_steps else set()
 
     def at(self, round_index: int) -> float:
         """The step size of a round."""

@@ -30,6 +30,19 @@ from isfed.sampling.policies import Memory, Policy, Uniform
 from isfed.sampling.score_table import rebuild
 
 
+INSIDE = {  # what the estimator inside must have, and what to say if it has not
+    "weights": "privacy clips weighted changes, and {} has no weights that are known before the "
+    "work; use HorvitzThompson(), without a correction",
+    "linear": "the noise is measured for a plain sum of changes, and {} is none; use "
+    "Private(HorvitzThompson(), ...), or Privacy(clip=...) without noise",
+}
+NOT_PUBLIC = (
+    "learned scores tell of the data of agents, also of those that are not drawn, and no epsilon "
+    "covers that. Use agents=Uniform(), or ReleasedScores(...), whose scores have noise; or "
+    "Privacy(clip=...) without noise, which only limits pushes"
+)
+
+
 class PrivateState(NamedTuple):
     """What the estimator inside keeps, and what every agent has spent."""
 
@@ -59,26 +72,13 @@ class Private(Over):
     @property
     def needs(self) -> dict[str, str]:
         needs = dict(getattr(self.inner, "needs", {}))
-        if self.outermost:
-            needs["public probabilities"] = (
-                "learned scores tell of the data of agents, also of those that are not drawn, and "
-                "no epsilon covers that. Use agents=Uniform(), or ReleasedScores(...), whose "
-                "scores have noise; or Privacy(clip=...) without noise, which only limits pushes"
-            )
-            if not getattr(self.inner, "linear", False):
-                needs["a plain sum of changes"] = (
-                    f"the noise is measured for one, and {type(self.inner).__name__} is none; use "
-                    "Private(HorvitzThompson(), ...), or Privacy(clip=...) without noise"
-                )
-        return needs
+        return needs | {"public probabilities": NOT_PUBLIC} if self.outermost else needs
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not hasattr(self.inner, "weights"):
-            raise ValueError(
-                f"privacy clips weighted changes, and {type(self.inner).__name__} has no weights "
-                "that are known before the work; use HorvitzThompson(), without a correction"
-            )
+        for name in ("weights", "linear") if self.outermost else ("weights",):
+            if not getattr(self.inner, name, False):
+                raise ValueError(INSIDE[name].format(type(self.inner).__name__))
 
     def init(self, facts: Facts, params: np.ndarray) -> PrivateState:
         return PrivateState(

@@ -18,6 +18,7 @@ from isfed.sampling.policies import Policy, Uniform
 from isfed.sampling.table_draws import HARTLEY_RAO, draw_from_table
 
 UNIFORM, NO_NODES = Uniform(), np.empty(0)
+GIVES = {"inclusion probabilities", "public probabilities", "cohorts of fixed size"}
 
 
 def draw_uniformly(
@@ -84,9 +85,7 @@ class UniformCohort(Unscored):
     """
 
     num_active: int
-    gives: ClassVar[set[str]] = {
-        "inclusion probabilities", "public probabilities", "cohorts of fixed size"
-    }  # fmt: skip
+    gives: ClassVar[set[str]] = GIVES
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         drawn = draw_uniformly(agents, self.num_active, round_index)
@@ -104,10 +103,7 @@ def uniform_columns(count: int, num_agents: int) -> tuple[np.ndarray, np.ndarray
 class AllAgents(Unscored):
     """All agents in every round: full participation."""
 
-    gives: ClassVar[set[str]] = {
-        "inclusion probabilities", "public probabilities", "cohorts of fixed size",
-        "everybody in every round",
-    }  # fmt: skip
+    gives: ClassVar[set[str]] = GIVES
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> tuple[()]:
         return ()
@@ -134,9 +130,7 @@ class ByWeight(Unscored):
 
     num_active: int
     capped: ClassVar[bool] = False
-    gives: ClassVar[set[str]] = {
-        "inclusion probabilities", "public probabilities", "cohorts of fixed size"
-    }  # fmt: skip
+    gives: ClassVar[set[str]] = GIVES
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         prob = facts.share()

@@ -293,7 +293,9 @@ def train_module(
         rows, weight = (x, y), None
         if not turn.full_batch:
             drawn = turn.draw()
-            if turn.units is None or turn.units.size == 0:
+            assert turn.units is not None
+            if turn.units.size == 0:  # a step of the correction alone, if there is one
+                take_step.without_examples()
                 continue
             weight = None if drawn is None else torch.from_numpy(drawn).to(flat.flat)
             places = torch.from_numpy(turn.units).to(x.device)
@@ -358,6 +360,12 @@ class LocalStep:
         if self.local.nesterov:
             return direction.add(self.velocity, alpha=self.local.momentum)
         return self.velocity
+
+    def without_examples(self) -> None:
+        """A step where no example was drawn."""
+        if not self.plain and self.correction is not None:
+            zero = self.model.new_zeros(())
+            self(BatchGradient([None] * len(self.params), None, zero))
 
     def __call__(self, batch: BatchGradient) -> None:
         if batch.moved:
