@@ -19,14 +19,7 @@ from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.estimators import Mean
 from isfed.methods.federated import Drawn, Federated
-from isfed.methods.method_protocol import (
-    BelowOne,
-    Composed,
-    Count,
-    NotNegative,
-    ZeroToOne,
-    check_record,
-)
+from isfed.methods.method_protocol import BelowOne, Composed, Count, NotNegative, ZeroToOne
 from isfed.methods.power_of_choice import LOSS, LossState, first_to_ring
 from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored
@@ -48,9 +41,6 @@ class ByValue(Unscored):
     sharpness: NotNegative = 0.01
     uniform: ZeroToOne = 0.1
     also: ClassVar[frozenset[str]] = LOSS
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> LossState:
         super().init(facts, agents, params)

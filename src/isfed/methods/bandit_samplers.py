@@ -29,7 +29,7 @@ from isfed.federation.messages import Cohort, Facts, Updates
 from isfed.methods.change_norms import LARGEST, ON_CHANGE, lengths_of, weighed_gradients
 from isfed.methods.estimators import HorvitzThompson
 from isfed.methods.federated import Drawn, Evidence, Federated
-from isfed.methods.method_protocol import Composed, Count, NotNegative, check_record
+from isfed.methods.method_protocol import Composed, Count, NotNegative
 from isfed.methods.power_of_choice import LOSS
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored, draw_with_replacement
@@ -65,9 +65,6 @@ class Bandit(Unscored):
     asks: ClassVar[Any] = True  # whether the constants need gradients of all at the first model
     needs: ClassVar[dict[str, str]] = ON_CHANGE
     gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def begin(self, num_agents: int) -> np.ndarray:
         """(X, K) what is learned, before the first round."""

@@ -24,7 +24,7 @@ from isfed.federation.messages import Cohort, Facts, Updates
 from isfed.methods.change_norms import lengths_of
 from isfed.methods.estimators import TINY, HorvitzThompson, Mean
 from isfed.methods.federated import Drawn, Federated, Opened
-from isfed.methods.method_protocol import Composed, Count, ZeroToOne, check_record
+from isfed.methods.method_protocol import Composed, Count, ZeroToOne
 from isfed.methods.power_of_choice import first_to_ring
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored, draw_with_replacement
@@ -44,9 +44,6 @@ class ByDiversity(Unscored):
     balance: ZeroToOne = 0.5
     repeats: bool = True
     capped: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     @property
     def gives(self) -> set[str]:

@@ -24,7 +24,7 @@ from isfed.methods.change_norms import lengths_of
 from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Drawn, Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.method_protocol import Composed, Count, check_record
+from isfed.methods.method_protocol import Composed, Count
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored
 
@@ -69,9 +69,6 @@ class Diverse(Unscored):
     local: LocalSteps
     facility: bool = True
     ask_all: bool = False
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> GradientState:
         super().init(facts, agents, params)

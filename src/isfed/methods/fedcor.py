@@ -22,7 +22,7 @@ from isfed.federation.messages import Cohort, Facts
 from isfed.methods.estimators import PlainMean
 from isfed.methods.federated import Drawn, Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.method_protocol import BelowOne, Composed, Count, Positive, check_record
+from isfed.methods.method_protocol import BelowOne, Composed, Count, Positive
 from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored, draw_uniformly
 from isfed.sampling.designs.spread import projection
@@ -124,9 +124,6 @@ class ByCorrelation(Unscored):
     reads_problem: ClassVar[str] = (
         "it makes rounds that are thrown away; agents on Flower take one turn in a round"
     )
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> LossModel:
         super().init(facts, agents, params)

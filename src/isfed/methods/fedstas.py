@@ -23,7 +23,7 @@ from isfed.federation.messages import Cohort
 from isfed.methods.change_norms import capped_inclusion, lengths_of
 from isfed.methods.estimators import HorvitzThompson, PlainMean
 from isfed.methods.federated import Drawn, Federated
-from isfed.methods.method_protocol import Composed, Count, check_record
+from isfed.methods.method_protocol import Composed, Count
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored
 from isfed.sampling.designs import Deville
@@ -86,9 +86,6 @@ class StratifiedCohort(Unscored):
     strata: Count = 10
     sketch: Count = 10
     gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         who = np.arange(facts.num_agents)

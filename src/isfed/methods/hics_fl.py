@@ -26,7 +26,7 @@ from isfed.methods.change_norms import lengths_of
 from isfed.methods.clustered_sampling import clusters, draw_one_of_each, groups_of_clusters
 from isfed.methods.estimators import PlainMean
 from isfed.methods.federated import Drawn, Federated
-from isfed.methods.method_protocol import Composed, Count, NotNegative, Positive, check_record
+from isfed.methods.method_protocol import Composed, Count, NotNegative, Positive
 from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored
 
@@ -87,9 +87,6 @@ class ByEntropy(Unscored):
     temperature: Positive = 1e-3
     output_layer: tuple[int, int] | None = None
     as_coded: bool = False
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> LayerState:
         super().init(facts, agents, params)

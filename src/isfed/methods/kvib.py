@@ -24,7 +24,7 @@ from isfed.federation.messages import Cohort, Facts
 from isfed.methods.change_norms import ON_CHANGE, capped_inclusion, weighed_changes
 from isfed.methods.estimators import HorvitzThompson
 from isfed.methods.federated import Drawn, Federated
-from isfed.methods.method_protocol import Composed, Count, Positive, check_record
+from isfed.methods.method_protocol import Composed, Count, Positive
 from isfed.methods.shared_fields import Sampled
 from isfed.methods.uniform_samplers import Unscored
 
@@ -52,9 +52,6 @@ class CumulativeNorms(Unscored):
     root: bool = True
     needs: ClassVar[dict[str, str]] = ON_CHANGE
     gives: ClassVar[set[str]] = {"inclusion probabilities"}
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> SumsState:
         super().init(facts, agents, params)

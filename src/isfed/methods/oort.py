@@ -26,7 +26,7 @@ from isfed.federation.messages import Cohort, Facts
 from isfed.methods.estimators import PlainMean
 from isfed.methods.federated import Drawn, Federated
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.method_protocol import Composed, Count, NotNegative, Positive, check_record
+from isfed.methods.method_protocol import Composed, Count, NotNegative, Positive
 from isfed.methods.power_of_choice import LOSS, first_to_ring
 from isfed.methods.shared_fields import Sampled, answering
 from isfed.methods.uniform_samplers import Unscored
@@ -84,9 +84,6 @@ class ByUtility(Unscored):
     penalty: NotNegative = 2.0
     overcommit: Positive = 1.1
     also: ClassVar[frozenset[str]] = LOSS
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     @property
     def by_time(self) -> bool:

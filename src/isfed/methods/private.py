@@ -29,7 +29,6 @@ from isfed.sampling.designs import Poisson
 from isfed.sampling.policies import Memory, Policy, Uniform
 from isfed.sampling.score_table import rebuild
 
-
 INSIDE = {  # what the estimator inside must have, and what to say if it has not
     "weights": "privacy clips weighted changes, and {} has no weights that are known before the "
     "work; use HorvitzThompson(), without a correction",

@@ -14,6 +14,7 @@ from isfed.base.random_streams import Purpose, fill_uniform
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts
 from isfed.methods.federated import Drawn, Sampler
+from isfed.methods.method_protocol import check_record
 from isfed.sampling.policies import Policy, Uniform
 from isfed.sampling.table_draws import HARTLEY_RAO, draw_from_table
 
@@ -66,6 +67,9 @@ class Unscored(Sampler):
     num_active: Any
     reports: ClassVar[Policy] = UNIFORM
     capped: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_record(self)
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
         check_active(self.num_active, facts.num_agents)
