@@ -23,8 +23,8 @@ from isfed.federation.compiled_agents import CompiledAgents
 from isfed.federation.guarded import Guarded
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
-from isfed.methods.network_job import Job
 from isfed.methods.over_network import over_network
+from isfed.methods.resumable_job import Job
 from isfed.torch import Network
 from isfed.torch.agents import TorchAgents
 

@@ -20,8 +20,8 @@ from isfed.federation.messages import Cohort, Updates, Work
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.response_rates import Absences
 from isfed.federation.safety import Safety, ScoreRange, revealed_score
-from isfed.methods.network_job import Job
 from isfed.methods.over_network import over_network
+from isfed.methods.resumable_job import Job
 from isfed.simulate.kernel_run import num_cores
 
 SCORES = ScoreRange(1e-3, 1e3)

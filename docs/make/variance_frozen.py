@@ -32,8 +32,8 @@ from isfed import (
 from isfed.base.random_streams import Stream
 from isfed.datasets.named_datasets import mnist_by_writer
 from isfed.sampling.designs import inclusion_probabilities
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.sampling.designs.spread import order_alike, projection
-from isfed.sampling.designs.variance import total_variance
 from isfed.simulate.simulate_call import make_run
 
 PIXELS = 14

@@ -1,4 +1,4 @@
-"""Modules and public names as they were called in version 0.1, until version 0.4.
+"""Modules and public names as they were called before, until version 0.4.
 
 Importing an old name gives the module under its new one, with a warning that names it.
 """
@@ -16,7 +16,7 @@ _RENAMED = {
     "algorithms": """
         agnostic=agnostic_fl algorithm=method_protocol around=method_wrappers
         clustered=clustered_sampling cooperative=cooperative_sgd fedexp=estimators importance=fedavg
-        in_process=object_federation job=network_job local_gd=local_sgd momentum=local_sgd
+        in_process=object_federation job=resumable_job local_gd=local_sgd momentum=local_sgd
         parts=shared_fields qffl=q_ffl restarted=local_sgd samplers=uniform_samplers server=servers
         server_optimizers=servers
     """,
@@ -60,6 +60,7 @@ _RENAMED = {
         processes=local_processes registry=certificates roll=node_directory simulation=demo
         torch=torch_handler turns=message_exchange wire=wire_format
     """,
+    "methods": "network_job=resumable_job",
     "problems": """
         data=federated_data devices=synthetic_problems gradients=compiled_losses newton=optimum
         risk=scaled_risk synthetic=synthetic_problems values=compiled_losses
@@ -71,6 +72,7 @@ _RENAMED = {
         pair=two_runs progress=progress_bar quantities=page_curves svg=svg_chart
         systems=systems_report tables=terminal_tables thin=svg_chart ways=diagnosis_report
     """,
+    "sampling": "designs.variance=designs.exact_variance",
     "simulate": """
         driver=run_driver history=run_history interrupts=run_driver run=simulate_call
         running=run_driver
@@ -85,8 +87,8 @@ _RENAMED = {
         chain=fast_sequential check=module_checks convert=flat_module convolve=fast_sequential
         evaluate=evaluation files=network flat=flat_module halve=fast_sequential hits=module_worker
         identity=fingerprint links=fast_sequential mailbox=process_pool norms=example_norms
-        pool=process_pool server=torch_optimizers turn=module_worker watch=example_norms
-        worker=module_worker
+        pool=process_pool server=server_optimizers torch_optimizers=server_optimizers
+        turn=module_worker watch=example_norms worker=module_worker
     """,
 }
 RENAMED = {

@@ -12,8 +12,8 @@ from isfed.federation.messages import Facts, Updates
 from isfed.federation.object_agents import ObjectAgents
 from isfed.federation.safety import Safety
 from isfed.federation.variate_updates import noise_share
-from isfed.methods.network_job import Job
 from isfed.methods.over_network import check_weights, over_network, weighting_of
+from isfed.methods.resumable_job import Job
 
 
 class HandAgents:

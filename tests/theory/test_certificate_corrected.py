@@ -1,7 +1,5 @@
 """Unbiased given the past, by listing all outcomes: every correction, weighting, design, policy."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -79,9 +77,7 @@ def test_every_choice_is_unbiased_given_the_past(choices, design):
 @pytest.mark.parametrize("kind", ["difference", "drift"])
 def test_a_random_number_of_examples(kind):
     """An empty batch is a step of zero, and under "drift" one of the correction alone."""
-    algorithm = ISFedAvg(
-        step_size=0.02, num_active=2, example_design=Poisson(), correction=kind
-    )
+    algorithm = ISFedAvg(step_size=0.02, num_active=2, example_design=Poisson(), correction=kind)
     assert certify(ragged(), algorithm, rounds=7).largest < 1e-12
 
 

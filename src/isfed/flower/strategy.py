@@ -31,9 +31,9 @@ from isfed.flower.message_exchange import RoundMessages
 from isfed.flower.node_directory import NodeDirectory
 from isfed.methods.estimators import InverseResponse
 from isfed.methods.federated import Opened
-from isfed.methods.network_job import Job
 from isfed.methods.over_network import Weighting, check_weights, over_network, weighting_of
 from isfed.methods.private import private_part
+from isfed.methods.resumable_job import Job
 
 # The metrics of the cloud, not of the agents.
 OURS = {field.name for field in fields(RoundReport)} | {"epsilon", "progress"}

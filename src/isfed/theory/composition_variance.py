@@ -36,8 +36,8 @@ from isfed.sampling.designs import (
     WithReplacement,
     inclusion_probabilities,
 )
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.sampling.designs.spread import order_alike, projection
-from isfed.sampling.designs.variance import total_variance
 from isfed.sampling.policies import score_of_norms
 from isfed.theory.probabilities import (
     TheoryError,

@@ -15,7 +15,7 @@ import numpy as np
 from isfed.methods import ISFedAvg
 from isfed.problems import Problem
 from isfed.sampling.designs import WithReplacement
-from isfed.sampling.designs.variance import total_variance
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.theory.probabilities import Choices, check_model, choices_at, gradients_of_agents
 
 

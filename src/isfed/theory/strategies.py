@@ -28,8 +28,8 @@ from isfed.methods.servers import Add, Average
 from isfed.methods.uniform_samplers import UniformCohort
 from isfed.problems import Problem
 from isfed.sampling.designs import Deville, HartleyRao, inclusion_probabilities
+from isfed.sampling.designs.exact_variance import NoJointError
 from isfed.sampling.designs.spread import order_alike, projection
-from isfed.sampling.designs.variance import NoJointError
 from isfed.sampling.policies import Memory, Uniform
 from isfed.theory.composition_variance import (
     composition_variance,

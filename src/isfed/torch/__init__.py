@@ -13,7 +13,7 @@ from isfed.torch.evaluation import Evaluate, evaluate, evaluate_agents
 from isfed.torch.example_norms import LayerError
 from isfed.torch.importance_sampler import BatchSampler, ImportanceSampler
 from isfed.torch.network import Network, load_model, save_model
-from isfed.torch.torch_optimizers import TorchSchedule, TorchServer
+from isfed.torch.server_optimizers import TorchSchedule, TorchServer
 from isfed.torch.trackers import Lines, MLflow, Point, TensorBoard
 from isfed.torch.train import ResumeError, Training, train
 

@@ -6,7 +6,7 @@ import pytest
 from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Cube, inclusion_probabilities
 from isfed.sampling.designs.cube import move, null_vector
-from isfed.sampling.designs.variance import NoJointError, total_variance
+from isfed.sampling.designs.exact_variance import NoJointError, total_variance
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (5, 6), (3, 7)])

@@ -13,9 +13,9 @@ from isfed.sampling.designs import (
     Systematic,
     inclusion_probabilities,
 )
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.sampling.designs.outcomes import outcomes
 from isfed.sampling.designs.spread import Along, best_share, order_alike, projection
-from isfed.sampling.designs.variance import total_variance
 
 CLUSTERS = np.repeat(np.eye(4) * 10.0, 5, axis=0) + np.random.default_rng(0).normal(size=(20, 4))
 

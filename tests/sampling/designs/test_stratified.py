@@ -5,7 +5,7 @@ import pytest
 
 from isfed.base.random_streams import Stream
 from isfed.sampling.designs import Brewer, Clustered, ConditionalPoisson, Poisson, Stratified
-from isfed.sampling.designs.variance import total_variance
+from isfed.sampling.designs.exact_variance import total_variance
 
 STRATA = ["b", "a", "a", "b", "a", "b", "a"]
 CHANCES = np.array([0.5, 0.2, 1.0, 0.9, 0.4, 0.6, 0.4])

@@ -13,8 +13,8 @@ from isfed.base.random_streams import Stream
 from isfed.sampling import score_table as table
 from isfed.sampling import table_draws
 from isfed.sampling.designs import Deville, HartleyRao, Systematic, inclusion_probabilities
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.sampling.designs.systematic import _draw_once
-from isfed.sampling.designs.variance import total_variance
 
 SIZES = [2, 15, 16, 17, 255, 256, 257, 1024, 1025, 4096, 4097, 20000]
 FIXED = [Systematic(), HartleyRao(), Deville()]

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 
 from isfed.base.argument_checks import check_whole
 from isfed.base.portable_arithmetic import inner
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.sampling.designs.inclusion import inclusion_probabilities
 from isfed.sampling.designs.local_pivotal import LocalPivotal
 from isfed.sampling.designs.systematic import Deville, Systematic
-from isfed.sampling.designs.variance import total_variance
 
 MOST_LINKED = 512  # points of which a tree is made; more are gathered around that many centres
 GATHERINGS = 10

@@ -14,7 +14,7 @@ from isfed import (
     inclusion_probabilities,
 )
 from isfed.sampling.designs import ALL_DESIGNS
-from isfed.sampling.designs.variance import NoJointError, total_variance
+from isfed.sampling.designs.exact_variance import NoJointError, total_variance
 
 
 def made(count, num, *, seed=0, floor=0.0, sigma=1.0):
