@@ -18,7 +18,7 @@ from isfed.studies.experiment_config import read_study, study_settings, study_ta
 from isfed.studies.network_config import NetworkData, read_rows
 from isfed.studies.study_engine import run_study
 from isfed.studies.study_summaries import first_round
-from isfed.torch.models import MODELS, find_model, register_model
+from isfed.torch.models import MODELS, find_model
 
 FILE = """
 rounds = 6
@@ -273,7 +273,7 @@ def test_a_model_of_ones_own_has_a_name():
     def tiny(shape, classes, hidden):
         return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
 
-    register_model("tiny", tiny)
+    MODELS["tiny"] = tiny
     try:
         problem = NetworkData(model="tiny", partition=OneClass(), num_agents=20).make()
         assert problem.num_params == 650

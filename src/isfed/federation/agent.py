@@ -10,7 +10,7 @@ import numpy as np
 from isfed.base.argument_checks import as_numbers, check_fields, check_whole, shown
 from isfed.base.jit import compiled
 from isfed.base.random_streams import Stream
-from isfed.federation.messages import PLAIN_LOCAL, LocalOptions
+from isfed.federation.messages import PLAIN_LOCAL, LocalOptions, weighted_local_step
 from isfed.federation.problem_arrays import (
     agent_risks,
     batch_means,
@@ -74,15 +74,10 @@ class AgentConfig:
         check_fields(self)
         check_whole(self.num_agents, name="num_agents", least=1)
 
-
-def local_step(
-    rules: AgentConfig, local_steps: int, agent_prob: float | None, *, scale: float | None = None
-) -> float:
-    """The size of a local step, eq. (8); without a chance, the cloud divides by K p_k itself."""
-    steps = local_steps if rules.divide_by_steps else 1
-    divisor = steps if agent_prob is None else steps * rules.num_agents * agent_prob
-    step = rules.step_size / divisor
-    return step if scale is None else step * scale
+    def local_step(self, steps: int, prob: float | None, scale: float | None = None) -> float:
+        """The size of a local step, of so many, of an agent drawn with that p_k."""
+        divisor = steps if self.divide_by_steps else 1
+        return weighted_local_step(self.step_size, divisor, self.num_agents, prob, scale)
 
 
 @compiled
@@ -154,7 +149,7 @@ class Agent:
         self, params: np.ndarray, agent_prob: float, round_index: int, *, shift: Any = None
     ) -> Upload:
         """One turn of Algorithm 1's inner loop; `shift` is how far the true model has drifted."""
-        step = local_step(self.rules, self.local_steps, agent_prob)
+        step = self.rules.local_step(self.local_steps, agent_prob)
         return self.take_turn(params, step, round_index, shift=shift)
 
     def take_turn(

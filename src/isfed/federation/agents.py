@@ -134,8 +134,7 @@ class Agents(Protocol):
 class AddressedAgents:
     """What all agents in this process share: keys, and the book-keeping of what crosses."""
 
-    work: Any  # these two are the business of each kind of agents
-    gradients: Any
+    work: Any  # the business of each kind of agents
 
     def __init__(self, problem: Problem, *, seed: int, repetition: int) -> None:
         self.problem = problem
@@ -296,7 +295,23 @@ class AddressedAgents:
             ledger.scalars_down += count
             ledger.scalars_up += count if scored else 0
 
-    def charge_everybody(self) -> None:
-        """A model down to every agent, all its gradients, and one number up."""
-        count, gradients = self.num_agents, int(self.sizes.sum())
-        self.ledger.charge(models_down=count, scalars_up=count, gradients=gradients)
+    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
+        if charge:  # a model down to every agent, all its gradients, and one number up
+            count, gradients = self.num_agents, int(self.sizes.sum())
+            self.ledger.charge(models_down=count, scalars_up=count, gradients=gradients)
+        return self._scores_at(params)
+
+    def gradients(
+        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
+    ) -> np.ndarray:
+        which = np.asarray(which, np.int64)
+        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
+        return self._gradients_at(which, params)
+
+    def _scores_at(self, params: np.ndarray) -> np.ndarray:
+        """(K,) the scores of all agents at a model."""
+        raise NotImplementedError
+
+    def _gradients_at(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """(n, M) the gradients of their risks, at one model or at one for each."""
+        raise NotImplementedError

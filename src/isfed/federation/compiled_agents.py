@@ -154,19 +154,13 @@ class CompiledAgents(AddressedAgents):
         self.advance_clock(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
-    def gradients(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        which = np.asarray(which, np.int64)
+    def _gradients_at(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         out = np.empty((which.size, self.num_params))
         models = np.ascontiguousarray(params, np.float64).reshape(-1, self.num_params)
         self._gradients((which, models), self.task, self.plan.examples, which, models, out)
-        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         return out
 
-    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
-        if charge:
-            self.charge_everybody()
+    def _scores_at(self, params: np.ndarray) -> np.ndarray:
         scores = np.empty(self.num_agents)
         write_scores(
             self.task, self.plan.examples, params, self.shift, False,

@@ -204,6 +204,14 @@ class Cohort(NamedTuple):
         return self._replace(agents=self.agents[places], times=self.times[places], prob=prob)
 
 
+def weighted_local_step(
+    step_size: Any, divisor: Any, num_agents: int, prob: Any, scale: Any
+) -> Any:
+    """The size of a local step, eq. (8); without p_k, the cloud divides by K p_k itself."""
+    step = step_size / (divisor if prob is None else divisor * num_agents * prob)
+    return step if scale is None else step * scale
+
+
 class Work(NamedTuple):
     """The work that each agent of a cohort is to do.
 
@@ -232,12 +240,8 @@ class Work(NamedTuple):
 
     def step(self, agents: np.ndarray, facts: Facts) -> np.ndarray:
         """(n,) the size of a local step of each agent, eq. (8)."""
-        divisor: Any = self.steps(agents, facts) if self.divide else 1
-        if self.prob is not None:
-            divisor = divisor * facts.num_agents * self.prob
-        step = self.step_size / divisor
-        if self.scale is not None:
-            step = step * self.scale
+        divisor = self.steps(agents, facts) if self.divide else 1
+        step = weighted_local_step(self.step_size, divisor, facts.num_agents, self.prob, self.scale)
         if isinstance(step, np.ndarray):
             return step
         out = np.empty(agents.size)

@@ -64,18 +64,12 @@ class ObjectAgents(AddressedAgents):
         self.advance_clock(turns.agents, gradients, round_index, local)
         return Uploads(changes, scores, gradients, watch, velocity)
 
-    def gradients(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        which = np.asarray(which, np.int64)
+    def _gradients_at(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         models = np.broadcast_to(params, (which.size, self.num_params))
-        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         rows = [self.agents[k].gradient_at(model) for k, model in zip(which, models, strict=True)]
-        return np.array(rows).reshape(-1, self.num_params)
+        return np.array(rows).reshape(models.shape)
 
-    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
-        if charge:
-            self.charge_everybody()
+    def _scores_at(self, params: np.ndarray) -> np.ndarray:
         return np.array([agent.score_at(params, shift=self.shift) for agent in self.agents])
 
     def example_prob(self, params: np.ndarray) -> np.ndarray:

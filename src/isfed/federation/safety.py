@@ -103,10 +103,6 @@ class ScoreRange:
         """The nearest score in the range."""
         return min(max(score, self.low), self.high)
 
-    def accepts(self, score: float) -> bool:
-        """Whether it is a finite number in the range; NaN is in no range."""
-        return self.low <= score <= self.high
-
     def contains(self, other: ScoreRange) -> bool:
         """Whether the other range is no wider on either side."""
         return self.low <= other.low and other.high <= self.high

@@ -239,7 +239,7 @@ class KeyFolder:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [str(name.value) for name in names]
         certificate = _certificate(hosts[0], key, issuer, hosts)
-        # Cut off between the two, they do not match: renewing once more mends it.
+        # Interrupted between the two, key and certificate do not match; renewing again mends it.
         secret = self.folder / "server.key"
         atomic_files.write_whole(secret, _private_pem(key), mode=atomic_files.OWNER_ONLY)
         atomic_files.write_whole(path, certificate)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from isfed.federation.agent import AgentConfig, Upload, local_step
+from isfed.federation.agent import AgentConfig, Upload
 from isfed.federation.messages import NOISE_SHARE, PLAIN_LOCAL, LocalOptions
 from isfed.federation.safety import ScoreRange
 from isfed.flower.array_records import Layout, WireError, printable
@@ -70,7 +70,7 @@ class AgentRequest:
     def step(self, local_steps: int) -> float:
         """The size of a local step of an agent whose E_k is `local_steps`."""
         steps = local_steps if self.steps is None else self.steps
-        return local_step(self.rules, steps, self.agent_prob, scale=self.scale)
+        return self.rules.local_step(steps, self.agent_prob, self.scale)
 
 
 def pack_request(request: AgentRequest) -> dict[str, ConfigRecord | ArrayRecord]:

@@ -29,11 +29,7 @@ from isfed.methods.uniform_samplers import Unscored
 class ByValue(Unscored):
     """Most of the cohort by exp(sharpness v_k) among the best values, the rest uniformly.
 
-    Args:
-        num_active: L.
-        drop: alpha_1, the share of agents that only the uniform part can draw.
-        sharpness: alpha_2.
-        uniform: alpha_3, the share of the cohort that is drawn uniformly.
+    The fields are those of `ActiveFL`.
     """
 
     num_active: Count

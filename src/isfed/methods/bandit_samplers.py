@@ -48,14 +48,7 @@ class BanditState(NamedTuple):
 
 @dataclass(frozen=True)
 class Bandit(Unscored):
-    """What the three have in common.
-
-    Args:
-        num_active: L, the number of draws per round.
-        horizon: T, the number of rounds of the run.
-        alpha: probabilities are at least alpha / K; 1 draws uniformly.
-        as_coded: whether agents tell what they tell in the public program.
-    """
+    """What the three have in common; the fields are those of their methods."""
 
     num_active: Count
     horizon: Count
@@ -171,7 +164,7 @@ class MirrorDescent(Bandit):
         each, squared = state.learned, self.num_active**2
         pull = heard * times / (squared * state.prob[who])
         cost = (pull / each[:, who]).sum(axis=1)
-        if self.as_coded:  # its gradient has an agent once
+        if self.as_coded:  # there an agent counts once in the gradient
             pull = pull / times
         for expert, rate in zip(each, self.rates(state), strict=True):
             exponent = log(expert)

@@ -39,10 +39,7 @@ class ClusterState(NamedTuple):
 class OneOfEachGroup(Unscored):
     """One agent from each of L groups; an agent drawn twice works once and counts twice.
 
-    Args:
-        num_active: L.
-        by: "size" or "similarity", as in `ClusteredSampling`.
-        linkage_input: likewise.
+    The fields are those of `ClusteredSampling`.
     """
 
     num_active: int

@@ -104,15 +104,9 @@ def most_informative(
 
 @dataclass(frozen=True)
 class ByCorrelation(Unscored):
-    """Agents whose losses tell most about those of all, as in `FedCor`.
+    """Agents whose losses tell most about those of all.
 
-    Args:
-        num_active: L.
-        local: how agents step in the rounds that are thrown away.
-        warm_up: rounds in which agents are drawn uniformly.
-        forgetting: the factor of a change of losses for every round of its age.
-        shrink: the factor of a_k when agent k is heard.
-        every: rounds between two fits.
+    The fields are those of `FedCor`; `local` says how agents step in rounds that are thrown away.
     """
 
     num_active: Count

@@ -76,10 +76,7 @@ def places_of_strata(stratum: np.ndarray, points: np.ndarray, num: int) -> np.nd
 class StratifiedCohort(Unscored):
     """Agents drawn inside strata of similar gradients, by the length of a sketch of them.
 
-    Args:
-        num_active: L.
-        strata: H, at most L.
-        sketch: how many numbers an agent tells.
+    The fields are those of `FedSTaS`.
     """
 
     num_active: Count

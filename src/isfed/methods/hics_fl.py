@@ -68,15 +68,7 @@ def entropies(updates: np.ndarray, shape: Any, temperature: float) -> np.ndarray
 class ByEntropy(Unscored):
     """Agents from clusters of similar output layers, those of even classes more often at first.
 
-    Args:
-        num_active: L.
-        horizon: T.
-        clusters: M.
-        sharpness: gamma.
-        entropy_weight: lambda.
-        temperature: of the softmax.
-        output_layer: classes and inputs; those of a softmax loss unless given.
-        as_coded: clustered sampling where entropies vary, as the public program does.
+    The fields are those of `HiCSFL`.
     """
 
     num_active: Count

@@ -37,13 +37,9 @@ class SumsState(NamedTuple):
 
 @dataclass(frozen=True)
 class CumulativeNorms(Unscored):
-    """Independent draws by the root of all squared lengths heard so far, as in `KVib`.
+    """Independent draws by the root of all squared lengths heard so far.
 
-    Args:
-        num_active: L, how many agents are drawn, on average.
-        horizon: T, the number of rounds of the run.
-        regulariser: stands for the square of a bound on c_k |change_k|.
-        root: whether probabilities follow the root of the sums, as in the paper.
+    The fields are those of `KVib`.
     """
 
     num_active: Count

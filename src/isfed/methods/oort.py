@@ -66,15 +66,9 @@ class OortState(NamedTuple):
 
 @dataclass(frozen=True)
 class ByUtility(Unscored):
-    """Agents of large utility and short duration, as in `Oort`.
+    """Agents of large utility and short duration.
 
-    Args:
-        num_active: L, how many changes are used.
-        local: how agents step, which says how long a turn takes.
-        version: whose constants.
-        explore: epsilon at the start.
-        penalty: the exponent of T / t_k.
-        overcommit: how many agents are asked, in units of L.
+    The fields are those of `Oort`; `local` says how agents step, and so how long a turn takes.
     """
 
     num_active: Count

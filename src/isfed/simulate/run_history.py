@@ -88,7 +88,7 @@ class Measured:
         if measure.every < 1:
             raise ValueError(f"every={measure.every} must be at least 1")
         self.measure = measure
-        begin = getattr(measure, "begin", 0)  # what is measured at the end only says from where on
+        begin = getattr(measure, "begin", 0)  # a measure may skip the first rounds
         self.rounds = np.unique(np.append(np.arange(begin, rounds, measure.every), rounds))
         self.values = np.full((repetitions, self.rounds.size, len(measure.names)), np.nan)
 

@@ -317,14 +317,10 @@ class TorchAgents(AddressedAgents):
             self.memory[task.agent],
         )  # fmt: skip
 
-    def gradients(
-        self, which: np.ndarray, params: np.ndarray, *, sent: bool = False, kept: bool = False
-    ) -> np.ndarray:
-        which = np.asarray(which, np.int64)
+    def _gradients_at(self, which: np.ndarray, params: np.ndarray) -> np.ndarray:
         models = np.broadcast_to(params, (which.size, self.num_params))
-        self.charge_asked(which, self.sizes[which], gradients=True, sent=sent, kept=kept)
         rows = [self._norms(model, k)[1] for k, model in zip(which, models, strict=True)]
-        return np.array(rows).reshape(-1, self.num_params)
+        return np.array(rows).reshape(models.shape)
 
     def _norms(self, params: np.ndarray, agent: int) -> tuple[np.ndarray, np.ndarray]:
         """The score of every example of an agent, and the gradient of its risk."""
@@ -335,9 +331,7 @@ class TorchAgents(AddressedAgents):
             gradient, norms = self.network.gradient(params, x, y, np.ones(len(y)))
         return norms, gradient
 
-    def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
-        if charge:
-            self.charge_everybody()
+    def _scores_at(self, params: np.ndarray) -> np.ndarray:
         examples = self.rules.examples
         return np.array([
             score_of_examples(

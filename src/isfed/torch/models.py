@@ -56,13 +56,6 @@ _WANTED = "it must be a function of shape, classes and hidden that returns an nn
 MODELS: dict[str, MakeModel] = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
 
 
-def register_model(name: str, make: MakeModel) -> None:
-    """Let `model = name` in a configuration stand for `make(shape, classes, hidden)`."""
-    if MODELS.get(name, make) is not make:
-        raise ValueError(f"the model {name!r} is already registered")
-    MODELS[name] = make
-
-
 def find_model(name: str) -> MakeModel:
     """A model by its name, or by "package.module:function"."""
     make = _find("model", name, MODELS)
