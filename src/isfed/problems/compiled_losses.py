@@ -66,7 +66,7 @@ def _softmax_gradient(loss, params, examples, first, units, weight, num, scored,
         length += params[j] * params[j]
     total = 0.0
     for i in range(num):
-        row = np.uint64(first + units[i])  # unsigned: see `sampling.score_table`
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
         label = int(targets[row])
         largest = -math.inf
         for c in range(loss.num_rows):
@@ -145,7 +145,7 @@ def batch_gradient(loss, params, examples, first, units, weight, num, scored, ou
         length += params[j] * params[j]
     total = 0.0
     for i in range(num):
-        row = np.uint64(first + units[i])  # unsigned: see `sampling.score_table`
+        row = np.uint64(first + units[i])  # unsigned: see `designs.table`
         margin = dot(features, row, params, size)
         slope = _slope(loss, margin, moved_target(features, targets, row, shift))
         factor = weight[i] * slope

@@ -270,7 +270,7 @@ def agent_score(rule, rate, steps, batch, spread, stored, gradient, memory, at):
         square += gradient[j] * gradient[j]
     if rule == BOUND:
         return bound(steps, batch, spread, square)
-    if rule == SPREAD:  # the cloud averages it
+    if rule == SPREAD:  # averaged where the score is made
         return stored if stored >= 0.0 else spread
     first = memory[at] < 0.0
     if rule == SECOND_MOMENT:
