@@ -144,8 +144,6 @@ def test_who_is_slow_is_drawn_before_it_is_known_who_answers(keep, sampling, mon
 
 
 def test_parts_that_do_not_fit_are_told_what_to_use():
-    with pytest.raises(ValueError, match=r"MomentumMean needs everybody.*AllAgents\(\)"):
-        made(UniformCohort(2), MomentumMean(0.9, nesterov=False, buffer="keep"))
     variates = ControlVariates(Correction("difference"), Uniform(), HartleyRao())
     with pytest.raises(ValueError, match="ControlVariates needs steps divided by E_k"):
         made(UniformCohort(2), variates)
@@ -179,6 +177,23 @@ def test_momentum_with_absences_by_the_letter(buffer, how):
                 mean = sum(share[j] * speeds[j] for j in ends)
                 velocity[k] = {"average": mean, "reset": 0.0, "keep": speeds.get(k)}[buffer]
         np.testing.assert_allclose(state.params, model, rtol=1e-11)
+        np.testing.assert_allclose(state.estimator.velocity, velocity, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("buffer", ["average", "keep"])
+def test_momenta_and_the_mean_of_all_fit_any_cohort(buffer):
+    method = made(UniformCohort(2), MomentumMean(0.9, nesterov=False, buffer=buffer))
+    agents, pieces = agents_of(method), quadratics(regression())
+    state, velocity = method.start(agents, START), np.zeros((4, 3))
+    for i in range(6):
+        who, before = method.open(state, agents, i).cohort.agents, state.params.copy()
+        for k in who:
+            h, b = pieces[k]
+            velocity[k] = 0.9 * velocity[k] + h @ before - b
+        mean = velocity[who].mean(axis=0)
+        velocity = velocity if buffer == "keep" else np.tile(mean, (4, 1))
+        state = method.round(state, agents, i)
+        np.testing.assert_allclose(state.params, before - STEP * mean, rtol=1e-11)
         np.testing.assert_allclose(state.estimator.velocity, velocity, rtol=1e-11, atol=1e-14)
 
 
