@@ -241,6 +241,12 @@ def test_parts_need_and_give_eight_words_which_the_docs_list():
     assert len(used) == 8
 
 
+@pytest.mark.parametrize("step", [-0.1, 0.0, np.ones(2), "fast", None])
+def test_a_step_size_that_is_none_is_named(step):
+    with pytest.raises(ValueError, match="step_size=.* must be a positive number, or a function"):
+        LocalSteps(step)
+
+
 def test_a_spread_needs_an_estimator_that_gives_step_sizes():
     spread = ByScore(2, design=Spread())
     Federated(spread, LocalSteps(0.1), InverseResponse(HorvitzThompson("step")))

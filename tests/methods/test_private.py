@@ -100,9 +100,8 @@ def test_with_noise_nothing_that_looks_at_single_changes_goes_around_or_into_it(
         with pytest.raises(ValueError, match=f"{around.__name__} uses what each agent sent"):
             around(Private(HorvitzThompson(), privacy))
         around(Private(HorvitzThompson(), Privacy(clip=1.0)))
-    inside = Private(Extrapolated(HorvitzThompson()), privacy)
-    with pytest.raises(ValueError, match=r"needs a plain sum of changes: .*Extrapolated is none"):
-        Federated(ByScore(L, Uniform()), LocalSteps(0.1), inside)
+    with pytest.raises(ValueError, match="for a plain sum of changes, and Extrapolated is none"):
+        Private(Extrapolated(HorvitzThompson()), privacy)
 
 
 def test_no_epsilon_without_independent_draws():

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_checks import shown
+from isfed.base.argument_checks import check_fields, shown
 from isfed.base.jit import compiled
 from isfed.federation.agents import Agents
 from isfed.methods.estimators import weighted_step
@@ -93,6 +93,9 @@ class Elastic:
 
     pull: float | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __call__(self, num_workers: int) -> np.ndarray:
         alpha = 2.0 / (num_workers + 2.0) if self.pull is None else self.pull
         matrix = (1.0 - alpha) * np.eye(num_workers + 1)
@@ -113,14 +116,14 @@ class Graph:
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
-            if len(row) != len(self.rows):
+            if np.size(row) != len(self.rows):
                 raise ValueError(
-                    f"row {place} of the mixing matrix has {len(row)} numbers, and there are "
+                    f"row {place} of the mixing matrix has {np.size(row)} numbers, and there are "
                     f"{len(self.rows)} rows; it must be square"
                 )
 
     def __call__(self, num_workers: int) -> np.ndarray:
-        return np.array(self.rows, np.float64)
+        return np.array(self.rows)
 
 
 def links_of(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -118,6 +118,9 @@ class Mean(Estimator):
 
     gives: ClassVar[set[str]] = {"weights on the change"}
 
+    def __post_init__(self) -> None:
+        check_record(self)
+
     def counts(self, cohort: Cohort, facts: Facts) -> np.ndarray:
         """(n,) c_k in some unit, times how often each agent was drawn."""
         return facts.counted(cohort.times, cohort.agents)

@@ -21,7 +21,7 @@ from isfed.base.portable_arithmetic import weighted_sum
 from isfed.federation.messages import Facts, Updates
 from isfed.methods.estimators import HorvitzThompson, Mean, trained_changes
 from isfed.methods.federated import Combined, Evidence, Federated, Opened
-from isfed.methods.method_protocol import Composed, Count, check_record
+from isfed.methods.method_protocol import Composed, Count
 from isfed.methods.shared_fields import Sampled
 
 
@@ -42,9 +42,6 @@ class MeanGapWeights(Mean):
     """
 
     longest: Count | None = None
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, params: np.ndarray) -> Gaps:
         return Gaps(*(np.zeros(facts.num_agents, np.int64) for _ in range(3)))

@@ -21,7 +21,7 @@ from isfed.base.argument_checks import check_share
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.estimators import Mean
 from isfed.methods.federated import Combined, Federated, Opened
-from isfed.methods.method_protocol import Composed, check_record
+from isfed.methods.method_protocol import Composed
 from isfed.methods.shared_fields import Sampled
 
 
@@ -41,9 +41,6 @@ class DirectedMean(Mean):
 
     alpha: Annotated[float, check_share] = 0.1
     reads_steps: ClassVar[bool] = True  # the direction is divided by mu E_k
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, facts: Facts, params: np.ndarray) -> DirectionState:
         return DirectionState(np.zeros(params.size))

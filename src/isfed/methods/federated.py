@@ -87,7 +87,11 @@ class State(NamedTuple):
 
 
 class Sampler(Protocol):
-    """The part that draws the agents of a round."""
+    """The part that draws the agents of a round.
+
+    Its attribute `reports` is a policy, which says what score agents report to it. It may also have
+    `needs` and `gives`, and `also`, what else rides in the replies (see `Work.also`).
+    """
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
         """The state before the first round."""

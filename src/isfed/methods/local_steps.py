@@ -57,8 +57,9 @@ class LocalSteps:
                 f"example_design={type(self.example_design).__name__}() would need a sketch of "
                 "every example, which nobody keeps; use it for agent_design"
             )
-        step = self.step_size
-        if not (callable(step) or is_number(step) or step == "auto" or step != step):
+        step = self.step_size  # perhaps an array, which cannot be compared with a word
+        known = isinstance(step, str | float) and (step == "auto" or step != step)
+        if not (callable(step) or known or (is_number(step) and step > 0.0)):
             raise ValueError(
                 f"step_size={shown(step)} must be a positive number, or a function from the round "
                 "to its step size"
