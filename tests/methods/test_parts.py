@@ -243,7 +243,7 @@ def test_parts_need_and_give_eight_words_which_the_docs_list():
 
 @pytest.mark.parametrize("step", [-0.1, 0.0, np.ones(2), "fast", None])
 def test_a_step_size_that_is_none_is_named(step):
-    with pytest.raises(ValueError, match="step_size=.* must be a positive number, or a function"):
+    with pytest.raises(ValueError, match=r"step_size=.* must be a positive number, or a function"):
         LocalSteps(step)
 
 
