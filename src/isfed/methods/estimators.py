@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from isfed.base.argument_checks import check_fields, shown
+from isfed.base.argument_checks import shown
 from isfed.base.jit import compiled
 from isfed.base.portable_arithmetic import inner, row_squares, weighted_sum
 from isfed.federation.messages import Cohort, Facts, Updates, Work
@@ -56,7 +56,7 @@ class InverseProbability(Estimator):
     }
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_record(self)
 
     @property
     def gives(self) -> set[str]:

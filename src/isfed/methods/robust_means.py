@@ -19,7 +19,7 @@ from isfed.base.portable_arithmetic import row_norms, weighted_sum
 from isfed.federation.messages import Facts, Updates
 from isfed.methods.estimators import HorvitzThompson, trained_changes
 from isfed.methods.federated import Combined, Opened
-from isfed.methods.method_protocol import Positive, check_record
+from isfed.methods.method_protocol import Positive
 
 ROUNDS, CLOSE = 100, 1e-10  # of Weiszfeld's iteration, and the relative move at which it ends
 
@@ -38,9 +38,6 @@ class RobustMean(HorvitzThompson):
     """A centre of the weighted changes in place of their mean; biased."""
 
     linear: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def centre(self, rows: np.ndarray) -> np.ndarray:
         """(M',) the centre of some weighted changes, at least one."""

@@ -56,6 +56,9 @@ class Server(Protocol):
 class Add(Server):
     """The plain server: it sends and shows its model, adds the step to it, and keeps nothing."""
 
+    def __post_init__(self) -> None:
+        check_record(self)
+
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> Any:
         return ()
 
@@ -87,9 +90,6 @@ class ServerMomentum(Add):
     step_size: NotNegative = 1.0
     momentum: BelowOne = 0.9
 
-    def __post_init__(self) -> None:
-        check_record(self)
-
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentumState:
         return MomentumState(np.zeros(params.size))
 
@@ -118,9 +118,6 @@ class _Adaptive(Add):
     step_size: NotNegative = 0.1
     beta_1: BelowOne = 0.9
     tau: Annotated[float, check_positive] = 1e-3
-
-    def __post_init__(self) -> None:
-        check_record(self)
 
     def init(self, params: np.ndarray, rounds_per_pass: float = np.inf) -> MomentsState:
         return MomentsState(np.zeros(params.size), np.full(params.size, self.tau**2))
