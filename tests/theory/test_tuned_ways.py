@@ -117,8 +117,8 @@ def scores(**more):
     given: dict[str, Any] = {
         "turns": np.full(3, 0.5), "weights": np.array([1.0, 2.0, 3.0]), "squares": one,
         "growth": one, "unseen": np.full(3, 5.0), "start": rows[::-1], "settled": rows,
-        "around": np.stack([rows * 2.0, rows / 1.6])[None], "risks": np.ones(1), "heard": 0.5,
-        "mixed": np.empty(0), "agents": np.empty(0), "examples": np.empty(0), "level": 1.0,
+        "around": np.stack([rows * 2.0, rows / 1.6])[None], "risks": np.ones(1),
+        "level": 1.0,
     }  # fmt: skip
     return LearnedScores(**given | more)
 
@@ -141,23 +141,6 @@ def test_how_likely_a_score_is_of_which_model_is_that_of_draws_one_by_one():
     around = found.around[0]
     last = found.weights @ ((around**2).sum(axis=0) / around.sum(axis=0) - found.settled)
     assert added[-1] == pytest.approx(last, rel=0.02)
-
-
-def test_scores_of_agents_are_moving_averages_over_their_turns():
-    known = np.array([[1.0], [3.0]])
-    found = scores(mixed=np.array([0.0, 1.0]), agents=known, examples=known, heard=0.2)
-    far = np.where(np.arange(300) < 40, 1.0, 0.0)
-    more = found.of_agents(far)[0][:, 0] / 2.0  # the share of the start
-    rng, share = np.random.default_rng(0), np.zeros((4000, 300))
-    average, seen = np.zeros(4000), np.zeros(4000, bool)
-    for count, now in enumerate(far):
-        drawn = rng.random(4000) < 0.2
-        average = np.where(drawn & ~seen, now, np.where(drawn, 0.9 * average + 0.1 * now, average))
-        seen |= drawn
-        share[:, count] = average
-    for count in (30, 60, 120, 250):
-        one = share[seen, count]
-        assert abs(more[count] - one.mean()) < 0.01 + 4.0 * one.std() / np.sqrt(one.size)
 
 
 def test_where_the_loss_bends_a_few_runs_say_what_formulas_cannot():

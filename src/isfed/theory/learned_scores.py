@@ -2,8 +2,8 @@
 
 An example's score is that of its last draw, so that it stays for about 1 / pi draws of its agent,
 pi the inclusion probability that it gives. Low scores stay longest. Of every example it is followed
-how likely its score is none yet, one of the start, or one of models around w^o. An agent's score is
-a moving average over its turns.
+how likely its score is none yet, one of the start, or one of models around w^o. For the scores of
+agents see `agent_scores`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isfed.theory.agent_scores import AgentScores
+
 STEPS = 32  # in time, in which the chances are followed
-RATE = 0.1  # of the averages in an agent's score, see `Memory`
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +31,8 @@ class LearnedScores:
         unseen, start, settled: (n,) 1 / pi before its first draw, by the score at w_0, at w^o.
         around: (D, S, n) by those of S models around w^o, at rising distances ...
         risks: (D,) ... with these excess risks.
-        heard: L / K.
-        mixed: (F,) shares of the start in the agents' squared scores, from 0 to 1, and ...
-        agents, examples: (F, M) the variance by its two sources with such scores of agents; empty
-            where agents are not drawn by what they report.
         level: P(w^o): where the excess risk is below, scores of examples are those around w^o.
+        agents: the same of agents; None where these are too many.
     """
 
     turns: np.ndarray
@@ -46,11 +44,8 @@ class LearnedScores:
     settled: np.ndarray
     around: np.ndarray
     risks: np.ndarray
-    heard: float
-    mixed: np.ndarray
-    agents: np.ndarray
-    examples: np.ndarray
     level: float
+    agents: AgentScores | None = None
 
     def of_examples(self, risk: np.ndarray, jitter: float) -> tuple[np.ndarray, np.ndarray]:
         """(T, M) what is added to the variance of a round, and (M, M) to its growth.
@@ -88,25 +83,3 @@ class LearnedScores:
         low, high = self.risks[place - 1], self.risks[place]
         share = min(math.log(risk / low) / math.log(high / low), 1.0)
         return self.around[place - 1] ** (1.0 - share) * self.around[place] ** share
-
-    def of_agents(self, far: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(T, M) how much more the variance is by either source, for the agents' scores.
-
-        Args:
-            far: (T,) the squared distance of the mean model from w^o over that of the start.
-        """
-        if not self.mixed.size:
-            return np.zeros((far.size, 1)), np.zeros((far.size, 1))
-        share, unheard, total = np.empty(far.size), 1.0, 0.0
-        for count, now in enumerate(far):
-            first = self.heard * unheard
-            total += first * now + RATE * self.heard * ((1.0 - unheard) * now - total)
-            unheard -= first
-            share[count] = total / (1.0 - unheard)
-        place = np.clip(np.searchsorted(self.mixed, share), 1, self.mixed.size - 1)
-        low, high = self.mixed[place - 1], self.mixed[place]
-        part = np.clip((share - low) / (high - low), 0.0, 1.0)[:, None]
-        return tuple(  # type: ignore[return-value]
-            known[place - 1] + part * (known[place] - known[place - 1]) - known[0]
-            for known in (self.agents, self.examples)
-        )

@@ -105,16 +105,20 @@ class NoisePath:
         noise = examples + step * self.moved
         if self.growth is not None:
             more, worse, after = 0.0, 0.0, 1.0 - far
-            if self.scores is not None:
-                by_agents, by_examples = self.scores.of_agents(far[:, 0])
-                agents, noise = agents + after * by_agents, noise + after * by_examples
+            by_agents: Any = 0.0, 0.0
             for _ in range(SETTLES if self.scores is not None else 1):
                 grown = self.growth.sum(axis=0) + worse
-                spread = self._spread(step, agents + noise + more, grown)
+                added = agents + noise + more + after * (by_agents[0] + by_agents[1])
+                spread = self._spread(step, added, grown)
                 if self.scores is not None:
                     jitter = 0.5 * float(self.curvature @ spread[-1])
                     more, worse = self.scores.of_examples(risk[:, 0], jitter)
                     more = after * more
+                    if (ages := self.scores.agents) is not None:
+                        whole = max(0.5 * float(away.sum()), 1e-300)
+                        then = shrink ** (2.0 * ages.times[:, None]) @ (0.5 * away) / whole
+                        by_agents = ages.added(step, np.sqrt(then), jitter / whole, rounds)
+            agents, noise = agents + after * by_agents[0], noise + after * by_agents[1]
             agents = agents + fade * (spread @ self.growth[0].T)
             noise = noise + more + spread @ (self.growth[1] + worse).T
         if self.per_pass > 1:

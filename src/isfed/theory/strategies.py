@@ -43,12 +43,11 @@ from isfed.theory.probabilities import (
     check_model,
     choices_at,
     gradients_of_agents,
-    risk_gradients,
 )
+from isfed.theory.round_curvature import local_drift
 from isfed.theory.stable_step_size import stable_step_size
 
 LEAST_GAIN = 0.5  # dB; what is below is not worth a change
-SOLVER_STEPS, SOLVER_TOLERANCE = 40, 1e-3
 # 0.2 dB, about what ten repetitions can show; learned scores that cannot help cost less than that.
 WORTH = 10.0**0.02
 ROUNDING = 1e-9  # of a variance: what is nearer is equal
@@ -349,52 +348,3 @@ def _in_random_order(inclusion: np.ndarray, values: np.ndarray) -> float:
     first = np.argsort(values @ rng.standard_normal(values.shape[1]))
     orders = [rng.permutation(first) for _ in range(ORDERS)]
     return float(np.mean([variance_along(Deville(), inclusion, values, o) for o in orders]))
-
-
-def _hessian_times(problem: Problem, model: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """H v from differences of gradients."""
-    length = float(np.linalg.norm(vector))
-    if length == 0.0:
-        return np.zeros_like(vector)
-    reach = 1e-4 * (1.0 + float(np.linalg.norm(model))) / length
-    ahead, behind = (
-        risk_gradients(problem, model + side * vector).mean(axis=0) for side in (reach, -reach)
-    )
-    return (ahead - behind) / (2.0 * reach)
-
-
-def local_drift(problem: Problem, model: np.ndarray, means: np.ndarray, mu: float) -> float:
-    """1/2 b' H^-1 b, the excess risk where the mean turn of E_k full steps stands still."""
-    steps = problem.local_steps
-    if steps.max() == 1:
-        return 0.0
-    local = np.tile(model, (problem.num_agents, 1))
-    path = np.zeros_like(means)
-    for step in range(int(steps.max())):
-        gradients = means if step == 0 else risk_gradients(problem, local)
-        working = (steps > step)[:, None] / steps[:, None]
-        path += working * gradients
-        local = local - mu * working * gradients
-    offset = (path - means).mean(axis=0)
-    if not np.isfinite(offset).all():
-        return math.inf
-    return 0.5 * float(offset @ _solve(problem, model, offset))
-
-
-def _solve(problem: Problem, model: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """H^-1 b by conjugate gradients; what the curvature does not reach stays zero."""
-    solution, rest = np.zeros_like(right), right.copy()
-    direction, square = right.copy(), float(right @ right)
-    enough = SOLVER_TOLERANCE**2 * square
-    for _ in range(SOLVER_STEPS):
-        if not square > enough:
-            break
-        image = _hessian_times(problem, model, direction)
-        curvature = float(direction @ image)
-        if not curvature > 0.0:
-            break
-        length = square / curvature
-        solution, rest = solution + length * direction, rest - length * image
-        before, square = square, float(rest @ rest)
-        direction = rest + square / before * direction
-    return solution

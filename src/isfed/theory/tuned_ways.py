@@ -12,32 +12,25 @@ from scipy import linalg
 from isfed.base.argument_checks import check_active, check_whole
 from isfed.base.gram_matrix import TALL, limited_blas
 from isfed.methods import FedAvg, ISFedAvg
-from isfed.methods.agent_passes import SHARES, pass_variance
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
 from isfed.theory.composition_variance import turns_of, variate_errors
-from isfed.theory.learned_scores import LearnedScores
+from isfed.theory.learned_paths import learned, pass_noise, pass_probabilities
 from isfed.theory.noise_path import NoisePath, TunedWay
 from isfed.theory.probabilities import (
     Choices,
     TheoryError,
     all_choices_at,
-    gradients_of_agents,
-    inclusion_of,
     risk_gradients,
 )
-from isfed.theory.round_curvature import hessian
+from isfed.theory.round_curvature import hessian, local_drift
 from isfed.theory.round_variance import curvature_variances, gradient_variances
 from isfed.theory.stable_step_size import StableSteps
-from isfed.theory.strategies import LEAST_GAIN, local_drift
+from isfed.theory.strategies import LEAST_GAIN
 
 AVERAGED = ", averaged"
 BASE = "FedAvg"  # what the others are compared with
-MOST_FOLLOWED = 4096  # examples, whose scores are followed
-MIXED = (0.0, 0.003, 0.03, 0.3, 1.0)  # shares of the start in the agents' scores
 MOST_GROWTH = 32  # parameters: beyond, the noise grows with the step as the mean-square limit says
-SHAKES = 4  # models around w^o whose scores are looked at, and their mirror images ...
-LEVELS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)  # ... at these multiples of the noise of a tuned average
 MOST_PREDICTED = 700  # parameters: beyond, the eigenvectors of the Hessian would take long
 ALIKE_DB = 0.3  # of two ways nearer than that the simpler one is recommended
 
@@ -106,7 +99,7 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     moved = errors.variance(known) - rest - float((errors.noise / known).sum()) / count**2
     shape = curvature / max(curvature.sum(), 1e-300)
 
-    shrunk = _pass_probabilities(chosen[1].agents / num_active, num_active)
+    shrunk = pass_probabilities(chosen[1].agents / num_active, num_active)
     pairs = [
         *zip(methods, chosen, strict=True),
         (variates, Choices(known, chosen[1].examples)),
@@ -128,10 +121,14 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     def pair_of(place: int, part: str) -> np.ndarray:
         return np.stack([getattr(early[place], part), getattr(late[place], part)])
 
-    away, drift = -model @ basis, 0.0
+    away, drift, by_weights = -model @ basis, 0.0, 0.0
     if steps > 1:
         small = 0.1 * limits[0]
-        drift = local_drift(problem, model, turns.means, small) / small**2
+        weights = num_active / (count * chosen[1].agents[:, None])  # of importance sampling
+        drift, by_weights = (
+            local_drift(problem, model, turns.means, small, weight) / small**2
+            for weight in (1.0, weights)
+        )
 
     def path(place: int, limit: float, **more: Any) -> NoisePath:
         more = {"agents": pair_of(place, "agents"), "drift": drift, "growth": growth[place]} | more
@@ -147,9 +144,11 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     limit = min(limits[0], limits[1])
     paths = {
         "FedAvg": path(0, limits[0]),
-        "FedAvg, passes": path(0, limits[0], **_pass_noise(equal, values, num_active)),
-        "importance": path(1, limits[1]),
-        "importance, passes": path(-1, limits[1], **_pass_noise(shrunk, values, num_active)),
+        "FedAvg, passes": path(0, limits[0], **pass_noise(equal, values, num_active)),
+        "importance": path(1, limits[1], drift=by_weights),
+        "importance, passes": path(
+            -1, limits[1], drift=by_weights, **pass_noise(shrunk, values, num_active)
+        ),
         "control variates": path(-2, limit, **fades),
     }
     paths["control variates"] = replace(
@@ -159,7 +158,7 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
         learners = {
             "importance": pairs[1], "control variates": pairs[-2], "importance, passes": pairs[-1],
         }  # fmt: skip
-        paths |= _learned(problem, learners, paths, basis, rounds)
+        paths |= learned(problem, learners, paths, basis, errors, rounds)
     if steps > 1:
         paths["control variates, drift"] = replace(paths["control variates"], drift=0.0)
     if len(methods) == 3:
@@ -167,97 +166,6 @@ def _noise_paths(problem: Problem, num_active: int, rounds: int) -> dict[str, No
     fedavg = paths["FedAvg"]
     paths["FedAvg, 2 B rows"] = replace(fedavg, examples=0.5 * fedavg.examples)
     return paths
-
-
-def _learned(
-    problem: Problem, pairs: dict[str, tuple[ISFedAvg, Choices]], paths: dict[str, NoisePath],
-    basis: np.ndarray, rounds: int,
-) -> dict[str, NoisePath]:  # fmt: skip
-    """The ways that learn scores, with what it costs that these are those of other models."""
-    own, (method, settled) = paths["importance"], pairs["importance"]
-    data, model, start = problem.data, problem.optimum, np.zeros(problem.num_params)
-    sizes, count = data.num_examples, problem.num_agents
-    every = -(-int(sizes.sum()) // MOST_FOLLOWED)
-    rows = slice(every // 2, None, every)  # of many a part, which stands for all
-    agent = np.repeat(np.arange(count), sizes)[rows]
-    steps, batch = problem.local_steps[agent], problem.batch_size[agent]
-
-    def inverse(at: np.ndarray) -> np.ndarray:
-        return 1.0 / all_choices_at(problem, [method], at)[0].examples[rows]
-
-    spread = own.spread_of(own.tuned("", rounds, averaged=True).step_size, rounds)
-    towards = np.random.default_rng(2).standard_normal((SHAKES, len(basis)))
-    towards = np.concatenate([towards, -towards]) * np.sqrt(spread) @ basis.T
-    gradients = np.concatenate(list(gradients_of_agents(problem, model)))[rows] @ basis
-    x, y = data.features[rows], data.targets[rows]
-    one = np.ones((len(y), 1))
-    common = {
-        "squares": gradients**2,
-        "growth": (x @ basis) ** 2 * np.abs(problem.loss.bends(0.0 * one, y, one)),
-        "unseen": sizes[agent] / batch, "start": inverse(start), "settled": inverse(model),
-        "around": np.array(
-            [[inverse(model + math.sqrt(far) * away) for away in towards] for far in LEVELS]
-        ),
-        "risks": 0.5 * float(own.curvature @ spread) * np.array(LEVELS),
-        "heard": method.num_active / count, "level": problem.risk(model),
-    }  # fmt: skip
-    scores = [turns_of(problem, method.parts(), at).scores for at in (model, start)]
-    values = [risk_gradients(problem, model) @ basis / count] * 2
-    share = data.agent_weights**2 / (sizes**2 * problem.local_steps * float(count) ** 2)
-    found = {}
-    for name, (_, chosen) in pairs.items():
-        mixed = np.array(MIXED if name.startswith("importance") else ())
-        drawn = [
-            inclusion_of(
-                np.sqrt((1.0 - far) * scores[0] ** 2 + far * scores[1] ** 2),
-                method.num_active, method.agents, method.agent_design,
-            )
-            for far in mixed
-        ]  # fmt: skip
-        passes = name.endswith("passes")
-        if passes:
-            shrunk = [_pass_probabilities(p / method.num_active, method.num_active) for p in drawn]
-            drawn = [method.num_active * p for p in shrunk]
-        asked = [(method, Choices(p, settled.examples)) for p in drawn]
-        known = gradient_variances(problem, asked, params=model, rotate=basis) if asked else []
-        by_agents = [v.agents for v in known]
-        if passes:
-            noise = [_pass_noise(p / method.num_active, values, method.num_active) for p in drawn]
-            by_agents = [n["agents"][1] if n else 0.0 * curved for n, curved in
-                         zip(noise, by_agents, strict=True)]  # fmt: skip
-        parts = LearnedScores(
-            turns=steps * chosen.agents[agent], weights=every * (share / chosen.agents)[agent],
-            mixed=mixed, agents=np.array(by_agents),
-            examples=np.array([v.examples for v in known]), **common,
-        )  # fmt: skip
-        found[name] = replace(paths[name], scores=parts)
-    return found
-
-
-def _pass_probabilities(wanted: np.ndarray, num_active: int) -> np.ndarray:
-    """p_k of a pass, shrunk to equal ones as `Passes` does."""
-    places = -(-wanted.size // num_active) * num_active
-    tried = [(1.0 - share) * wanted + share / wanted.size for share in SHARES]
-    return min(tried, key=lambda prob: pass_variance(wanted, prob * places))
-
-
-def _pass_noise(prob: np.ndarray, values: list[np.ndarray], num_active: int) -> dict[str, Any]:
-    """What agents contribute to a round of a pass, and what rounding leaves of the whole pass."""
-    per_pass = -(-prob.size // num_active)
-    if per_pass == 1 and np.ptp(prob) == 0.0:
-        return {}
-    places = per_pass * num_active
-    expected = prob * places
-    fraction = expected - np.floor(expected)
-    uneven = (fraction * (1.0 - fraction) / expected**2)[:, None]
-    spread = [
-        (prob[:, None] * (v / prob[:, None] - v.sum(axis=0)) ** 2).sum(axis=0) for v in values
-    ]
-    agents = np.stack(spread) / num_active * (1.0 - 1.0 / per_pass) * places / max(places - 1, 1)
-    centred = values[1] - prob[:, None] * values[1].sum(axis=0)
-    return {
-        "agents": agents, "per_pass": per_pass, "rounding": (uneven * centred**2).sum(axis=0),
-    }  # fmt: skip
 
 
 def predict_ways(problem: Problem, *, num_active: int, rounds: int) -> dict[str, TunedWay]:
