@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,8 @@ def draw(kept: Mapping[str, Any]) -> None:
     for axes, name in zip(panels.flat, names, strict=False):
         curves = curves_of(kept[name])
         draw_accuracy(axes, curves, [m for m in DRAWN if m in curves])
-        axes.set_title(f"{name}: {kept[name]['title'][:48]}", fontsize=8, loc="left")
+        title = textwrap.fill(f"{name}: {kept[name]['title']}", 60)
+        axes.set_title(title, fontsize=8, loc="left")
         axes.set_ylim(bottom=100 * min(float(c.mean[len(c.mean) // 6]) for c in curves.values()))
         axes.set_xlabel("round")
         axes.set_ylabel("accuracy (%)")
