@@ -121,6 +121,25 @@ def test_the_practical_effect_comes_first_in_the_users_units():
     assert worse.startswith("On rows they have not seen, other predicts worse: 13% wrong, FedAvg")
 
 
+def test_errors_that_chance_explains_are_not_called_better():
+    row = np.arange(300)
+    coin = np.stack([row % 2, 7 * row % 100 < 46]).astype(float)  # two ways that guess
+    base, lucky = coin.mean(axis=1)
+    assert base - lucky > 0.03
+    errors = {"FedAvg": np.array([base]), "other": np.array([lucky])}
+    more = {"held_out": errors, "number": False}
+    found = both(SLOW, FAST, each_row={"FedAvg": coin[0], "other": coin[1]}, **more)
+    assert found.apart == set()
+    assert found.verdict().startswith(
+        f"On rows they have not seen, the ways cannot be told apart: {100 * lucky:.3g}% wrong to "
+        f"{100 * base:.3g}% wrong (no more than chance on 300 rows)."
+    )
+    surely = coin[0] * (np.arange(300) % 5 > 0)  # one in five of its mistakes is right
+    found = both(SLOW, FAST, each_row={"FedAvg": coin[0], "other": surely}, **more)
+    assert found.apart == {"other"}
+    assert "other predicts better" in found.verdict()
+
+
 def test_one_test_decides_headline_and_interval():
     rng = np.random.default_rng(0)
     surely = 0

@@ -1,5 +1,6 @@
 """The predicted error of every way, against sums written out over all rounds."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,13 @@ def test_averaging_and_passes_pay_and_more_rounds_lower_every_way():
     assert needed[-1] < 800 / 2
     assert table.advised.uploads == table.advised.gradients == 1.0
     assert table.answer().startswith("Use ")
+    chance = {n: replace(w, stderr_db=0.6 * abs(table.gain(n))) for n, w in long.items()}
+    assert TunedWays(chance, 800).advised.name == "FedAvg"  # nothing is clearly better
+    never = replace(long["FedAvg, averaged"], reaches=None, excess=np.inf)
+    rows = TunedWays(long | {never.name: never}, 800).as_dict()["tuned"]
+    shown = {row["name"]: (row["reaches"], row["excess"]) for row in rows}
+    assert shown["FedAvg, averaged"] == (None, None)
+    assert shown["importance"] == (long["importance"].reaches, long["importance"].excess)
 
 
 def test_the_noise_grows_with_the_distance_as_the_curvatures_of_examples_say():

@@ -13,7 +13,6 @@ from rich.table import Table
 from isfed.base.text_format import plain_number
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
 from isfed.report.terminal_tables import text_table
-from isfed.studies.comparison import ALIKE_ERROR
 from isfed.studies.results_reader import Results
 
 HELD_OUT = {
@@ -168,9 +167,7 @@ def held_out_page_table(results: Results) -> PageTable:
                 else number_cell(None)
             )
 
-    errors = [parts["rows"]["error"] for parts in held_out.values() if "rows" in parts]
-    near = ALIKE_ERROR * (held_out.get(FEDAVG, {}).get("rows", {}).get("error", 0) if number else 1)
-    alike = results.kind == "comparison" and bool(errors) and max(errors) - min(errors) <= near
+    alike = bool(results.summary.get("held_out_alike"))
     title = HELD_OUT_TITLE if results.kind == "comparison" else "On rows not trained on"
     table = PageTable.of(
         title + ", where all ways are alike" * alike,

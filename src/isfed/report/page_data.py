@@ -106,7 +106,7 @@ def number_cell(value: float | None, form: str | None = None) -> TableCell:
     if value is None or math.isnan(value):
         return TableCell("unknown")
     form = form or (",.0f" if 1e3 <= abs(value) < 1e12 else ".4g")
-    return TableCell(f"{value:{form}}".replace("-", "−"), float(value))
+    return TableCell(f"{value:z{form}}".replace("-", "−"), float(value))
 
 
 @dataclass(frozen=True, eq=False)

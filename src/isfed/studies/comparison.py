@@ -24,9 +24,7 @@ from isfed.theory.tuned_ways import BASE, in_words, recommended
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
 LEAST_GAIN = 0.5  # dB: less is not worth a change
 CONFIDENCE = 0.95  # of all intervals of a comparison together
-ALIKE_ERROR = (
-    0.01  # of FedAvg's RMSE, or of all rows: errors nearer than that are alike in practice
-)
+ALIKE_ERROR = 0.01  # of FedAvg's RMSE, or of all rows: nearer errors are alike in practice
 SETTLED_SHARE = 0.01  # of the lowest loss: above, more rounds would lower the loss noticeably
 TRIAL, MOST_TRIAL = 0.02, 1.0  # seconds of work, and of time at most, of each method
 FIRST_TRIAL = 16  # rounds
@@ -126,6 +124,7 @@ class Comparison:
         model_bytes: the size of one model when it is sent.
         held_out: the error of every way on rows it has not seen, one for every run; empty if none.
         number: whether that error is an RMSE, else a share of wrong classes.
+        each_row: the mean error of every such row by way, whether it is wrong or its squared error.
     """
 
     curves: Mapping[str, Curve]
@@ -133,6 +132,7 @@ class Comparison:
     model_bytes: int = 0
     held_out: Mapping[str, np.ndarray] | None = None
     number: bool = True
+    each_row: Mapping[str, np.ndarray] | None = None
 
     @property
     def fedavg(self) -> Curve:
@@ -202,21 +202,43 @@ class Comparison:
         """What differs on rows that were not trained on, in the user's units."""
         if not self.held_out or BASE not in self.held_out:
             return []
-        means = {name: float(errors.mean()) for name, errors in self.held_out.items()}
-        base = means[BASE]
-        near = ALIKE_ERROR * (base if self.number else 1.0)
-        apart = {name: value for name, value in means.items() if abs(value - base) > near}
-        limit = "1% of it" if self.number else "1 percentage point"
-        start = "On rows they have not seen,"
-        if not apart:
+        means, apart = self._means(), self.apart
+        base, start = means[BASE], "On rows they have not seen,"
+        if apart:
+            best = self.winner if self.winner in apart else min(apart, key=lambda n: means[n])
+            word = "better" if means[best] < base else "worse"
+            return [f"{start} {best} predicts {word}: {self._error(means[best])}, FedAvg "
+                    f"{self._error(base)}."]  # fmt: skip
+        if max(abs(value - base) for value in means.values()) > self._near(base):
+            few, many = (self._error(most(means.values())) for most in (min, max))
             return [
-                f"{start} all ways predict alike: {self._error(base)} (no practical difference: "
-                f"none is further than {limit} from FedAvg's)."
+                f"{start} the ways cannot be told apart: {few} to {many} (no more than chance on "
+                f"{len((self.each_row or {})[BASE]):,} rows)."
             ]
-        best = self.winner if self.winner in apart else min(apart, key=lambda name: apart[name])
-        word = "better" if apart[best] < base else "worse"
-        return [f"{start} {best} predicts {word}: {self._error(apart[best])}, FedAvg "
-                f"{self._error(base)}."]  # fmt: skip
+        limit = "1% of it" if self.number else "1 percentage point"
+        return [f"{start} all ways predict alike: {self._error(base)} (no practical difference: "
+                f"none is further than {limit} from FedAvg's)."]  # fmt: skip
+
+    def _means(self) -> dict[str, float]:
+        return {name: float(errors.mean()) for name, errors in (self.held_out or {}).items()}
+
+    def _near(self, base: float) -> float:
+        return ALIKE_ERROR * (base if self.number else 1.0)
+
+    @property
+    def apart(self) -> set[str]:
+        """The ways whose errors on rows not seen differ from FedAvg's: enough, and surely."""
+        means, rows = self._means(), self.each_row or {}
+        base = means.get(BASE, math.nan)
+        found = {name for name, value in means.items() if abs(value - base) > self._near(base)}
+        return {name for name in found if name not in rows or self._surely(rows[name], rows[BASE])}
+
+    def _surely(self, one: np.ndarray, other: np.ndarray) -> bool:
+        """A paired t test over rows; all ways together are wrong in 5% of cases (Bonferroni)."""
+        apart = one - other
+        each = (1.0 - CONFIDENCE) / max(1, len(self.curves) - 1)
+        reach = special.stdtrit(apart.size - 1, 1.0 - 0.5 * each)
+        return abs(apart.mean()) > reach * stderr_of_mean(apart[:, None])[0]
 
     def _sooner(self) -> list[str]:
         """What the best way saves."""

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isfed.base.portable_arithmetic import inner
+from isfed.datasets.read_options import Reading
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss, Logistic, Softmax
 from isfed.simulate.simulate_call import check_run
 from isfed.studies.comparison import Budget, Comparison, Curve
 from isfed.studies.config_schema import write_table
 from isfed.studies.executors import Executor, Progress, Workers
-from isfed.studies.held_out_error import Kept, qualities
+from isfed.studies.held_out_error import Kept, qualities, row_errors, split
 from isfed.studies.name_registry import write_algorithm
 from isfed.studies.paired_step_search import PairedSearch, WithExcess
 from isfed.studies.problem_sources import FileSource, Given, ProblemSource
@@ -112,6 +113,7 @@ class ComparisonStudy(Study):
             gain_in_loss_db=gain if math.isfinite(gain) else None,
             gain_interval_db=[v if math.isfinite(v) else None for v in (low, high)],
             held_out=held_out,
+            held_out_alike=bool(comparison.held_out) and not comparison.apart,
             predicted=self.predicted and {n: vars(way) for n, way in self.predicted.items()},
             models=models,
             **account_of(self.source),
@@ -130,7 +132,7 @@ class ComparisonStudy(Study):
         for name, way in self.ways.items():
             for shown, tried in self._tuned(executor, name, way).items():
                 curves[shown], results[shown] = self._curve(executor, shown, tried)
-        held_out = self.held_out(executor, curves)
+        held_out, rows = self.held_out(executor, curves)
         errors = {
             name: np.array(parts["rows"]["errors"])
             for name, parts in (held_out or {}).items()
@@ -143,18 +145,23 @@ class ComparisonStudy(Study):
         )
         order = [name for name in self.algorithms if name in curves]
         curves, results = ({n: part[n] for n in order} for part in (curves, results))
-        return Comparison(curves, least, size, errors, number), results, held_out
+        return Comparison(curves, least, size, errors, number, rows), results, held_out
 
-    def held_out(self, executor: Executor, curves: Mapping[str, Curve]) -> dict[str, Any] | None:
-        """How well all do on rows and agents that they were not trained on; None if not known."""
+    def held_out(
+        self, executor: Executor, curves: Mapping[str, Curve]
+    ) -> tuple[dict[str, Any] | None, dict[str, np.ndarray]]:
+        """How well all do on rows and agents that they were not trained on; None if not known.
+
+        Beside it, for each way, the mean error of every such row of an agent that was trained on.
+        """
         problem, _ = problem_of(self.source)
         if not isinstance(problem.loss, LinearLoss):
-            return None
+            return None, {}
         kept = Kept(self.source, self.seed)
         try:
             num_active = min(self.budget.num_active, problem_of(kept)[0].num_agents)
         except ValueError:  # a class that only agents have that are held out
-            return None
+            return None, {}
         groups = {}
         for name, curve in curves.items():
             changes = {"step_size": curve.step_size, "num_active": num_active}
@@ -165,11 +172,14 @@ class ComparisonStudy(Study):
                 seed=self.seed, details=False,
             )  # fmt: skip
         found = executor.run(groups, "without what is held out", warn=False)
-        return {
-            name: qualities(problem, result.history.params, self.seed)
-            for name, result in found.items()
-            if not result.diverged
+        models = {name: r.history.params for name, r in found.items() if not r.diverged}
+        x, y = split(problem, self.seed).rows
+        rows = {
+            name: np.mean([row_errors(problem.loss, model, x, y) for model in each], axis=0)
+            for name, each in models.items()
+            if len(y)
         }
+        return {n: qualities(problem, each, self.seed) for n, each in models.items()}, rows
 
     @cached_property
     def predicted(self) -> dict[str, TunedWay] | None:
@@ -254,8 +264,10 @@ def next_steps(method: Any, problem: Problem, source: ProblemSource, rounds: int
     made = f"{maker}({', '.join(f'{key}={value!r}' for key, value in words.items())})"
     if not isinstance(source, FileSource):
         return [f"history = simulate(problem, {made}, rounds={rounds})"]
+    reading = ["from isfed.datasets.read_options import Reading"] * (source.reading != Reading())
     return [
         f"from isfed import Columns, {maker}, simulate",
+        *reading,
         "from isfed.studies.problem_sources import FileSource",
         f"problem = {_spelled(source)}.make()",
         f"model = simulate(problem, {made}, rounds={rounds}).params[0]",

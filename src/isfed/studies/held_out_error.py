@@ -7,6 +7,7 @@ experiment on classes does so too, but keeps all agents: its methods may know th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -80,15 +81,25 @@ class Kept(ProblemSource):
         return split(problem_of(self.source)[0], self.seed, agents=self.agents).training
 
 
+def row_errors(loss: LinearLoss, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(n,) of every row whether its class is wrong, or its squared error."""
+    return _errors_of(loss, x @ params.reshape(loss.compiled.num_rows, -1).T, y)
+
+
+def _errors_of(loss: LinearLoss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if isinstance(loss, Logistic):
+        return ((margins[:, 0] > 0.0) != (y > 0.0)).astype(float)
+    if isinstance(loss, Softmax):
+        return (margins.argmax(axis=1) != y).astype(float)
+    return (margins[:, 0] - y) ** 2
+
+
 def quality(loss: LinearLoss, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple:
     """The mean loss without the ridge, and the error: the share of wrong classes, or the RMSE."""
     margins = x @ params.reshape(loss.compiled.num_rows, -1).T
-    mean = float(loss.of_margins(margins, y).mean())
-    if isinstance(loss, Logistic):
-        return mean, float(np.mean((margins[:, 0] > 0.0) != (y > 0.0)))
-    if isinstance(loss, Softmax):
-        return mean, float(np.mean(margins.argmax(axis=1) != y))
-    return mean, float(np.sqrt(np.mean((margins[:, 0] - y) ** 2)))
+    error = float(_errors_of(loss, margins, y).mean())
+    classes = isinstance(loss, Logistic | Softmax)
+    return float(loss.of_margins(margins, y).mean()), error if classes else math.sqrt(error)
 
 
 def qualities(problem: Problem, models: np.ndarray, seed: int) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares
+from isfed.simulate.run_history import stderr_of_mean
 from isfed.studies.comparison import Curve
 from isfed.studies.executors import Executor, Workers
 from isfed.studies.paired_step_search import PairedSearch
@@ -54,9 +55,8 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
                 guesses=[float(f"{found[n].step_size:.3g}") for n in shown],
             )  # fmt: skip
             curves |= search.measured(RUNS)
-    level = float(curves[BASE].final.mean())
     for name, curve in curves.items():
-        found[name] = _measured(found[name], curve, level)
+        found[name] = _measured(found[name], curve, curves[BASE])
     ratios = found[BASE].excess / computed.excess, found[BASE].typical / computed.typical
     for name, way in found.items():
         if name.startswith("FedAvg, 2"):  # formulas, which say how far below FedAvg that is
@@ -66,13 +66,15 @@ def ways_by_short_runs(problem: Problem, *, num_active: int, rounds: int) -> dic
     return found
 
 
-def _measured(way: TunedWay, curve: Curve, level: float) -> TunedWay:
-    """A way with what its runs ended with."""
+def _measured(way: TunedWay, curve: Curve, base: Curve) -> TunedWay:
+    """A way with what its runs ended with, beside those of FedAvg from the same chance."""
     with np.errstate(divide="ignore", invalid="ignore"):
         typical = float(np.exp(np.log(curve.final).mean()))
+        gains = 10.0 * np.log10(base.final / curve.final)
     if not np.isfinite(typical):
         raise TheoryError(f"runs of {way.name} end at the lowest loss, or diverge")
     return replace(
         way, step_size=curve.step_size, excess=float(curve.final.mean()), typical=typical,
-        reaches=curve.first_at(level), how=HOW,
+        reaches=curve.first_at(float(base.final.mean())), how=HOW,
+        stderr_db=float(stderr_of_mean(gains[:, None])[0]),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from isfed.methods import ISFedAvg
 from isfed.methods.agent_passes import SHARES, pass_variance
 from isfed.problems import Problem
-from isfed.sampling.designs.variance import total_variance
+from isfed.sampling.designs.exact_variance import total_variance
 from isfed.theory.agent_scores import AgentScores, Bounds, Innovations
 from isfed.theory.composition_variance import VariateErrors, turns_of
 from isfed.theory.learned_scores import LearnedScores

@@ -49,6 +49,7 @@ class TunedWay:
     reaches: int | None = None  # rounds until the loss that FedAvg ends with; None: not within them
     uploads: float = 1.0  # those of a round, over those of FedAvg
     gradients: float = 1.0
+    stderr_db: float = 0.0  # of the gain over FedAvg, where it is read from runs
     how: str = "computed"  # or "from a few runs", or "roughly computed"
 
 

@@ -32,6 +32,7 @@ AVERAGED = ", averaged"
 BASE = "FedAvg"  # what the others are compared with
 MOST_GROWTH = 32  # parameters: beyond, the noise grows with the step as the mean-square limit says
 MOST_PREDICTED = 700  # parameters: beyond, the eigenvectors of the Hessian would take long
+CLEAR = 2.0  # standard errors: what is more is no chance
 ALIKE_DB = 0.3  # of two ways nearer than that the simpler one is recommended
 
 
@@ -213,8 +214,13 @@ class TunedWays:
 
     @property
     def advised(self) -> TunedWay:
-        """The simplest of the best ways if it is worth a change, else FedAvg."""
-        own = {name: w.typical for name, w in self.ways.items() if w.uploads == w.gradients == 1.0}
+        """The simplest of the best ways if it is worth a change and no chance, else FedAvg."""
+        own = {
+            name: w.typical
+            for name, w in self.ways.items()
+            if w.uploads == w.gradients == 1.0
+            and (name == BASE or self.gain(name) > CLEAR * w.stderr_db)
+        }
         best = recommended(own)
         return self.ways[best if self.gain(best) >= LEAST_GAIN else BASE]
 
@@ -228,7 +234,7 @@ class TunedWays:
         way = self.advised
         if way.name == BASE:
             return (
-                "It would not help you: no way would end more than half a dB below FedAvg after "
+                "It would not help you: no way would clearly end half a dB below FedAvg after "
                 f"{self.rounds:,} rounds, each at its best step size. Keep FedAvg."
             )
         gain = self.gain(way.name)
@@ -245,7 +251,10 @@ class TunedWays:
             "advised": self.advised.name,
             "run_rounds": self.rounds,
             "tuned": [
-                {k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in row.items()}
+                {
+                    key: None if isinstance(value, float) and not math.isfinite(value) else value
+                    for key, value in row.items()
+                }
                 for row in rows
             ],
         }
