@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isfed import (
+    PAPER,
     DynamicFedAvg,
     FedAvg,
     FederatedData,
@@ -103,3 +104,17 @@ def test_without_drift_the_optimum_stays():
     moving, still = (DynamicFedAvg(step_size=0.02, num_active=2, drift=d) for d in (1e-300, 0.0))
     one, other = (simulate(make_problem(), a, **RUN) for a in (moving, still))
     np.testing.assert_allclose(one.msd, other.msd, rtol=1e-12)
+
+
+def test_by_size_it_follows_a_drift_too():
+    """With sizes that are equal the numbers are those of equal weights."""
+    problem = PAPER.replace(num_agents=6, num_examples=12).make()
+    one, other = (
+        simulate(
+            problem,
+            DynamicFedAvg(step_size=0.02, num_active=2, drift=0.1, client_weights=weights),
+            rounds=50,
+        )
+        for weights in ("uniform", "size")
+    )
+    np.testing.assert_allclose(one.msd, other.msd, rtol=1e-9)

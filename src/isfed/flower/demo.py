@@ -25,7 +25,6 @@ from isfed.flower.local_processes import (
     end_marked,
     is_running,
 )
-from isfed.methods.object_federation import Federation
 from isfed.simulate import simulate
 from isfed.simulate.kernel_run import num_cores
 
@@ -73,14 +72,11 @@ def in_process(config: dict[str, Any]) -> np.ndarray:
     """The model after every round, from the agent and cloud objects in this process."""
     from isfed.flower.demo_app import demo_algorithm, demo_problem
 
-    algorithm, seed = demo_algorithm(config), config["seed"]
-    problem = demo_problem(config["agents"], seed)
-    initial, params = np.zeros(problem.num_params), []
-    run = Federation(problem, algorithm, seed=seed, repetition=0, initial=initial)
-    for i in range(config["rounds"]):
-        run.step(i)
-        params.append(run.params)
-    return np.array(params)
+    rounds, seed = config["rounds"], config["seed"]
+    return simulate(
+        demo_problem(config["agents"], seed), demo_algorithm(config), rounds=rounds, seed=seed,
+        engine="objects", keep=range(1, rounds + 1),
+    ).kept[0]  # fmt: skip
 
 
 class DemoResults:

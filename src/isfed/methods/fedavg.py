@@ -4,7 +4,7 @@ FedAvg (Rizk, Vlaski and Sayed 2020, arXiv 2002.08782): ISFedAvg with uniform ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from isfed.methods.agent_passes import Passes
 from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Federated
 from isfed.methods.isfedavg import ISFedAvg, suffix_of
-from isfed.methods.method_protocol import ClientWeights, Composed
+from isfed.methods.method_protocol import ClientWeights, Composed, NotNegative
 from isfed.methods.servers import averaging
 from isfed.methods.shared_fields import Sampled
 from isfed.sampling.designs import Design, Deville, HartleyRao, WithReplacement
@@ -33,6 +33,8 @@ class WeightedFedAvg(Composed, Sampled):
     average: bool | Literal["half", "pass"] = False
     passes: bool = False
     label: str = "FedAvg"
+    # Not in the text by which a checkpoint knows its run: runs of the version before go on.
+    drift: NotNegative = field(default=0.0, repr=False)
 
     @property
     def name(self) -> str:
@@ -46,7 +48,7 @@ class WeightedFedAvg(Composed, Sampled):
         return replace(made, server=averaging(self.average))
 
 
-def _uniform(*, replacement: bool, client_weights: str, drift: float = 0.0, **fields: Any) -> Any:
+def _uniform(*, replacement: bool, client_weights: str, **fields: Any) -> Any:
     """Uniform agents and batches: an ISFedAvg, or a WeightedFedAvg by size."""
     if client_weights != "uniform":
         fields["label"] = fields["label"].removesuffix(" with 1/E_k")
@@ -57,7 +59,6 @@ def _uniform(*, replacement: bool, client_weights: str, drift: float = 0.0, **fi
         examples=Uniform(),
         agent_design=HartleyRao(),
         example_design=WithReplacement() if replacement else HartleyRao(),
-        drift=drift,
         **fields,
     )
 
@@ -119,13 +120,10 @@ def DynamicFedAvg(  # noqa: N802
         num_active: L, the number of agents per round.
         drift: the standard deviation per round of a random walk of the true model; the msd is then
             measured against the moving optimum.
-        client_weights: "uniform", or "size", which takes no drift: the mean then weighs agents by
-            their sizes.
+        client_weights: "uniform", or "size": the mean then weighs agents by their sizes.
         full_batch: whether every local step uses all examples of the agent.
         average, passes: as in `ISFedAvg`; by size, agents have places in proportion to their sizes.
     """
-    if drift != 0.0 and client_weights != "uniform":
-        raise ValueError(f"drift={drift} needs client_weights='uniform'")
     return _uniform(
         step_size=step_size,
         num_active=num_active,
