@@ -1,6 +1,7 @@
 """Telemetry against what it says it is."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from isfed import (
     OUTLIERS,
     PAPER,
+    VRB,
     FedAvg,
     ISFedAvg,
     Memory,
@@ -15,6 +17,7 @@ from isfed import (
     Uniform,
     simulate,
 )
+from isfed.federation.object_agents import ObjectAgents
 from isfed.methods.object_federation import Federation
 from isfed.sampling.policies import Table
 from isfed.sampling.telemetry import COLUMNS
@@ -65,6 +68,20 @@ def test_a_round_is_what_its_draws_say():
             uniform += (square + more) * weight[k] / 5
         assert row["moment"] == pytest.approx(moment, rel=1e-5)
         assert row["uniform_moment"] == pytest.approx(uniform, rel=1e-5)
+
+
+def test_a_sampler_without_a_policy_is_watched_too():
+    method: Any = VRB(step_size=0.01, num_active=5, horizon=10).federated
+    agents = ObjectAgents(SMALL, method.rules(12), seed=3, repetition=0)
+    state, weight = method.start(agents, np.zeros(2)), np.ones(1)
+    for i in range(6):
+        state, info = method.step(state, agents, i)
+        row = dict(zip(COLUMNS, method.telemetry(method.facts(agents), info), strict=True))
+        weight, times = 1.0 / (12.0 * info.cohort.prob), info.cohort.times
+        assert row["largest_weight"] == pytest.approx(weight.max(), rel=1e-6)
+        size = (times @ weight) ** 2 / (times @ weight**2)
+        assert row["effective_agents"] == pytest.approx(size, rel=1e-6)
+    assert weight.max() > 1.01
 
 
 def test_uniform_sampling_has_nothing_to_tell():

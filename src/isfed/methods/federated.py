@@ -90,7 +90,8 @@ class Sampler(Protocol):
     """The part that draws the agents of a round.
 
     Its attribute `reports` is a policy, which says what score agents report to it. It may also have
-    `needs` and `gives`, and `also`, what else rides in the replies (see `Work.also`).
+    `needs` and `gives`; `also`, what else rides in the replies (see `Work.also`); and `capped`,
+    False if an agent may be drawn several times.
     """
 
     def init(self, facts: Facts, agents: Agents, params: np.ndarray) -> Any:
@@ -306,14 +307,15 @@ class Federated:
         cohort, updates, evidence = info
         if cohort.prob is None or evidence.reach is None:
             return None
-        equal = getattr(self.sampler, "policy", self.sampler.reports).equal
-        if equal and self.local.examples.equal:
+        policy = getattr(self.sampler, "policy", None)
+        even = (cohort.prob == 1.0 / facts.num_agents).all() if policy is None else policy.equal
+        if even and self.local.examples.equal:
             return equal_row((), cohort.num)
         who = cohort.agents[updates.place]
         return watch_round(
             updates.watch, evidence.change, facts.local_steps[who] * facts.batch_size[who],
             evidence.reach, (cohort.prob[updates.place], cohort.times[updates.place]),
-            (facts.num_agents, cohort.num, cohort.floor, self.sampler.capped),
+            (facts.num_agents, cohort.num, cohort.floor, getattr(self.sampler, "capped", True)),
         )  # fmt: skip
 
 
