@@ -144,7 +144,7 @@ def test_an_agent_whose_budget_is_spent_does_not_work(tmp_path):
 def test_noise_needs_probabilities_that_tell_nothing():
     """The old score of an agent that is not drawn moves the weights of all others."""
     safety = Safety(privacy=Privacy(clip=1.0, noise=1.0))
-    with pytest.raises(ValueError, match="needs public probabilities: learned scores tell"):
+    with pytest.raises(ValueError, match="sampler ByScore does not give: learned scores tell"):
         make_strategy(safety=safety)
     adjusted = Safety(absences=Absences.ADJUSTED, privacy=safety.privacy)
     with pytest.raises(ValueError, match="InverseResponse uses what each agent sent"):

@@ -30,10 +30,10 @@ from isfed.federation.variate_updates import Correction
 from isfed.methods import uniform_samplers
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, MeanOfAll, PlainMean
-from isfed.methods.federated import Federated
+from isfed.methods.federated import WORDS, Federated
 from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
-from isfed.methods.uniform_samplers import AllAgents, ByWeight, UniformCohort
+from isfed.methods.uniform_samplers import GIVES, AllAgents, ByWeight, UniformCohort
 from isfed.sampling.designs import HartleyRao, Spread
 from isfed.sampling.policies import Uniform
 
@@ -145,8 +145,15 @@ def test_who_is_slow_is_drawn_before_it_is_known_who_answers(keep, sampling, mon
 
 def test_parts_that_do_not_fit_are_told_what_to_use():
     variates = ControlVariates(Correction("difference"), Uniform(), HartleyRao())
-    with pytest.raises(ValueError, match="ControlVariates needs steps divided by E_k"):
+    message = (
+        "ControlVariates needs steps divided by E_k, which local LocalSteps does not give: c_k"
+    )
+    with pytest.raises(ValueError, match=message):
         made(UniformCohort(2), variates)
+    with pytest.raises(ValueError, match="needs equal weights, which client_weights='size' does"):
+        made(UniformCohort(2), variates, "size")
+    with pytest.raises(ValueError, match="needs scores, which nothing gives: costs divide them"):
+        made(ByScore(2, Uniform(), costs=[1.0, 2.0]), Mean())
 
 
 @pytest.mark.parametrize("how", ["uniform", "size"])
@@ -234,11 +241,11 @@ def words_of(source):
 def test_parts_need_and_give_eight_words_which_the_docs_list():
     folder = Path(isfed.methods.__file__).parent
     used = {word for path in folder.glob("*.py") for word in words_of(path.read_text())}
-    used |= uniform_samplers.GIVES | {"equal weights"}  # the latter by the record of the four parts
     page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
     table = page.partition("| word | given by | needed by |")[2].partition("\n\n")[0]
-    assert used == {line.split("|")[1].strip() for line in table.splitlines()[2:]}
-    assert len(used) == 8
+    assert used | GIVES | {"equal weights"} == WORDS.keys()
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == list(WORDS)
+    assert len(WORDS) == 8
 
 
 @pytest.mark.parametrize("step", [-0.1, 0.0, np.ones(2), "fast", None])
@@ -251,7 +258,9 @@ def test_a_spread_needs_an_estimator_that_gives_step_sizes():
     spread = ByScore(2, design=Spread())
     Federated(spread, LocalSteps(0.1), InverseResponse(HorvitzThompson("step")))
     for estimator in (Mean(), InverseResponse(Mean())):
-        with pytest.raises(ValueError, match=r"ByScore needs step sizes: .*HorvitzThompson"):
+        with pytest.raises(
+            ValueError, match=r"ByScore needs step sizes, which estimator .*HorvitzThompson"
+        ):
             Federated(spread, LocalSteps(0.1), estimator)
 
 

@@ -88,7 +88,7 @@ def test_a_rogue_that_is_drawn_often_gains_little_by_equal_losses():
 def test_noise_under_learned_probabilities_is_refused(design):
     """An agent's old score moves the weights of others also while it is not drawn."""
     estimator = Private(HorvitzThompson(), Privacy(clip=1.0, noise=1.0))
-    with pytest.raises(ValueError, match="needs public probabilities: learned scores tell"):
+    with pytest.raises(ValueError, match="sampler ByScore does not give: learned scores tell"):
         Federated(ByScore(L, design=design), LocalSteps(0.01), estimator)
     clipped = Private(HorvitzThompson(), Privacy(clip=1.0))
     Federated(ByScore(L, design=design), LocalSteps(0.01), clipped)

@@ -34,6 +34,16 @@ PARTS = {  # the methods that each part must have
     "estimator": ("init", "ask", "combine", "counts"),
     "server": SERVER,
 }
+WORDS = {  # what parts may need of each other, and which part may give it
+    "inclusion probabilities": "sampler",
+    "public probabilities": "sampler",
+    "cohorts of fixed size": "sampler",
+    "scores": "sampler",
+    "steps divided by E_k": "local",
+    "weights on the change": "estimator",
+    "step sizes": "estimator",
+    "equal weights": "client_weights",
+}
 
 
 class Evidence(NamedTuple):
@@ -173,10 +183,14 @@ class Federated:
         given = {word for part in parts.values() for word in getattr(part, "gives", ())}
         if self.client_weights == "uniform":
             given.add("equal weights")
+        titles = {name: f"{name} {type(part).__name__}" for name, part in parts.items()}
+        titles["client_weights"] = f"client_weights={self.client_weights!r}"
         for name, part in parts.items():
             for word, remedy in getattr(part, "needs", {}).items():
                 if word not in given:
-                    raise ValueError(f"{name} {type(part).__name__} needs {word}: {remedy}")
+                    giver = WORDS.get(word, name)
+                    lacks = "nothing gives" if giver == name else f"{titles[giver]} does not give"
+                    raise ValueError(f"{titles[name]} needs {word}, which {lacks}: {remedy}")
 
     @property
     def federated(self) -> Federated:
