@@ -72,6 +72,9 @@ ALGORITHMS = {
     "current": make_algorithm(Current(), Current()),
     "poisson": make_algorithm(SECOND(), SECOND(), example_design=Poisson()),
     "poisson, uniform": make_algorithm(SECOND(), Uniform(), example_design=Poisson()),
+    "poisson, steered": make_algorithm(
+        SECOND(), Uniform(), example_design=Poisson(), correction="drift"
+    ),
     "replacement": make_algorithm(SECOND(), Memory(), example_design=WithReplacement()),
 }
 
