@@ -14,19 +14,26 @@ from isfed import (
     OSMD,
     VRB,
     Clock,
+    ControlVariates,
+    Correction,
+    Deville,
     FedAvg,
     Federated,
     HorvitzThompson,
     KVib,
     LocalSteps,
+    Mean,
+    Uniform,
     simulate,
 )
 from isfed.base.random_streams import Purpose
 from isfed.federation.object_agents import ObjectAgents
 from isfed.methods import bandit_samplers
-from isfed.methods.bandit_samplers import BanditState, MirrorDescent, floored
+from isfed.methods.bandit_samplers import BanditState, MirrorDescent, RootOfSums, floored
 from isfed.methods.catalogue import CATALOGUE
 from isfed.methods.change_norms import capped_inclusion
+from isfed.methods.delta_sampling import ByDiversity
+from isfed.methods.fedstas import StratifiedCohort
 from isfed.methods.kvib import CumulativeNorms, SumsState
 from isfed.methods.optimal_sampling import approximate_inclusion
 from isfed.simulate.simulate_call import make_run
@@ -356,6 +363,13 @@ def test_what_a_bandit_asks_once_is_counted():
 def test_what_cannot_be_combined_is_refused():
     with pytest.raises(ValueError, match="CumulativeNorms needs weights on the change"):
         Federated(CumulativeNorms(2, 10), LocalSteps(STEP), HorvitzThompson("step"))
+    with pytest.raises(ValueError, match="MirrorDescent needs step sizes, which estimator Mean"):
+        Federated(MirrorDescent(2, 10), LocalSteps(STEP), Mean())
+    Federated(RootOfSums(2, 10, as_coded=True), LocalSteps(STEP), Mean())  # it hears losses
+    variates = ControlVariates(Correction("difference"), Uniform(), Deville())
+    for sampler in (StratifiedCohort(2), ByDiversity(2)):  # fewer are drawn if few answer
+        with pytest.raises(ValueError, match="needs cohorts of fixed size, which sampler"):
+            Federated(sampler, LocalSteps(STEP, divide_by_steps=True), variates)
     with pytest.raises(ValueError, match="alpha"):
         OSMD(alpha=0.0, **SOME)
     with pytest.raises(ValueError, match="num_active"):

@@ -56,7 +56,7 @@ class Bandit(Unscored):
     as_coded: bool = False
     capped: ClassVar[bool] = False
     asks: ClassVar[Any] = True  # whether the constants need gradients of all at the first model
-    needs: ClassVar[dict[str, str]] = ON_CHANGE
+    needs: ClassVar[Any] = {**ON_CHANGE, "step sizes": "gradients count; use HorvitzThompson()"}
     gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
 
     def begin(self, num_agents: int) -> np.ndarray:
@@ -201,6 +201,10 @@ class RootOfSums(Bandit):
     @property
     def also(self) -> frozenset[str]:
         return LOSS if self.as_coded else frozenset()
+
+    @property
+    def needs(self) -> dict[str, str]:
+        return {} if self.as_coded else Bandit.needs
 
     def squares_of(
         self, who: np.ndarray, facts: Facts, agents: Agents, params: np.ndarray

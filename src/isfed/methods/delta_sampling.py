@@ -47,7 +47,8 @@ class ByDiversity(Unscored):
 
     @property
     def gives(self) -> set[str]:
-        return {"inclusion probabilities", "cohorts of fixed size"} if self.repeats else set()
+        # No cohort of fixed size: nobody is drawn if nobody answers.
+        return {"inclusion probabilities"} if self.repeats else set()
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The cohort; those who do not answer the question are not drawn."""

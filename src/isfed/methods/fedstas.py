@@ -82,7 +82,7 @@ class StratifiedCohort(Unscored):
     num_active: Count
     strata: Count = 10
     sketch: Count = 10
-    gives: ClassVar[set[str]] = {"inclusion probabilities", "cohorts of fixed size"}
+    gives: ClassVar[set[str]] = {"inclusion probabilities"}  # fewer are drawn if few answer
 
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         who = np.arange(facts.num_agents)
