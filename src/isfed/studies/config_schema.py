@@ -47,14 +47,27 @@ def nearest(word: Any, known: Iterable[Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def check_keys(given: Any, known: Iterable[str], *, where: str) -> None:
-    """Refuse what is no table, and a key that is not known."""
+def check_keys(
+    given: Any, known: Iterable[str] | None = None, *, where: str, needed: Iterable[str] = ()
+) -> None:
+    """Refuse what is no table, a key that is not known, and a table without a key that it needs."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} must be a table of keys, got {given!r}")
-    known = list(known)
+    known = list(given if known is None else known)
     for key in given:
         if key not in known:
             raise ConfigError(f"unknown key {key!r} in {where}{nearest(key, known)}")
+    for key in needed:
+        if key not in given:
+            raise ConfigError(f"{where} needs a key {key!r}")
+
+
+def whole_number(given: Mapping[str, Any], key: str, least: int, where: str = "") -> int:
+    """The value of a key that must be a whole number."""
+    value = given[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{where}{key}={value!r} must be a whole number >= {least}")
+    return value
 
 
 def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Argument]:
@@ -98,9 +111,8 @@ def read_arguments(
     values = {}
     for name, argument in known.items():
         if name in given:
-            values[name] = read_value(
-                given[name], argument.hint, where=f"{where}: {name}", readers=readers or {}
-            )
+            here = f"{where}: {name}"
+            values[name] = read_value(given[name], argument.hint, where=here, readers=readers)
         elif argument.default is REQUIRED:
             raise ConfigError(f"{where} needs a key {name!r} ({expected_value(argument.hint)})")
         else:
@@ -108,8 +120,11 @@ def read_arguments(
     return values
 
 
-def read_value(value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reader]) -> Any:
+def read_value(
+    value: Any, hint: Any, *, where: str, readers: Mapping[Any, Reader] | None = None
+) -> Any:
     """One value of a file as an object of a type; a ConfigError says what was expected."""
+    readers = readers or {}
     if hint is Any:
         return value
     if hint in readers:

@@ -19,6 +19,7 @@ from isfed.studies.config_schema import (
     check_keys,
     nearest,
     read_value,
+    whole_number,
     write_table,
 )
 from isfed.studies.experiment import Experiment, StudyTask
@@ -42,14 +43,6 @@ OF_TASK = (
     *SHARED,
 )  # fmt: skip
 FIELDS = arguments(Experiment)
-
-
-def whole_number(given: Mapping[str, Any], key: str, least: int, where: str = "") -> int:
-    """The value of a key that must be a whole number."""
-    value = given[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{where}{key}={value!r} must be a whole number >= {least}")
-    return value
 
 
 def make_experiment(
@@ -91,10 +84,9 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
         "rounds": whole_number(given, "rounds", 1),
         "repetitions": whole_number(given, "repetitions", 1),
         "seed": whole_number(given, "seed", 0),
-        "engine": read_value(given["engine"], FIELDS["engine"].hint, where="engine", readers={}),
+        "engine": read_value(given["engine"], FIELDS["engine"].hint, where="engine"),
     }
-    study = {key: read_value(given[key], FIELDS[key].hint, where=key, readers={})
-             for key in STUDY if key in given}  # fmt: skip
+    study = {k: read_value(given[k], FIELDS[k].hint, where=k) for k in STUDY if k in given}
     tasks, tables = _tasks(given, folder)
     if top["engine"] == "kernel" and any(task.clock is not None for task in tasks):
         raise ConfigError(
@@ -115,7 +107,7 @@ def _tasks(given: Mapping[str, Any], folder: Path) -> tuple[tuple[StudyTask, ...
     tables: list[dict[str, Any]] = []
     shared = _shared(given)
     for table in problems if several else [problems]:
-        check_keys(table, table if isinstance(table, Mapping) else (), where="[problem]")
+        check_keys(table, where="[problem]")
         more = {key: value for key, value in table.items() if key in OF_TASK}
         # A problem may replace some keys of a table of the file.
         own = _shared({k: merged_tables(given.get(k), more[k]) for k in SHARED if k in more})
@@ -154,9 +146,7 @@ def _tasks(given: Mapping[str, Any], folder: Path) -> tuple[tuple[StudyTask, ...
 def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
     """Of a file or of a problem: the clock, the step sizes, and what part of a run counts."""
     return {
-        key: read_value(given[key], hint, where=key, readers={})
-        for key, hint in SHARED.items()
-        if key in given
+        key: read_value(given[key], hint, where=key) for key, hint in SHARED.items() if key in given
     }
 
 
@@ -168,7 +158,7 @@ def _places(
     if over is None:
         yield f"{title}: " if several else "", {}, "", {}
         return
-    check_keys(over, over if isinstance(over, Mapping) else (), where="[problem] over")
+    check_keys(over, where="[problem] over")
     lists = [values if isinstance(values, list) else [values] for values in over.values()]
     for values in itertools.product(*lists):
         keys = dict(zip(over, values, strict=True))

@@ -142,7 +142,7 @@ class BoardMethod:
 
 def read_method(given: Mapping[str, Any], *, where: str) -> BoardMethod:
     """A [[method]] of a study file: of a kind, or spelled out in parts."""
-    check_keys(given, given if isinstance(given, Mapping) else (), where=where)
+    check_keys(given, where=where)
     table = {key: value for key, value in given.items() if key not in NOT_OPTIONS}
     if "kind" not in table:
         return _composition(table, given, where)

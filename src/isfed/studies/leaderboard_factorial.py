@@ -33,18 +33,17 @@ def summarise_factorial(protocol: Protocol, boards: Sequence[Board]) -> dict[str
     cells, chosen = {}, {}
     for name, levels in parts_of.items():
         found = [board.find(COMBINED, name) for board in boards]
-        raised = [run[1].reason for run in found if run and run[1].reason.startswith(RAISED)]
+        raised = [r.scored.reason for r in found if r and r.scored.reason.startswith(RAISED)]
         if raised:  # no effect of a part
             refused.append({**dict(zip(PARTS, levels, strict=True)), "reason": raised[0]})
             continue
         if all(run is not None for run in found):
             pairs = [(b, r) for b, r in zip(boards, found, strict=True) if r is not None]
-            cells[levels] = np.concatenate([board.db(run[1]) for board, run in pairs])
-            tuned = [run[0].choice.level for _, run in pairs]  # on the tuning seeds
-            chosen[name] = float(np.mean([
-                excess_decibels(np.array([level]), board.worst)[0]
-                for level, board in zip(tuned, boards, strict=True)
-            ]))  # fmt: skip
+            cells[levels] = np.concatenate([board.db(run.scored) for board, run in pairs])
+            tuned = [  # on the tuning seeds
+                excess_decibels(np.array([run.entry.level]), board.worst)[0] for board, run in pairs
+            ]
+            chosen[name] = float(np.mean(tuned))
     if not chosen:
         return {"refused": refused}
     factors = {key: protocol.factorial[key] for key in PARTS}
@@ -79,7 +78,7 @@ def _against(
     for method in protocol.methods:
         runs = [board.find(TUNED, method.name) for board in boards]
         gains = [
-            board.db(run[1])[:count] - best[place * count : (place + 1) * count]
+            board.db(run.scored)[:count] - best[place * count : (place + 1) * count]
             for place, (board, run) in enumerate(zip(boards, runs, strict=True))
             if run is not None
         ]

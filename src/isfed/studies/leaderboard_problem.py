@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,23 +25,16 @@ WORST = 0.1  # of the agents
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The numbers that a method runs with on a problem: those of its best trial."""
-
-    step_size: Any
-    knobs: Mapping[str, Any]
-    level: float = math.nan  # on the tuning seeds
-    tried: tuple[tuple[float, float], ...] = ()  # step size and level of every trial
-
-
-@dataclass(frozen=True)
 class BoardEntry:
-    """One method on one problem in one track."""
+    """One method on one problem in one track, with the numbers of its best trial."""
 
     problem: BoardProblem
     method: BoardMethod
     track: str
-    choice: Choice
+    step_size: Any
+    knobs: Mapping[str, Any]
+    level: float = math.nan  # on the tuning seeds
+    tried: tuple[tuple[float, float], ...] = ()  # step size and level of every trial
 
     @property
     def name(self) -> str:
@@ -50,7 +43,12 @@ class BoardEntry:
         return f"{self.problem.name}: {self.method.name}{track}"
 
 
-Run = tuple[BoardEntry, Scored, Finished]
+class Run(NamedTuple):
+    """The runs of an entry that count."""
+
+    entry: BoardEntry
+    scored: Scored
+    finished: Finished
 
 
 class Board:
@@ -59,16 +57,16 @@ class Board:
     def __init__(self, protocol: Protocol, problem: BoardProblem, runs: Sequence[Run]) -> None:
         self.protocol, self.problem, self.runs = protocol, problem, runs
         self.start = float(np.sum(problem.problem.optimum**2))  # all models start from zero
-        finite = [r[1].levels[np.isfinite(r[1].levels)] for r in runs]
-        self.worst = float(np.max(np.concatenate([*finite, [self.start]])))
+        levels = np.concatenate([[self.start], *(run.scored.levels for run in runs)])
+        self.worst = float(np.max(levels[np.isfinite(levels)]))
 
     def track(self, track: str) -> list[Run]:
         """The runs of one track, in the order of the methods."""
-        return [run for run in self.runs if run[0].track == track]
+        return [run for run in self.runs if run.entry.track == track]
 
     def find(self, track: str, method: str) -> Run | None:
         """The run of a method, if it ran."""
-        return next((run for run in self.track(track) if run[0].method.name == method), None)
+        return next((run for run in self.track(track) if run.entry.method.name == method), None)
 
     def db(self, scored: Scored) -> np.ndarray:
         """(R,) levels in dB; a run that diverged has the worst one."""
@@ -78,7 +76,7 @@ class Board:
     def targets(self) -> dict[str, float]:
         """The distances to reach: where the reference ends when tuned, and half-way in dB."""
         reference = self.find(TUNED, self.protocol.reference)
-        level = math.nan if reference is None else reference[0].choice.level
+        level = math.nan if reference is None else reference.entry.level
         end = level if math.isfinite(level) else self.start
         return {"end": end, "half": math.sqrt(self.start * end)}
 
@@ -87,10 +85,9 @@ class Board:
         reference = self.find(track, self.protocol.reference)
         if reference is None:
             return {}
-        base = self.db(reference[1])
-        others = {e.method.name: s for e, s, _ in self.track(track)}
-        others.pop(self.protocol.reference)
-        return holm({name: paired(base - self.db(scored)) for name, scored in others.items()})
+        base = self.db(reference.scored)
+        others = [run for run in self.track(track) if run is not reference]
+        return holm({r.entry.method.name: paired(base - self.db(r.scored)) for r in others})
 
     def facts(self) -> dict[str, Any]:
         """What the summary says of the problem."""
@@ -136,10 +133,10 @@ class Board:
             "state": "" if known is None else known.state,
             "unbiased": "" if known is None else known.unbiased,
             "confirmed": True if known is None else bool(known.confirmed),
-            "step_size": entry.choice.step_size, "knobs": dict(entry.choice.knobs),
+            "step_size": entry.step_size, "knobs": dict(entry.knobs),
             "level_db": float(db.mean()), "diverged_runs": scored.diverged,
             "runs": scored.levels.size, "reason": scored.reason, "costs": final,
-            "to_target": reached, "tried": [list(pair) for pair in entry.choice.tried],
+            "to_target": reached, "tried": [list(pair) for pair in entry.tried],
             "gain": None if gain is None else gain._asdict(),
             **self._beside(scored),
         }  # fmt: skip

@@ -26,7 +26,6 @@ from isfed.studies.leaderboard_problem import (
     TUNED,
     UNTUNED,
     BoardEntry,
-    Choice,
     Run,
 )
 from isfed.studies.leaderboard_scores import AXES, Scored, final_level, spent_of
@@ -72,16 +71,25 @@ class Leaderboard(Study):
         """Tune, run what counts, run the combinations, and summarise."""
         runs: dict[str, Run] = {}
         absent: list[dict[str, str]] = []
-        for entries_of in (self._methods, self._combinations):  # these last: they are the most
+        combined = [method for method, _, _ in self.protocol.combinations() if method is not None]
+        # The combinations last: they are the most.
+        for tracks, methods in (
+            ((UNTUNED, TUNED), self.protocol.methods), ((COMBINED,), combined)
+        ):  # fmt: skip
             for problem in self.protocol.problems:
-                entries = entries_of(executor, problem, absent)
+                here = [track for track in tracks if problem.tuned or track == UNTUNED]
+                fitting = [m for m in methods if here and self._fits(problem, m, absent)]
+                entries: list[BoardEntry] = []
+                for track in here:
+                    numbers_of = self._untuned if track == UNTUNED else self._tuned
+                    entries += numbers_of(executor, problem, fitting, track)
                 runs |= self._scored(executor, problem, entries)
         return summarise_board(self.protocol, runs, absent)
 
     def _common(self, entry: BoardEntry, rounds: int) -> dict[str, Any]:
-        problem, choice = entry.problem, entry.choice
+        problem = entry.problem
         algorithm = entry.method.make(
-            step_size=choice.step_size, num_active=problem.num_active, rounds=rounds, **choice.knobs
+            step_size=entry.step_size, num_active=problem.num_active, rounds=rounds, **entry.knobs
         )
         return {
             "source": problem.source, "algorithm": algorithm, "rounds": rounds, "engine": "agents",
@@ -89,28 +97,10 @@ class Leaderboard(Study):
             "costs_every": max(1, rounds // self.protocol.numbers["looks"]),
         }  # fmt: skip
 
-    def _methods(
-        self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
-    ) -> list[BoardEntry]:
-        """The methods on a problem, each with its numbers; fills `absent` with what cannot run."""
-        fitting = [m for m in self.protocol.methods if self._fits(problem, m, absent)]
-        entries = self._untuned(executor, problem, fitting)
-        return entries + (self._tuned(executor, problem, fitting, TUNED) if problem.tuned else [])
-
-    def _combinations(
-        self, executor: Executor, problem: BoardProblem, absent: list[dict[str, str]]
-    ) -> list[BoardEntry]:
-        """The same of the combinations of parts."""
-        if not problem.tuned:
-            return []
-        combined = [method for method, _, _ in self.protocol.combinations() if method is not None]
-        fitting = [m for m in combined if self._fits(problem, m, absent)]
-        return self._tuned(executor, problem, fitting, COMBINED)
-
     def _fits(
         self, problem: BoardProblem, method: BoardMethod, absent: list[dict[str, str]]
     ) -> bool:
-        """Whether a method can start on a problem."""
+        """Whether a method can start on a problem; else `absent` is told why not."""
         try:
             algorithm = method.make(
                 step_size=problem.unit_step, num_active=problem.num_active, rounds=self.rounds
@@ -127,17 +117,14 @@ class Leaderboard(Study):
         return True
 
     def _untuned(
-        self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod]
+        self, executor: Executor, problem: BoardProblem, methods: Sequence[BoardMethod], track: str
     ) -> list[BoardEntry]:
         """Every method as published, at step_size = "auto" or at what that is for FedAvg."""
         steps = {divided: self._automatic(executor, problem, divided) for divided in (False, True)}
         return [
-            BoardEntry(
-                problem, method, UNTUNED,
-                Choice("auto" if method.takes_auto else steps[method.divides], {}),
-            )
-            for method in methods
-        ]  # fmt: skip
+            BoardEntry(problem, m, track, "auto" if m.takes_auto else steps[m.divides], {})
+            for m in methods
+        ]
 
     def _automatic(self, executor: Executor, problem: BoardProblem, divided: bool) -> float:
         """What step_size = "auto" is for FedAvg, with or without the division by E_k."""
@@ -162,29 +149,22 @@ class Leaderboard(Study):
         all.
         """
         protocol = self.protocol
-        count = (
-            protocol.numbers["trials"] if track == TUNED else protocol.factorial.get("trials", 0)
-        )
+        numbers = protocol.numbers if track == TUNED else protocol.factorial
+        count = numbers.get("trials", 0)
         trials = protocol.trials(count)
         found = self._try(executor, problem, methods, trials, track)
-        ends = set()
-        for levels in found.values():
-            best = _best(levels)
-            if math.isfinite(levels[best]) and len(trials) > 2:
-                ends |= {-1} if best is trials[0] else {1} if best is trials[-1] else set()
-        for end in sorted(ends):
-            more = self._try(executor, problem, methods, protocol.wider(count, end), track)
-            found = {name: found[name] | more[name] for name in found}
+        best = {_best(levels) for levels in found.values() if math.isfinite(min(levels.values()))}
+        for end, trial in {-1: trials[0], 1: trials[-1]}.items() if count > 2 else ():
+            if trial in best:
+                more = self._try(executor, problem, methods, protocol.wider(count, end), track)
+                found = {name: found[name] | more[name] for name in found}
         entries = []
         for method in methods:
             levels = found[method.name]
-            best = _best(levels)
             pairs = sorted((trial.step, level) for trial, level in levels.items())
-            choice = replace(
-                _choice(method, problem, best), level=levels[best],
-                tried=tuple((step * problem.unit_step, level) for step, level in pairs),
-            )  # fmt: skip
-            entries.append(BoardEntry(problem, method, track, choice))
+            tried = tuple((step * problem.unit_step, level) for step, level in pairs)
+            entry = _entry(problem, method, track, trial := _best(levels))
+            entries.append(replace(entry, level=levels[trial], tried=tried))
         return entries
 
     def _try(
@@ -193,24 +173,21 @@ class Leaderboard(Study):
     ) -> dict[str, dict[SearchPoint, float]]:  # fmt: skip
         """The level of every trial of every method on the tuning seeds; inf where one diverged."""
         numbers = self.protocol.numbers
-        groups = {}
-        for method, trial in itertools.product(methods, trials):
-            entry = BoardEntry(problem, method, track, _choice(method, problem, trial))
+        groups, pairs = {}, list(itertools.product(methods, trials))
+        for method, trial in pairs:
+            entry = _entry(problem, method, track, trial)
             groups[f"{method.name} {trial.number}"] = executor.cells(
                 method.name, f"trial {trial.number} of {entry.name}",
-                numbers["tuning_repetitions"], len(methods) * len(trials),
+                numbers["tuning_repetitions"], len(pairs),
                 **self._common(entry, numbers["tuning_rounds"]), seed=numbers["tuning_seed"],
             )  # fmt: skip
         results = executor.run(groups, f"{problem.name}: {track}, trials", warn=False)
-
-        def level(result: Finished) -> float:
+        levels: dict[str, dict[SearchPoint, float]] = {method.name: {} for method in methods}
+        for (method, trial), result in zip(pairs, results.values(), strict=True):
             fine = not result.diverged and result.history.rounds
-            return float(final_level(result.history.msd).mean()) if fine else math.inf
-
-        return {
-            method.name: {t: level(results[f"{method.name} {t.number}"]) for t in trials}
-            for method in methods
-        }
+            mean = float(final_level(result.history.msd).mean()) if fine else math.inf
+            levels[method.name][trial] = mean
+        return levels
 
     def _scored(
         self, executor: Executor, problem: BoardProblem, entries: Sequence[BoardEntry]
@@ -229,7 +206,7 @@ class Leaderboard(Study):
             parts = [results[entry.name]]
             if parts[0].diverged:  # one seed must not stop the others: each on its own
                 parts = self._apart(executor, entry)
-            runs[entry.name] = (entry, *score_runs(parts, self.rounds))
+            runs[entry.name] = Run(entry, *score_runs(parts, self.rounds))
         return runs
 
     def _repetitions(self, entry: BoardEntry) -> int:
@@ -260,8 +237,11 @@ def _best(levels: Mapping[SearchPoint, float]) -> SearchPoint:
     return min(levels, key=lambda trial: (levels[trial], trial.step))
 
 
-def _choice(method: BoardMethod, problem: BoardProblem, trial: SearchPoint) -> Choice:
-    return Choice(trial.step * problem.unit_step, trial.knobs(method, problem))
+def _entry(
+    problem: BoardProblem, method: BoardMethod, track: str, trial: SearchPoint
+) -> BoardEntry:
+    knobs = trial.knobs(method, problem)
+    return BoardEntry(problem, method, track, trial.step * problem.unit_step, knobs)
 
 
 def score_runs(parts: Sequence[Finished], rounds: int) -> tuple[Scored, Finished]:
@@ -333,8 +313,8 @@ def verify(results: Results, count: int, seed: int) -> Iterator[tuple[str, int, 
     places = np.random.default_rng(seed).permutation(len(rows))[:count]
     for place in places.tolist():
         name, run, rep, mark = rows[place]
-        choice = Choice(run["step_size"], run["knobs"])
-        entry = BoardEntry(problems[run["problem"]], methods[run["method"]], run["track"], choice)
+        place = problems[run["problem"]], methods[run["method"]], run["track"]
+        entry = BoardEntry(*place, run["step_size"], run["knobs"])
         common = study._common(entry, study.rounds)
         cell = Cell(name, "again", repetitions=range(rep, rep + 1), seed=study.seed, **common)
         store = CellStore()

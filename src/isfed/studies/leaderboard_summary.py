@@ -29,11 +29,11 @@ def summarise_board(
         absent: what could not run, and why.
     """
     boards = [
-        Board(protocol, problem, [run for run in runs.values() if run[0].problem == problem])
+        Board(protocol, problem, [run for run in runs.values() if run.entry.problem == problem])
         for problem in protocol.problems
     ]
     tuned = [board for board in boards if board.problem.tuned]
-    curves = {run[0].name: run[2] for board in tuned for run in board.track(TUNED)}
+    curves = {run.entry.name: run.finished for board in tuned for run in board.track(TUNED)}
     rows = [row for board in tuned for row in board.rows()]
     factorial = summarise_factorial(protocol, tuned)
     tables = {HISTORY: history_columns(curves), REPETITIONS: _repetitions(runs)}
@@ -50,26 +50,26 @@ def summarise_board(
         "untuned": [row for board in boards for row in board.untuned()],
         "factorial": factorial,
         "absent": list(absent),
-        "runs": {name: _run_facts(*run[:2]) for name, run in runs.items()},
+        "runs": {name: _run_facts(run.entry, run.scored) for name, run in runs.items()},
         "verdict": " ".join(_verdict(protocol, rows, factorial)),
         "made_with": made_with(),
     }
-    return Outcome(tables, summary, times_of({name: run[2] for name, run in runs.items()}))
+    return Outcome(tables, summary, times_of({name: run.finished for name, run in runs.items()}))
 
 
 def _run_facts(entry: BoardEntry, scored: Scored) -> dict[str, Any]:
     """What `verify` needs to run it again."""
     return {
         "problem": entry.problem.name, "method": entry.method.name, "track": entry.track,
-        "step_size": entry.choice.step_size, "knobs": dict(entry.choice.knobs),
+        "step_size": entry.step_size, "knobs": dict(entry.knobs),
         "prints": list(scored.prints),
     }  # fmt: skip
 
 
 def _repetitions(runs: Mapping[str, Run]) -> dict[str, Any]:
     """One row for every run that counts."""
-    names = [name for name, run in runs.items() for _ in run[1].levels]
-    parts = [scored for _, scored, _ in runs.values()]
+    names = [name for name, run in runs.items() for _ in run.scored.levels]
+    parts = [run.scored for run in runs.values()]
     costs = {axis: np.concatenate([part.costs[axis][:, -1] for part in parts]) for axis in AXES[1:]}
     return {
         "algorithm": names,

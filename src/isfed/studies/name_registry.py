@@ -138,9 +138,7 @@ class Registry(Mapping[str, Callable]):
     def read(self, given: Any, where: str) -> Any:
         """An object from its name, or from a table with its name and its options."""
         table = {self.word: given} if isinstance(given, str) else given
-        if isinstance(table, Mapping) and self.word not in table:
-            raise ConfigError(f"{where} needs a key {self.word!r}")
-        check_keys(table, table, where=where)  # refuses what is no table
+        check_keys(table, where=where, needed=(self.word,))
         name = table[self.word]
         factory = self.find(name, where=f"{where}.{self.word}")
         options = {key: value for key, value in table.items() if key != self.word}

@@ -31,6 +31,7 @@ from isfed.studies.config_schema import (
     nearest,
     read_arguments,
     read_value,
+    whole_number,
     write_table,
     write_value,
 )
@@ -79,19 +80,12 @@ def _read_preset(given: Mapping[str, Any]) -> RegressionSource:
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"[problem]: preset={name!r} is not known{nearest(name, PRESETS)}")
     changes = {
-        key: read_value(value, RECIPE_KEYS[key].hint, where=f"[problem]: {key}", readers={})
+        key: read_value(value, RECIPE_KEYS[key].hint, where=f"[problem]: {key}")
         for key, value in given.items()
         if key in RECIPE_KEYS
     }
     recipe = make(PRESETS[name].replace, changes, where="[problem]")
-    return RegressionSource(recipe, _seed(given))
-
-
-def _seed(given: Mapping[str, Any]) -> int:
-    seed = given.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"[problem]: seed={seed!r} must be a whole number >= 0")
-    return seed
+    return RegressionSource(recipe, whole_number({"seed": 0, **given}, "seed", 0, "[problem]: "))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +265,7 @@ def _read_file(given: Mapping[str, Any], folder: Path) -> FileSource:
 def read_problem(given: Any, folder: Path) -> Any:
     """The source that a [problem] names; paths in it are relative to `folder`."""
     kinds = ("preset", "data", "file")
-    check_keys(given, given if isinstance(given, Mapping) else (), where="[problem]")
+    check_keys(given, where="[problem]")
     named = [key for key in kinds if key in given]
     if len(named) > 1:
         raise ConfigError(
