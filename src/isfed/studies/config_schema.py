@@ -47,6 +47,12 @@ def nearest(word: Any, known: Iterable[Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
+def check_known(word: Any, known: Iterable[str], *, where: str) -> None:
+    """Refuse a word that is none of those known."""
+    if not isinstance(word, str) or word not in known:
+        raise ConfigError(f"{where}={word!r} is not known{nearest(word, known)}")
+
+
 def check_keys(
     given: Any, known: Iterable[str] | None = None, *, where: str, needed: Iterable[str] = ()
 ) -> None:

@@ -17,6 +17,7 @@ from isfed.studies.config_schema import (
     ConfigError,
     arguments,
     check_keys,
+    check_known,
     nearest,
     read_value,
     whole_number,
@@ -77,8 +78,7 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
         raise ConfigError(f"name={name!r} must be a word that can name a folder")
     kind = given.get("kind", FIELDS["kind"].default)
-    if kind not in (known := (FIELDS["kind"].default, *SUMMARIES)):
-        raise ConfigError(f"kind={kind!r} is not known{nearest(kind, known)}")
+    check_known(kind, (FIELDS["kind"].default, *SUMMARIES), where="kind")
     top: dict[str, Any] = {
         "name": name,
         "rounds": whole_number(given, "rounds", 1),
@@ -296,8 +296,8 @@ def read_study(
     given = study_tables(name)
     settings, sizes = given.pop("setting", {}), given.pop("size", {})
     for word, known, what in ((setting, settings, "setting"), (size, sizes, "size")):
-        if word and word not in known:
-            raise ConfigError(f"{what}={word!r} is not known{nearest(word, known)}")
+        if word:
+            check_known(word, known, where=what)
     chosen = dict(settings.get(setting, {}))
     own_sizes = chosen.pop("size", {})
     for part in (chosen, sizes.get(size, {}), own_sizes.get(size, {}), changes or {}):

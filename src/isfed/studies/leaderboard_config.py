@@ -17,6 +17,7 @@ from isfed.studies import dataset_config, network_config  # noqa: F401  (they na
 from isfed.studies.config_schema import (
     ConfigError,
     check_keys,
+    check_known,
     nearest,
     read_value,
     whole_number,
@@ -252,8 +253,7 @@ def _factorial(given: Any) -> dict[str, Any]:
     check_keys(given, needed, where="[factorial]", needed=needed)
     for key, known in PARTS.items():
         for name in given[key]:
-            if name not in known:
-                raise ConfigError(f"[factorial]: {key}={name!r} is not known{nearest(name, known)}")
+            check_known(name, known, where=f"[factorial]: {key}")
     numbers = {k: whole_number(given, k, n, "[factorial]: ") for k, n in FACTORIAL_NUMBERS.items()}
     return {key: list(given[key]) for key in PARTS} | numbers
 
@@ -282,9 +282,9 @@ def read_protocol(
     tables = study_tables("leaderboard") if path is None else load_toml(path)
     folder = Path() if path is None else path.parent
     sizes = tables.pop("size", {})
-    if size and size not in sizes:
-        raise ConfigError(f"size={size!r} is not known{nearest(size, sizes)}")
-    small = dict(sizes[size]) if size else {}
+    if size:
+        check_known(size, sizes, where="size")
+    small = dict(sizes.get(size, {}))
     # What is asked for by name is not cut down to what a smaller size has.
     methods = methods or small.pop("methods", ())
     problems = problems or small.pop("problems", ())

@@ -30,7 +30,7 @@ from isfed.methods.stratified_passes import StratifiedPasses
 from isfed.methods.uniform_samplers import UniformCohort
 from isfed.sampling.designs import Deville, Spread, WithReplacement
 from isfed.sampling.policies import Memory, Uniform
-from isfed.studies.config_schema import ConfigError, check_keys, nearest
+from isfed.studies.config_schema import ConfigError, check_keys, check_known, nearest
 from isfed.studies.name_registry import METHODS, method_keys, read_algorithm, register
 
 CLASSES = (HEARD, CANDIDATES, ALL, ORACLE)  # what a method must hear; the last is never ranked
@@ -151,8 +151,7 @@ def read_method(given: Mapping[str, Any], *, where: str) -> BoardMethod:
     entry = next((one for one in CATALOGUE if one.name == kind), factory)
     name = table.setdefault("name", kind)
     hears = given.get("hears", getattr(entry, "hears", HEARD))
-    if hears not in CLASSES:
-        raise ConfigError(f"{where}: hears={hears!r} is not known{nearest(hears, CLASSES)}")
+    check_known(hears, CLASSES, where=f"{where}: hears")
     knobs = tuple(
         knob if isinstance(knob, Knob) else Knob(*knob) for knob in getattr(entry, "knobs", ())
     )
@@ -171,9 +170,7 @@ def _composition(table: dict[str, Any], given: Mapping[str, Any], where: str) ->
     check_keys(table, ("name", *PARTS), where=where)
     for key, known in PARTS.items():
         table.setdefault(key, "plain" if key == "server" else "")
-        if table[key] not in known:
-            raise ConfigError(f"{where}: {key}={table[key]!r} is not known"
-                              f"{nearest(table[key], known)}")  # fmt: skip
+        check_known(table[key], known, where=f"{where}: {key}")
     parts = {key: table[key] for key in PARTS}
     name = table.setdefault("name", " / ".join(parts.values()))
     hears = given.get("hears", ASKS.get(parts["sampler"], HEARD))
@@ -192,28 +189,33 @@ def plugin_methods(plugins: Sequence[str]) -> list[dict[str, Any]]:
     """
     tables = []
     for plugin in plugins:
-        mark, kinds = _file_kinds(Path(plugin)) if plugin.endswith(".py") else _named_kind(plugin)
+        load = _file_kinds if plugin.endswith(".py") else _named_kind
+        try:
+            mark, kinds = load(plugin)
+        except Exception as error:  # the code is the user's, and may raise anything
+            told = str(error) if isinstance(error, _RefusedError) else explain(error)
+            raise ConfigError(f"--plugin {plugin}: {told}") from error
         for kind in kinds:
             register(kind.__name__, kind)
             tables.append({"kind": kind.__name__, "name": kind.__name__, "plugin": mark})
     return tables
 
 
-def _file_kinds(path: Path) -> tuple[str, list[type]]:
+class _RefusedError(ConfigError):
+    """What a plugin lacks, said by us."""
+
+
+def _file_kinds(plugin: str) -> tuple[str, list[type]]:
     """The methods in a file, which is run."""
+    path = Path(plugin)
     if not path.is_file():
-        raise ConfigError(f"--plugin {path}: there is no such file")
+        raise _RefusedError("there is no such file")
     folder, stem = str(path.resolve().parent), path.stem
     if folder not in sys.path:
         sys.path.append(folder)  # so that worker processes find it too
-    try:
-        module = importlib.import_module(stem)
-    except Exception as error:  # the file is the user's, and may raise anything
-        raise ConfigError(f"--plugin {path}: {explain(error)}") from error
+    module = importlib.import_module(stem)
     if Path(str(module.__file__)).resolve() != path.resolve():
-        raise ConfigError(
-            f"--plugin {path}: Python finds {module.__file__} first; give your file another name"
-        )
+        raise _RefusedError(f"Python finds {module.__file__} first; give your file another name")
     user_modules.append(module)
     made_here = [v for v in vars(module).values() if getattr(v, "__module__", "") == stem]
     classes = [v for v in made_here if isinstance(v, type) and is_dataclass(v)]
@@ -223,9 +225,9 @@ def _file_kinds(path: Path) -> tuple[str, list[type]]:
             f"{kind.__name__} has no {', '.join(missing_members(kind, Algorithm))}"
             for kind in classes
         )
-        raise ConfigError(
-            f"--plugin {path}: it has no method, which is a dataclass with step_size, rules, "
-            f"start, round and model (docs/extend.md){': ' + lacks if lacks else ''}"
+        raise _RefusedError(
+            "it has no method, which is a dataclass with step_size, rules, start, round and "
+            f"model (docs/extend.md){': ' + lacks if lacks else ''}"
         )
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16], kinds
 
@@ -235,17 +237,12 @@ def _named_kind(name: str) -> tuple[str, list[type]]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         known = nearest(name, points) if points else "; no installed package has one"
-        raise ConfigError(
-            f"--plugin {name} is neither a .py file nor an entry point of {GROUP!r}{known}"
-        )
+        raise _RefusedError(f"neither a .py file nor an entry point of {GROUP!r}{known}")
     point = points[name]
-    try:
-        kind = point.load()
-    except Exception as error:
-        raise ConfigError(f"--plugin {name}: {explain(error)}") from error
+    kind = point.load()
     absent = missing_members(kind, Algorithm) if isinstance(kind, type) else ["a class"]
     if absent:
-        raise ConfigError(f"--plugin {name}: {point.value} lacks {', '.join(absent)}")
+        raise _RefusedError(f"{point.value} lacks {', '.join(absent)}")
     return f"{point.value} {point.dist.version if point.dist else ''}".strip(), [kind]
 
 

@@ -92,54 +92,40 @@ def excess_decibels(levels: np.ndarray, worst: float) -> np.ndarray:
     return 10.0 * np.log10(np.where(np.isfinite(levels), np.maximum(levels, 1e-300), worst))
 
 
-def profile(ratios: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The share of the pairs (problem, seed) on which the cost is within each multiple."""
-    return (ratios[:, None] <= at[None, :]).mean(axis=0)
-
-
-def ratios_to_best(costs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every method's costs over the smallest median of all methods, one problem.
-
-    Args:
-        costs: by method, (R,) the cost of every seed; inf for a miss.
-    """
-    best = min(float(np.median(values)) for values in costs.values())
-    if not math.isfinite(best):
-        return {name: np.full(values.size, np.inf) for name, values in costs.items()}
-    return {name: values / best for name, values in costs.items()}
-
-
 class Ranked(NamedTuple):
     """A method's place on an axis: the area under its performance profile from 1 to 4."""
 
     method: str
     score: float
-    profile: np.ndarray
+    profile: np.ndarray  # share of the pairs of problem and seed within each of `PLACES`
     reached: float  # share of the pairs of problem and seed that reached the target
 
 
-PLACES = np.linspace(1.0, FARTHEST, 61)  # where a profile is evaluated
+PLACES = np.linspace(1.0, FARTHEST, 61)  # where a profile is evaluated: multiples of the best
 
 
 def rank(by_problem: Sequence[Mapping[str, np.ndarray]], ties: Mapping[str, float]) -> list[Ranked]:
     """The methods by the area of their profiles, best first.
 
+    The best of a problem is the smallest median of all methods there.
+
     Args:
-        by_problem: for every problem, the costs of its methods, (R,) each. A method that did not
-            run on a problem has missed its target there.
+        by_problem: for every problem, the costs of its methods, (R,) each; inf for a miss. A
+            method that did not run on a problem has missed its target there.
         ties: by method, what decides between equal areas; larger is better.
     """
     names = dict.fromkeys(name for costs in by_problem for name in costs)
     ratios: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for costs in by_problem:
-        size = next(iter(costs.values())).size
-        relative = ratios_to_best(costs)
+        best = min(float(np.median(values)) for values in costs.values())
+        missed = np.full(next(iter(costs.values())).size, np.inf)
         for name in names:
-            ratios[name].append(relative.get(name, np.full(size, np.inf)))
+            known = name in costs and math.isfinite(best)
+            ratios[name].append(costs[name] / best if known else missed)
     ranked = []
     for name, parts in ratios.items():
         together = np.concatenate(parts)
-        curve = profile(together, PLACES)
+        curve = (together[:, None] <= PLACES).mean(axis=0)
         area = float(np.mean((curve[1:] + curve[:-1]) / 2.0))
         ranked.append(Ranked(name, area, curve, float(np.isfinite(together).mean())))
     return sorted(ranked, key=lambda one: (-one.score, -ties.get(one.method, -math.inf)))

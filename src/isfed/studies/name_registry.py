@@ -55,8 +55,8 @@ from isfed.studies.config_schema import (
     ConfigError,
     arguments,
     check_keys,
+    check_known,
     make,
-    nearest,
     read_arguments,
     write_value,
 )
@@ -105,8 +105,7 @@ class Registry(Mapping[str, Callable]):
                 self._known[name] = self._import(name)
             except ValueError as error:
                 raise ConfigError(f"{where}: {error}") from error
-        if not isinstance(name, str) or name not in self._known:
-            raise ConfigError(f"{where}={name!r} is not known{nearest(name, self._known)}")
+        check_known(name, self._known, where=where)
         return self._known[name]
 
     def _import(self, name: str) -> Callable:

@@ -27,8 +27,8 @@ from isfed.studies.config_schema import (
     ConfigError,
     arguments,
     check_keys,
+    check_known,
     make,
-    nearest,
     read_arguments,
     read_value,
     whole_number,
@@ -77,8 +77,7 @@ RECIPE_KEYS = arguments(Regression, without=("name",))
 def _read_preset(given: Mapping[str, Any]) -> RegressionSource:
     check_keys(given, ("preset", "seed", *RECIPE_KEYS), where="[problem]")
     name = given.get("preset", "paper")
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ConfigError(f"[problem]: preset={name!r} is not known{nearest(name, PRESETS)}")
+    check_known(name, PRESETS, where="[problem]: preset")
     changes = {
         key: read_value(value, RECIPE_KEYS[key].hint, where=f"[problem]: {key}")
         for key, value in given.items()
