@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -83,6 +84,12 @@ def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Ar
     >>> list(arguments(FedAvgScheme))
     ['step_size', 'num_active', 'local_steps', 'client_weights', 'full_batch', 'scheme', 'decay']
     """
+    leave = set(without)
+    return {name: one for name, one in _arguments(factory).items() if name not in leave}
+
+
+@cache
+def _arguments(factory: Callable) -> dict[str, Argument]:
     hints = get_type_hints(factory)
     by_name = {}
     if isinstance(factory, type) and is_dataclass(factory):
@@ -96,7 +103,7 @@ def arguments(factory: Callable, *, without: Iterable[str] = ()) -> dict[str, Ar
         for name, parameter in inspect.signature(factory).parameters.items():
             default = REQUIRED if parameter.default is parameter.empty else parameter.default
             by_name[name] = Argument(name, hints.get(name, Any), default)
-    return {name: argument for name, argument in by_name.items() if name not in set(without)}
+    return by_name
 
 
 Reader = Callable[[Any, str], Any]  # from what the file says, and where, to an object

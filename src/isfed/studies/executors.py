@@ -278,7 +278,10 @@ class Executor:
         if self.workers.backend == "ray":
             options["ray_remote_args"] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
         stop = threading.Event()
-        work = partial(_in_worker, chunk_seconds=self.workers.chunk_seconds, threads=threads)
+        # What is kept here need not go there with every cell.
+        there = CellStore(self.store.folder, self.store.digest)
+        common = {"chunk_seconds": self.workers.chunk_seconds, "threads": threads, "store": there}
+        work = partial(_in_worker, **common)
         if self.workers.backend == "threading":
             work = partial(work, stop=stop)
         try:
@@ -286,7 +289,7 @@ class Executor:
                 # One cell at a time to a worker, as it is: a cell is long, and what is small.
                 how: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs"}
                 parallel: Any = Parallel(return_as="generator_unordered", max_nbytes=None, **how)
-                for file, content in parallel(delayed(work)(cell, self.store) for cell in cells):
+                for file, content in parallel(delayed(work)(cell) for cell in cells):
                     self.store.keep(by_file[file], content)
                     yield by_file[file]
         finally:
@@ -324,8 +327,8 @@ def _compile(cell: Cell) -> None:
 
 def _in_worker(
     cell: Cell,
-    store: CellStore,
     *,
+    store: CellStore,
     threads: int,
     chunk_seconds: float | None,
     stop: threading.Event | None = None,

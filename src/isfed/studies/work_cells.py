@@ -103,8 +103,11 @@ class CellStore:
 
     def __init__(self, folder: Path | None = None, digest: str = "") -> None:
         self.folder = folder
+        self.digest = digest
         self.mark = f"{digest} {version('isfed')}"
         self.kept: dict[str, bytes] = {}
+        # Which repetitions were begun, by name; None until the folder is read.
+        self._spans: dict[str, set[tuple[int, int]]] | None = {} if folder is None else None
 
     def _path(self, cell: Cell, end: str) -> Path:
         assert self.folder is not None
@@ -112,21 +115,28 @@ class CellStore:
 
     def ranges(self, stem: str) -> list[range]:
         """The repetitions that cells of that name were begun for."""
-        spans = set()
-        pattern = re.compile(re.escape(stem) + r"\.(\d+)-(\d+)(\.checkpoint)?\.npz")
-        kept = (f"{file}.npz" for file in self.kept)
-        for name in kept if self.folder is None else (p.name for p in self.folder.glob("*.npz")):
-            match = pattern.fullmatch(name)
-            if match:
-                spans.add((int(match[1]), int(match[2])))
-        return [range(*edges) for edges in sorted(spans)]
+        if self._spans is None:  # the folder is read once: it may hold thousands of cells
+            self._spans = {}
+            for path in self.folder.glob("*.npz") if self.folder else ():
+                self._begun(path.name.removesuffix(RESULT).removesuffix(".checkpoint"))
+        return [range(*edges) for edges in sorted(self._spans.get(stem, ()))]
+
+    def _begun(self, file: str) -> None:
+        match = re.fullmatch(r"(.+)\.(\d+)-(\d+)", file)
+        if match and self._spans is not None:
+            self._spans.setdefault(match[1], set()).add((int(match[2]), int(match[3])))
 
     def saver(self, cell: Cell) -> Callable[[dict[str, np.ndarray]], None] | None:
         """What writes the checkpoint of a cell; None on a machine without the folder."""
         if self.folder is None or not self.folder.is_dir():
             return None
         path = self._path(cell, CHECKPOINT)
-        return lambda arrays: save_arrays(path, {"mark": np.array(self.mark), **arrays})
+
+        def save(arrays: dict[str, np.ndarray]) -> None:
+            if arrays["round_index"] < cell.rounds:  # else the result comes at once
+                save_arrays(path, {"mark": np.array(self.mark), **arrays})
+
+        return save
 
     def checkpoint(self, cell: Cell) -> dict[str, np.ndarray] | None:
         """The checkpoint of a cell; None if there is none."""
@@ -159,6 +169,7 @@ class CellStore:
 
     def keep(self, cell: Cell, content: bytes) -> None:
         """Keep the result of a cell; its checkpoint is not needed any more."""
+        self._begun(cell.file)
         if self.folder is None:
             self.kept[cell.file] = content
             return
