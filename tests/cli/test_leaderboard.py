@@ -40,6 +40,15 @@ def test_a_small_leaderboard_from_start_to_verify(run, tmp_path):
     assert "another configuration" in text
 
 
+def test_a_plugin_that_fails_is_no_fault_of_isfed(run, tmp_path):
+    path = tmp_path / "mine_fails.py"
+    path.write_text("x = 1\nraise KeyError('mine')\n", encoding="utf-8")
+    code, text = run("leaderboard", "--plugin", str(path))
+    assert code == 1
+    assert f"--plugin {path}: KeyError: 'mine' ({path}, line 2)" in " ".join(text.split())
+    assert "fault" not in text
+
+
 def test_mistakes_end_in_one_line(run):
     code, text = run("leaderboard", "--problems", "digts")
     assert code == 2

@@ -7,7 +7,9 @@ import json
 import math
 import sys
 import tomllib
+from dataclasses import dataclass
 from importlib import resources
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,16 @@ import pytest
 from small_board import TINY
 
 from isfed.methods.catalogue import Knob
+from isfed.methods.uniform_samplers import UniformCohort
 from isfed.report.leaderboard_report import leaderboard_figures
-from isfed.studies import ConfigError, StoreError, leaderboard_problem, load_results
+from isfed.studies import (
+    ConfigError,
+    StoreError,
+    Workers,
+    leaderboard_entries,
+    leaderboard_problem,
+    load_results,
+)
 from isfed.studies import leaderboard_scores as scores
 from isfed.studies.leaderboard_config import (
     knob_value,
@@ -24,7 +34,7 @@ from isfed.studies.leaderboard_config import (
     make_trials,
     read_protocol,
 )
-from isfed.studies.leaderboard_entries import PARTS, compose
+from isfed.studies.leaderboard_entries import GROUP, PARTS, SAMPLERS, compose, plugin_methods
 from isfed.studies.leaderboard_study import Leaderboard, verify
 from isfed.studies.study_engine import run_study
 from isfed.studies.test_measures import ErrorRates
@@ -196,6 +206,29 @@ def test_a_combination_that_is_refused_is_no_effect_of_its_parts(tiny, tmp_path)
     assert factorial["interactions"] == []
 
 
+def test_a_combination_that_raises_is_listed_and_the_others_go_on(tiny, tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Leaves(UniformCohort):
+        def draw(self, state, facts, agents, params, round_index):
+            if round_index == 5:
+                raise RuntimeError("nobody is here")
+            return super().draw(state, facts, agents, params, round_index)
+
+    monkeypatch.setitem(SAMPLERS, "leaves", lambda num, rounds: Leaves(num))
+    tiny |= {"method": tiny["method"][1:2], "problem": tiny["problem"][:1]}
+    tiny["factorial"] |= {"sampler": ["uniform", "leaves"], "estimator": ["plain mean"]}
+    results = run_study(Leaderboard(make_protocol(tiny)), tmp_path / "out")
+    factorial = results.summary["factorial"]
+    assert {(one["sampler"], one["server"]) for one in factorial["refused"]} == {
+        ("leaves", "plain"), ("leaves", "average"),
+    }  # fmt: skip
+    for one in factorial["refused"]:
+        assert one["reason"].startswith("it raised RuntimeError: nobody is here")
+        assert f"{__file__}, line" in one["reason"]
+    assert {one["sampler"] for one in factorial["combinations"]} == {"uniform"}
+    assert [one["level"] for one in factorial["effects"]] == ["average"]
+
+
 def test_untuned_compositions_get_the_step_of_divided_steps(results):
     steps = {row["method"]: row["step_size"] for row in results.summary["untuned"]}
     assert steps["FedAvg with 1/E_k"] > steps["PowerOfChoice"]  # its steps are not divided
@@ -266,6 +299,12 @@ class StopAfter:
         self.left -= work
         if self.left < 0:
             raise KeyboardInterrupt
+
+
+def test_threads_leave_the_same_files(results, tmp_path):
+    threads = Workers(backend="threading", jobs=2)
+    run_study(Leaderboard(make_protocol(TINY)), tmp_path / "tiny", workers=threads)
+    assert _files(tmp_path / "tiny") == _files(results.path)
 
 
 @pytest.mark.parametrize("work", [50, 500, 1000, 1500])
@@ -370,6 +409,26 @@ def test_a_wrong_plugin_is_refused_with_its_file(tmp_path, monkeypatch, content,
 
 
 @pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("nowhere_at_all:Thing", "ModuleNotFoundError"),
+        ("json:JSONDecoder", "json:JSONDecoder lacks name"),
+        ("json:dumps", "lacks a class"),
+    ],
+)
+def test_a_method_may_be_an_entry_point(monkeypatch, value, words):
+    points = [EntryPoint("good", "isfed:FedProx", GROUP), EntryPoint("bad", value, GROUP)]
+    monkeypatch.setattr(leaderboard_entries, "entry_points", lambda group: points)
+    (table,) = plugin_methods(["good"])
+    assert table == {"kind": "FedProx", "name": "FedProx", "plugin": "isfed:FedProx"}
+    with pytest.raises(ConfigError, match="--plugin bad: ") as error:
+        plugin_methods(["bad"])
+    assert words in str(error.value)
+    with pytest.raises(ConfigError, match="did you mean 'good'"):
+        plugin_methods(["goood"])
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"tuning_seed": 7}, "scoring seed"),
@@ -379,6 +438,8 @@ def test_a_wrong_plugin_is_refused_with_its_file(tmp_path, monkeypatch, content,
         ({"problem": [{"name": "x", "num_active": 1, "source": {"data": "ijcn1"}}]}, "ijcnn1"),
         ({"factorial": {**TINY["factorial"], "server": ["plane"]}}, "did you mean 'plain'"),
         ({"trials": 0}, "trials=0"),
+        ({"problem": [{"name": "x", "num_active": 1}]}, "[[problem]] needs a key 'source'"),
+        ({"factorial": {"sampler": ["uniform"]}}, "[factorial] needs a key 'estimator'"),
     ],
 )
 def test_a_wrong_file_is_said_in_one_line(tiny, change, words):

@@ -142,6 +142,20 @@ def test_workers_that_die_again_and_again_are_given_up(experiment, tmp_path, mon
     _made.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("backend", "module", "variable"),
+    [("ray", "ray", "RAY_ADDRESS"), ("dask", "distributed", "DASK_SCHEDULER_ADDRESS")],
+)
+def test_a_cluster_that_is_not_there_is_said(
+    experiment, tmp_path, monkeypatch, backend, module, variable
+):
+    pytest.importorskip(module)
+    monkeypatch.setenv(variable, "127.0.0.1:1")
+    with pytest.raises(ConfigError, match=f"{variable}=127.0.0.1:1.*unset {variable}"):
+        run_experiment(experiment, tmp_path / "run", workers=Workers(backend=backend, jobs=1))
+    run_experiment(experiment, tmp_path / "run", resume=True)  # the folder is as good as new
+
+
 def test_blocks_are_as_many_as_the_workers_need():
     loky = Workers(backend="loky")
     assert Workers().block(100, 6, 1) is None

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from isfed.base.import_by_name import user_modules
-from isfed.base.ray_cluster import connect_ray
+from isfed.base.ray_cluster import check_reachable, connect_ray
 from isfed.base.temporary_folders import end_with
 from isfed.simulate.kernel_run import num_cores
 from isfed.simulate.simulate_call import make_run
@@ -143,6 +143,14 @@ def _dask(jobs: int | None) -> Iterator[int]:
     from distributed import Client  # pyright: ignore[reportMissingImports]
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    try:
+        check_reachable(address)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no Dask scheduler can be used at DASK_SCHEDULER_ADDRESS={address}: {error}. Start "
+            "one by `dask scheduler` there, or unset DASK_SCHEDULER_ADDRESS to use this machine "
+            "alone"
+        ) from error
     own = {"n_workers": jobs or num_cores(), "threads_per_worker": 1, "dashboard_address": None}
     with Client(address) if address else Client(**own) as client:
         yield jobs or sum(client.nthreads().values())
