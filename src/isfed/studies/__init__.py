@@ -11,7 +11,7 @@ from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results, load_results
 from isfed.studies.short_runs import ways_by_short_runs
-from isfed.studies.study_engine import run_experiment
+from isfed.studies.study_engine import run_study as run_experiment
 
 __all__ = [
     "Budget",

@@ -148,8 +148,13 @@ class _Tested(DataSet):
         groups = None if train.groups is None else train.groups[kept]
         return train.features[kept], train.targets[kept], groups
 
-    def measure(self, problem: Problem) -> ErrorRates:
-        """Errors on the test rows: 91 701 of ijcnn1, 10 000 digits of 297 other writers."""
+    def measure(self, problem: Problem) -> ErrorRates | HeldOutLoss:
+        """Errors on the test rows: 91 701 of ijcnn1, 10 000 digits of 297 other writers.
+
+        Where rows are held out, the loss on these.
+        """
+        if self.held_out:
+            return self.held_out_loss(problem)
         test = self._load().test
         return ErrorRates(test.features, test.targets, every=self.every)
 

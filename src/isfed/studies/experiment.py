@@ -96,8 +96,6 @@ class Experiment(Study):
     rounds = property(lambda self: self.tasks[0].rounds)
     repetitions = property(lambda self: self.tasks[0].repetitions * (len(self.seeds) or 1))
     clock = property(lambda self: self.tasks[0].clock)
-    step_sizes = property(lambda self: self.tasks[0].step_sizes)
-    tuned = property(lambda self: self.tasks[0].tuned)
 
     def check(self) -> None:
         """Refuse an algorithm that cannot run; of a grid the first problem stands for all."""
@@ -116,7 +114,7 @@ class Experiment(Study):
             return summary(self, tasks, self._run(executor, tasks), executor, searches)
         task = tasks[0]
         results = self._run_slow_last(executor, task)
-        more = {"step_sizes": as_dicts(searches)} if self.step_sizes is not None else {}
+        more = {"step_sizes": as_dicts(searches)} if task.step_sizes is not None else {}
         tested = self._tested(executor, task, results)
         return self.summarised(results, **more, **({"held_out": tested} if tested else {}))
 

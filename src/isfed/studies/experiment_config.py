@@ -30,6 +30,7 @@ from isfed.studies.step_grid import StepGrid
 from isfed.studies.study_summaries import SUMMARIES
 
 DEFAULTS = {"name": "experiment", "rounds": 3000, "repetitions": 100, "seed": 0, "engine": "auto"}
+LEAST = {"rounds": 1, "repetitions": 1, "seed": 0}
 STUDY = ("kind", "looks", "details", "seeds")  # of the files that come with isfed
 OPTIONS = ("title", "paper", "rest")  # of what is made of the results
 # Of all problems; a problem may have its own.
@@ -65,8 +66,6 @@ def make_experiment(
     try:
         with allowing(anything=allow_imports, folders=trust):
             return _make(given, folder)
-    except ConfigError:
-        raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -80,12 +79,9 @@ def _make(given: Mapping[str, Any], folder: Path) -> Experiment:
     kind = given.get("kind", FIELDS["kind"].default)
     check_known(kind, (FIELDS["kind"].default, *SUMMARIES), where="kind")
     top: dict[str, Any] = {
-        "name": name,
-        "rounds": whole_number(given, "rounds", 1),
-        "repetitions": whole_number(given, "repetitions", 1),
-        "seed": whole_number(given, "seed", 0),
+        "name": name, **{key: whole_number(given, key, least) for key, least in LEAST.items()},
         "engine": read_value(given["engine"], FIELDS["engine"].hint, where="engine"),
-    }
+    }  # fmt: skip
     study = {k: read_value(given[k], FIELDS[k].hint, where=k) for k in STUDY if k in given}
     tasks, tables = _tasks(given, folder)
     if top["engine"] == "kernel" and any(task.clock is not None for task in tasks):

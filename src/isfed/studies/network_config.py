@@ -358,7 +358,9 @@ class NetworkData(DataSet):
         return self.partition(y, self.num_agents, self.seed)
 
     def measure(self, problem: Problem) -> Measure:
-        """Loss and accuracy on the test rows."""
+        """Loss and accuracy on the test rows, or on those held out."""
+        if self.held_out:
+            return self.held_out_loss(problem)
         rows = self._load()
         return self._evaluated(problem, rows.test_x, rows.test_y)
 

@@ -86,7 +86,7 @@ class StepGrid:
         source, rounds = task.source, self.rounds or max(1, task.rounds // 2)
         held: Any = HeldRows(source, seed, max(1, rounds // MEASUREMENTS))
         if hasattr(source, "held_out"):  # it has test rows, and others to hold out
-            held = HeldOut(source)
+            held = replace(source, held_out=True)
         run: dict[str, Any] = {"source": held, "share": LAST_SHARE}
         if self.own:
             run = {"source": source, "share": task.share, "level": task.level}
@@ -151,26 +151,6 @@ def search_step_size(
             "the features standardised?"
         )
     return choice
-
-
-@dataclass(frozen=True)
-class HeldOut(ProblemSource):
-    """The same source with rows held out, and the loss on them."""
-
-    source: Any  # has `held_out` and `held_out_loss`, as `Ijcnn1Source`
-
-    @property
-    def holding(self) -> Any:
-        """The source that holds rows out."""
-        return replace(self.source, held_out=True)
-
-    def make(self) -> Problem:
-        """The problem without the rows held out."""
-        return self.holding.make()
-
-    def measure(self, problem: Problem) -> Measure:
-        """The loss on the rows held out."""
-        return self.holding.held_out_loss(problem)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,10 @@ def run_study(
     progress: Progress | None = None,
     preview: Callable[[Results], None] | None = None,
 ) -> Results:
-    """Run a study into a folder, unless its results are there already.
+    """Run a study into a folder, unless its results are there already; returns what is there then.
+
+    An algorithm that diverges does not stop the others; `Results.diverged` names it. If all of
+    them diverge, results that are in the folder already are kept, and a StoreError says so.
 
     Args:
         study: what to run.
@@ -116,20 +119,6 @@ def run_study(
             place.refuse_worse(outcome.summary)
             place.replace(*outcome)
     return load_results(folder)
-
-
-def run_experiment(experiment: Study, folder: str | Path, **options: Any) -> Results:
-    """Run every algorithm of an experiment, and return what is in the folder then.
-
-    An algorithm that diverges does not stop the others; `Results.diverged` names it. If all of
-    them diverge, results that are in the folder already are kept, and a StoreError says so.
-
-    Args:
-        experiment: what to run.
-        folder: the results folder.
-        options: those of `run_study`: resume, overwrite, workers, progress, preview.
-    """
-    return run_study(experiment, folder, **options)
 
 
 class NoStepError(RuntimeError):

@@ -36,7 +36,7 @@ def _tuned(study: Any, tasks: Any, results: ByName, executor: Executor, searches
     with executor.reporting("the minimiser w^o"):  # it may take a while
         known = landmarks(*problem_of(task.source))
     paper = dict(study.options.get("paper", {}))  # its test error, by method
-    for name in set(study.tuned) & paper.keys():
+    for name in set(task.tuned) & paper.keys():
         first, for_good = passage(results[name], paper[name])
         known |= {"passage_round": first, "below_for_good_round": for_good}
     return study.summarised(
