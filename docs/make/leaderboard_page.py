@@ -19,8 +19,8 @@ import numpy as np
 
 from isfed.base.atomic_files import read_columns, write_whole
 from isfed.methods.catalogue import ORACLE
-from isfed.report.leaderboard_report import leaderboard_tables, markdown_table
-from isfed.report.page_data import PageTable, number_cell
+from isfed.report.leaderboard_report import leaderboard_tables
+from isfed.report.page_data import PageTable, markdown, number_cell
 from isfed.studies import load_results
 from isfed.studies.leaderboard_config import BoardProblem, Protocol, make_protocol
 from isfed.studies.leaderboard_scores import holm, paired
@@ -175,7 +175,7 @@ def best_against_all(methods: Results, parts: Results) -> PageTable:
 def section(table: PageTable) -> str:
     """A table below a heading of its own; what its caption says more stands between."""
     heading, _, more = table.caption.partition(": ")
-    lines = markdown_table(table).removeprefix(table.caption).strip()
+    lines = markdown(table.columns, table.texts)
     return "\n\n".join(part for part in (f"## {heading}", more, lines) if part)
 
 

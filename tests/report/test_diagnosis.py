@@ -29,9 +29,7 @@ def test_the_folder_holds_it(tmp_path):
     options = [option["sampling"] for option in results.summary["options"]]
     assert options == ["uniform", "agents", "examples", "both"]
     assert all(path.stat().st_size > 1000 for path in inclusion_figure(results))
-    assert [column.header for column in diagnosis_table(results).columns[1:]] == [
-        "none", "agents", "examples", "both",
-    ]  # fmt: skip
+    assert diagnosis_table(results).columns[1:] == ("none", "agents", "examples", "both")
     shown = StringIO()
     Console(file=shown, width=80).print(diagnosis_table(results), tuned_table(results))
     assert "…" not in shown.getvalue()  # nothing is cut on a narrow screen

@@ -65,7 +65,6 @@ def leaderboard(
     if context.invoked_subcommand is not None:
         return
     from isfed.report.leaderboard_report import leaderboard_tables
-    from isfed.report.terminal_tables import text_table
     from isfed.studies.leaderboard_config import read_protocol
     from isfed.studies.leaderboard_study import Leaderboard
 
@@ -80,7 +79,7 @@ def leaderboard(
         folder = options.out or Path("runs") / f"{protocol.name}{size and f'-{size}'}"
         results = run_with_progress(Leaderboard(protocol), folder, options)
         for table in leaderboard_tables(results, short=True):
-            console.print(text_table(table.caption, table.columns, table.texts))
+            console.print(table)
         sentences = results.summary["factorial"].get("sentences", ())
         finish(results, (results.summary["verdict"], *sentences))
 

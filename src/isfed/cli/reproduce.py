@@ -54,9 +54,7 @@ def _show(results: Results, kind: str) -> list[str]:
     elif kind == "systems":
         systems_report.systems_figures(results)
         problems = dict.fromkeys(a.summary["problem"] for a in results.algorithms)
-        made = [systems_report.systems_table(results, problem) for problem in problems]
-        moving = systems_report.STILL_MOVING
-        tables = [text.text_table(t.caption, t.columns, t.texts, caption=moving) for t in made]
+        tables = [systems_report.systems_table(results, problem) for problem in problems]
         lines = []
     elif kind == "tuned":
         figures.measures_figure(results)

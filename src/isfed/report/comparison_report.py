@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from isfed.base.text_format import plain_number
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
-from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
 HELD_OUT = {
@@ -77,20 +75,20 @@ def expected(results: Results, name: str) -> float | None:
     return gain if math.isfinite(gain) else None
 
 
-def comparison_table(results: Results) -> Table:
+def comparison_table(results: Results) -> PageTable:
     """The same for the terminal: what is narrow enough."""
     whole = ways_table(results)
     names = [n if n == (w := n.removesuffix(CHOSEN)) else f"> {w}" for n, *_ in whole.texts]
     kept = [place for place, name in enumerate(whole.columns) if not name.startswith(WIDE)]
-    return text_table(
+    return PageTable.of(
         WAYS,
         [whole.columns[place] for place in kept],
         (
             [name, *(row[place] for place in kept[1:])]
             for name, row in zip(names, whole.texts, strict=True)
         ),
-        caption=f"{INTERVALS} It is marked with >.",
-        wrap=True,
+        note=f"{INTERVALS} It is marked with >.",
+        narrow=True,
     )
 
 

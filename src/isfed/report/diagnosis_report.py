@@ -7,11 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
 from isfed.base.text_format import counted, plain_number
 from isfed.report.page_data import PageTable, TableCell, number_cell
-from isfed.report.terminal_tables import text_table
 from isfed.studies.results_reader import Results
 
 STRATEGIES = {
@@ -28,7 +25,7 @@ ERRORS = {"computed": (0.65, 3.5), "from a few runs": (0.63, 3.1)}
 STRATEGY_KEYS = ("variance", "times_smaller", "drift", "excess")
 
 
-def diagnosis_table(results: Results) -> Table:
+def diagnosis_table(results: Results) -> PageTable:
     """The four ways to sample, side by side."""
     summary = results.summary
     options, num_active = summary["options"], summary["setting"]["num_active"]
@@ -45,15 +42,15 @@ def diagnosis_table(results: Results) -> Table:
         "effective examples (3)": lambda o: f"{o['examples_size'] / batch:.0%}",
     }
     names = ["none" if o["sampling"] == "uniform" else o["sampling"] for o in options]
-    return text_table(
+    return PageTable.of(
         f"{summary['problem']}, importance sampling of: predicted at {summary['at']}",
         ["", *names],
         ([heading, *map(cell, options)] for heading, cell in shown.items()),
-        caption="(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step "
+        note="(1) Of ISFedAvg with this sampling; that of FedAvg, which does not divide a step "
         "by E_k, is smaller. (2) Stable even if every example had the largest curvature that it "
         "can have. (3) The effective sample size "
         "of a draw, compared with that of a uniform draw.",
-        wrap=True,
+        narrow=True,
     )
 
 
@@ -197,11 +194,11 @@ def constant_lines(results: Results) -> list[str]:
     ]
 
 
-def tuned_table(results: Results) -> Table:
+def tuned_table(results: Results) -> PageTable:
     """All ways, the best first, each at its best step size."""
     summary = results.summary
     ranked = sorted(summary["tuned"], key=lambda way: -_finite(way["gain_db"]))
-    return text_table(
+    return PageTable.of(
         f"Predicted after {summary['run_rounds']:,} rounds, each way at its best step size",
         ("way", "below FedAvg's loss (dB)", "step size", "rounds to FedAvg's end"),
         (
@@ -211,10 +208,10 @@ def tuned_table(results: Results) -> Table:
             )
             for way in ranked
         ),
-        caption="Losses above the lowest possible. 2 L: with twice the agents per round, for twice "
+        note="Losses above the lowest possible. 2 L: with twice the agents per round, for twice "
         "the uploads and gradients; 2 B: with twice the rows per step, for twice the gradients. > "
         "is what is recommended: the simplest of the best.",
-        wrap=True,
+        narrow=True,
     )  # fmt: skip
 
 

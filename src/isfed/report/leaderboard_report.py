@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isfed.base.text_format import plain_number
-from isfed.report.page_data import Figure, PageTable, Series, TableCell, markdown, number_cell
+from isfed.report.page_data import Figure, PageTable, Series, TableCell, number_cell
 from isfed.studies.leaderboard_scores import AXES, FARTHEST
 from isfed.studies.results_reader import Results
 
@@ -286,8 +286,3 @@ def _sensitivity(results: Results) -> Iterator[Figure]:
                 {"step": f"powers of 10 above the step size {least:.2g}"}, tuple(series),
                 PageTable.of("Best step size", ["method", "step size"], best), linear_only=True,
             )  # fmt: skip
-
-
-def markdown_table(table: PageTable) -> str:
-    """A table for the docs."""
-    return f"{table.caption}\n\n{markdown(table.columns, table.texts)}\n"

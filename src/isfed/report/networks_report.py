@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from isfed.report.page_data import PageTable, TableCell
-from isfed.report.terminal_tables import percent, text_table
+from isfed.report.terminal_tables import percent
 from isfed.studies.results_reader import Measurements, Results
 from isfed.studies.study_summaries import RIVALS
 
@@ -75,15 +75,14 @@ def networks_figure(results: Results) -> list[Path]:
     return save_figure(figure, results.path, "accuracy")
 
 
-def networks_table(results: Results) -> Table:
+def networks_table(results: Results) -> PageTable:
     """Accuracy at the end, and how long it took to be where FedAvg ends."""
     summary = results.summary
-    return text_table(
+    caption = (
         f"{summary['title']}: {summary['repetitions']} repetitions of {summary['rounds']} "
-        "rounds, accuracy ± standard error over the last of them",
-        COLUMNS,
-        map(table_row, summary["networks"]),
+        "rounds, accuracy ± standard error over the last of them"
     )
+    return replace(targets_table(results), caption=caption)
 
 
 def table_row(row: Mapping[str, Any]) -> list[str]:
@@ -111,7 +110,7 @@ def _rounds(count: int | None) -> str:
 
 
 def targets_table(results: Results) -> PageTable:
-    """The same as a table of a page."""
+    """What every method reached; nothing for another study."""
     rows = []
     for row in results.summary.get("networks") or ():
         cells: list[Any] = [TableCell(text, None) for text in table_row(row)]

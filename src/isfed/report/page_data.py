@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.table import Table
 
 from isfed.base.text_format import plain_number
 
+HEADING = 12  # characters in a line of a heading that may be narrow
 DECIMALS = {"dB": 2, "%": 1, "percentage points": 1}  # by unit; other levels by their digits
 
 
@@ -23,19 +26,25 @@ class TableCell(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table; its first column names the rows.
+    """A table for the page, the docs and the terminal; its first column names the rows.
 
     Args:
         caption: what the table shows.
         columns: the headings.
         rows: as many cells in each as there are headings.
-        folded: whether only its heading is shown at first.
+        folded: whether only its heading is shown at first, on a page.
+        note: below it, in a terminal.
+        narrow: whether headings and names may take several lines there, so that it fits.
+        foot: how many of the last rows stand below a line there.
     """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     folded: bool = False
+    note: str | None = None
+    narrow: bool = False
+    foot: int = 0
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -51,14 +60,35 @@ class PageTable:
 
     @classmethod
     def of(
-        cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str | TableCell]]
-    ) -> PageTable:
-        """The same, where a cell without a number may be plain text."""
-        cells = (
-            tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row)
-            for row in rows
-        )
-        return cls(caption, tuple(columns), tuple(cells))
+        cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str | TableCell]],
+        **more: Any,
+    ) -> PageTable:  # fmt: skip
+        """The same, where a cell without a number may be plain text, and the last may be left out.
+
+        Args:
+            caption: what the table shows.
+            columns: the headings.
+            rows: the cells.
+            more: the other fields.
+        """
+        cells = [[TableCell(c) if isinstance(c, str) else c for c in row] for row in rows]
+        absent = TableCell("")
+        whole = (tuple(row + [absent] * (len(columns) - len(row))) for row in cells)
+        return cls(caption, tuple(columns), tuple(whole), **more)
+
+    def __rich__(self) -> Table:
+        """For the terminal: names on the left, numbers on the right."""
+        table = Table(title=self.caption, caption=self.note)
+        table.title_justify = table.caption_justify = "left"
+        for place, heading in enumerate(self.columns):
+            table.add_column(
+                textwrap.fill(heading, HEADING) if self.narrow else heading,
+                no_wrap=place == 0 and not self.narrow, justify="right" if place else "left",
+                overflow="fold" if self.narrow else "ellipsis",
+            )  # fmt: skip
+        for left, row in zip(range(len(self.rows), 0, -1), self.texts, strict=True):
+            table.add_row(*row, end_section=left == self.foot + 1 > 1)
+        return table
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: str = "---") -> str:

@@ -145,7 +145,7 @@ def systems_table(results: Results, problem: str) -> PageTable:
             continue
         name = algorithm.summary["method"]
         if algorithm.diverged_round is not None:
-            rows.append((name, msd_text(algorithm), *[""] * (len(HEADINGS) - 2)))
+            rows.append((name, msd_text(algorithm)))
             continue
         costs = {key: cost["mean"] for key, cost in algorithm.summary["costs"].items()}
         sent, seconds = f"{costs['bytes_up'] / 1e6:.3g}", f"{costs['seconds']:,.0f}"
@@ -155,7 +155,7 @@ def systems_table(results: Results, problem: str) -> PageTable:
         f"{problem}: mean over the last quarter of the rounds, ± standard error over the "
         "repetitions; costs of the whole run"
     )
-    return PageTable.of(title, HEADINGS, rows)
+    return PageTable.of(title, HEADINGS, rows, note=STILL_MOVING)
 
 
 def _rest(algorithm: AlgorithmResult) -> str:

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from rich.table import Table
-
+from isfed.report.page_data import PageTable
 from isfed.studies.results_reader import AlgorithmResult, Results
 
 PAPER_GAIN_DB = 23.1
-HEADING = 12  # characters in a line of the heading of a table that may be narrow
 
 
-def text_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    caption: str | None = None,
-    wrap: bool = False,
-) -> Table:
-    """A table for the terminal: names on the left, numbers on the right.
-
-    Args:
-        title: above the table.
-        columns: the headings.
-        rows: the cells; missing ones at the end stay empty.
-        caption: below the table.
-        wrap: whether names may take several lines, so that the table fits a narrow screen.
-    """
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for place, heading in enumerate(columns):
-        first = place == 0
-        heading = textwrap.fill(heading, HEADING) if wrap else heading
-        table.add_column(
-            heading, no_wrap=first and not wrap, justify="left" if first else "right",
-            overflow="fold" if wrap else "ellipsis",
-        )  # fmt: skip
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def summary_table(results: Results) -> Table:
+def summary_table(results: Results) -> PageTable:
     """Steady-state msd, gain over the first algorithm, and the distances to the optimal p."""
     summary, first = results.summary, results.algorithms[0]
     # A column of its own only where there is something to show or to compare.
@@ -74,18 +41,17 @@ def summary_table(results: Results) -> Table:
             yield "virtual seconds per round", seconds
         yield "rounds per second", _shown(algorithm.rounds_per_second, ",.0f")
 
-    table = text_table(
-        f"{results.name}: {summary['repetitions']} repetitions, mean over the last "
-        f"{summary['steady_rounds']} of {summary['rounds']} rounds",
-        [heading for heading, _ in cells(first)],
-        ([text for _, text in cells(algorithm)] for algorithm in results.algorithms),
-    )
-    if far and "problem" not in first.summary:  # of several, what is known is of the first
-        table.add_section()
+    rows = [[text for _, text in cells(algorithm)] for algorithm in results.algorithms]
+    foot = far and "problem" not in first.summary  # of several, what is known is of the first
+    if foot:
         empty = [""] * (steps + 2 * known)
         keys = ("uniform_agent_distance", "uniform_example_distance")
-        table.add_row("uniform probabilities", *empty, *(f"{summary[key]:.2e}" for key in keys))
-    return table
+        rows.append(["uniform probabilities", *empty, *(f"{summary[key]:.2e}" for key in keys)])
+    return PageTable.of(
+        f"{results.name}: {summary['repetitions']} repetitions, mean over the last "
+        f"{summary['steady_rounds']} of {summary['rounds']} rounds",
+        [heading for heading, _ in cells(first)], rows, foot=int(foot),
+    )  # fmt: skip
 
 
 def _shown(value: float, form: str) -> str:
@@ -205,7 +171,7 @@ def paper_verdict(results: Results) -> list[str]:
     return [*settling_lines(results), *lines]
 
 
-def measures_table(results: Results) -> Table:
+def measures_table(results: Results) -> PageTable:
     """Final errors of every algorithm, with what the optimum and the majority class reach."""
     summary = results.summary
     landmarks = summary["landmarks"]
@@ -217,21 +183,18 @@ def measures_table(results: Results) -> Table:
         errors = [algorithm.summary["final"][name] for name in ("test_error", "balanced_error")]
         gradients = _shown(algorithm.number("gradients_per_round"), ".0f")
         rows.append((algorithm.name, *map(_percent, errors), msd_text(algorithm), gradients))
-    table = text_table(
-        f"{summary['experiment']}: {summary['repetitions']} repetitions, errors after "
-        f"{summary['rounds']} rounds, squared distance to w^o over the last "
-        f"{summary['steady_rounds']} (± standard error)",
-        ("algorithm", "test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"),
-        rows,
-    )
-    table.add_section()
     errors_of = {
         "the minimiser w^o itself": [landmarks[f"optimum_{e}_error"] for e in ("test", "balanced")],
         "always the majority class": [landmarks["majority_test_error"]],
     } | {f"the paper's {name}": [error] for name, error in landmarks["paper_test_error"].items()}
-    for name, errors in errors_of.items():
-        table.add_row(name, *(f"{100 * error:.2f}%" for error in errors))
-    return table
+    foot = [(name, *(f"{100 * e:.2f}%" for e in errors)) for name, errors in errors_of.items()]
+    return PageTable.of(
+        f"{summary['experiment']}: {summary['repetitions']} repetitions, errors after "
+        f"{summary['rounds']} rounds, squared distance to w^o over the last "
+        f"{summary['steady_rounds']} (± standard error)",
+        ("algorithm", "test error", "balanced error", "|w - w^o|^2 (dB)", "gradients per round"),
+        [*rows, *foot], foot=len(foot),
+    )  # fmt: skip
 
 
 def _percent(error: dict[str, Any]) -> str:
