@@ -18,14 +18,13 @@ from isfed.base.text_format import plain_number
 from isfed.problems import Problem
 from isfed.simulate.run_history import stderr_of_mean
 from isfed.simulate.simulate_call import make_run
-from isfed.studies.results_summary import LevelChange, level_change
+from isfed.studies.study_engine import last_part
 from isfed.theory.tuned_ways import BASE, in_words, recommended
 
 FINAL_SHARE = 0.1  # of the records, the last ones, are the final loss
 LEAST_GAIN = 0.5  # dB: less is not worth a change
 CONFIDENCE = 0.95  # of all intervals of a comparison together
 ALIKE_ERROR = 0.01  # of FedAvg's RMSE, or of all rows: nearer errors are alike in practice
-SETTLED_SHARE = 0.01  # of the lowest loss: above, more rounds would lower the loss noticeably
 TRIAL, MOST_TRIAL = 0.02, 1.0  # seconds of work, and of time at most, of each method
 FIRST_TRIAL = 16  # rounds
 LONG = 600.0  # seconds: beyond, it says what to reduce
@@ -65,11 +64,6 @@ class Budget:
             )
 
 
-def final_of(excess: np.ndarray) -> np.ndarray:
-    """The mean over the last records, for every repetition."""
-    return excess[:, -max(1, round(FINAL_SHARE * excess.shape[1])) :].mean(axis=1)
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
     """One algorithm at its best step size: the excess loss P(w_i) - P(w^o) along its run."""
@@ -84,13 +78,8 @@ class Curve:
 
     @property
     def final(self) -> np.ndarray:
-        """The final excess loss of every repetition."""
-        return final_of(self.excess)
-
-    @property
-    def change(self) -> LevelChange:
-        """Whether the excess loss had stopped changing."""
-        return level_change(self.excess)
+        """The final excess loss of every repetition: the mean over the last records."""
+        return last_part(self.excess, FINAL_SHARE).mean(axis=1)
 
     def first_at(self, level: float) -> int | None:
         """The first measured round at which the mean loss is at most `level`."""
@@ -310,29 +299,20 @@ class Forecast:
         said = f"This will take about {duration(self.seconds)}."
         if self.seconds <= LONG:
             return said
-        options = [*self._shorter(), *self._fewer_agents(), "fewer rows"]
+        now, options = self.budget, ["fewer rows"]
+        if few := now.num_active // 10:
+            options.insert(0, f"--active {few} (agents per round)")
+        rounds = min(now.rounds, max(LEAST_ROUNDS, now.rounds // 4))
+        repetitions = min(now.repetitions, LEAST_REPETITIONS)
+        less = sum(work_of(replace(now, rounds=rounds, repetitions=repetitions)))
+        share = less / max(1, sum(work_of(now)))
+        if share <= 0.9:
+            about = duration(self.seconds * share)
+            options.insert(0, f"--rounds {rounds} --repetitions {repetitions} (about {about})")
         return (
             f"{said} To have an answer sooner, use {', or '.join(options)}; `isfed diagnose` "
             "needs no training at all."
         )
-
-    def _shorter(self) -> list[str]:
-        """Fewer rounds and repetitions, if there are many."""
-        rounds = min(self.budget.rounds, max(LEAST_ROUNDS, self.budget.rounds // 4))
-        repetitions = min(self.budget.repetitions, LEAST_REPETITIONS)
-        share = self._share(rounds, repetitions)
-        if share > 0.9:
-            return []
-        about = duration(self.seconds * share)
-        return [f"--rounds {rounds} --repetitions {repetitions} (about {about})"]
-
-    def _fewer_agents(self) -> list[str]:
-        few = self.budget.num_active // 10
-        return [f"--active {few} (agents per round)"] if few else []
-
-    def _share(self, rounds: int, repetitions: int) -> float:
-        budget = replace(self.budget, rounds=rounds, repetitions=repetitions)
-        return sum(work_of(budget)) / max(1, sum(work_of(self.budget)))
 
 
 def work_of(budget: Budget) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from isfed.base.portable_arithmetic import inner
 from isfed.datasets.read_options import Reading
 from isfed.problems import Problem
 from isfed.problems.losses import LinearLoss, Logistic, Softmax
@@ -24,7 +23,8 @@ from isfed.studies.name_registry import write_algorithm
 from isfed.studies.paired_step_search import PairedSearch, WithExcess
 from isfed.studies.problem_sources import FileSource, Given, ProblemSource
 from isfed.studies.results_reader import StepSearch
-from isfed.studies.study_engine import NoStepError, Outcome, Study
+from isfed.studies.results_summary import level_change
+from isfed.studies.study_engine import NoStepError, Outcome, Study, mean_curvature
 from isfed.studies.work_cells import CellStore, Finished, problem_of
 from isfed.theory.diagnosis import nothing_to_learn
 from isfed.theory.noise_path import TunedWay
@@ -120,7 +120,7 @@ class ComparisonStudy(Study):
         )  # fmt: skip
         rows = outcome.summary["algorithms"]
         for row, more, curve in zip(rows, comparison.rows(), curves.values(), strict=True):
-            row |= more | curve.change.as_dict()
+            row |= more | level_change(curve.excess).as_dict()
         return outcome
 
     def compared(
@@ -194,17 +194,15 @@ class ComparisonStudy(Study):
     def _tuning_repetitions(self) -> int:
         return max(2, self.budget.tuning_repetitions)
 
-    def _centre(self) -> float:
-        """Where the search begins if nothing is predicted."""
-        problem, _ = problem_of(self.source)
-        curvature = inner(problem.data.row_weights(), problem.loss.curvature(problem.data.features))
-        return NO_PREDICTION / curvature
-
     def _tuned(self, executor: Executor, name: str, way: Any) -> dict[str, dict[float, float]]:
         """The losses of step sizes of a way and of its average."""
         shown = [n for n in (name, name + AVERAGED) if n in self.algorithms]
         known = self.predicted or {}
-        guess = known[name].step_size if name in known else self._centre()
+        if name in known:
+            guess = known[name].step_size
+        else:
+            problem, _ = problem_of(self.source)
+            guess = NO_PREDICTION / mean_curvature(problem)
         search = PairedSearch(
             executor, name, replace(way, average=True) if len(shown) > 1 else way, shown,
             source=self.source, rounds=self.rounds, seed=self.seed + TUNING_SEED,
@@ -216,21 +214,21 @@ class ComparisonStudy(Study):
         )  # fmt: skip
         return search.losses()
 
-    def _run(self, executor: Executor, name: str, algorithm: Any, step: float) -> Finished:
-        title = f"{name}, step {step:.3g}"
-        source = WithExcess(self.source, max(1, self.rounds // self.budget.records))
-        cells = executor.cells(
-            name, f"algorithm {name} {step!r}", self.repetitions, 2, source=source,
-            algorithm=replace(algorithm, step_size=step), rounds=self.rounds, seed=self.seed,
-        )  # fmt: skip
-        return executor.run({title: cells}, warn=False)[title]
-
     def _curve(
         self, executor: Executor, name: str, tried: dict[float, float]
     ) -> tuple[Curve, Finished]:
         algorithm, tried = self.algorithms[name], dict(tried)
+        source = WithExcess(self.source, max(1, self.rounds // self.budget.records))
         best = StepSearch.of(tried).best
-        while (result := self._run(executor, name, algorithm, best)).diverged:
+        while True:
+            title = f"{name}, step {best:.3g}"
+            cells = executor.cells(
+                name, f"algorithm {name} {best!r}", self.repetitions, 2, source=source,
+                algorithm=replace(algorithm, step_size=best), rounds=self.rounds, seed=self.seed,
+            )  # fmt: skip
+            result = executor.run({title: cells}, warn=False)[title]
+            if not result.diverged:
+                break
             # Rare, because it did not diverge while tuning: the next smaller step is the best then.
             tried[best] = np.inf
             smaller = [step for step in tried if step < best]

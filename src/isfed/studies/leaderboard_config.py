@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from isfed.base.portable_arithmetic import inner
 from isfed.federation.virtual_clock import Clock
 from isfed.methods.catalogue import Knob
 from isfed.problems import Problem
@@ -32,6 +31,7 @@ from isfed.studies.leaderboard_entries import (
     read_method,
 )
 from isfed.studies.problem_sources import read_problem
+from isfed.studies.study_engine import mean_curvature
 from isfed.studies.work_cells import problem_of
 
 
@@ -61,9 +61,7 @@ class BoardProblem:
     @cached_property
     def unit_step(self) -> float:
         """One over the mean curvature of the loss, around which step sizes are tried."""
-        problem = self.problem
-        curvature = problem.loss.curvature(problem.data.features)
-        return 1.0 / float(inner(problem.data.row_weights(), curvature))
+        return 1.0 / mean_curvature(self.problem)
 
     @property
     def table(self) -> dict[str, Any]:

@@ -69,11 +69,6 @@ def spent_of(measured: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def final_level(msd: np.ndarray) -> np.ndarray:
-    """(R,) the mean over the last tenth of the rounds."""
-    return msd[:, -max(1, round(FINAL_SHARE * msd.shape[1])) :].mean(axis=1)
-
-
 def first_below(msd: np.ndarray, target: float) -> float:
     """The first round after which the mean over the last hundredth of a run is below a target.
 

@@ -28,11 +28,11 @@ from isfed.studies.leaderboard_problem import (
     BoardEntry,
     Run,
 )
-from isfed.studies.leaderboard_scores import AXES, Scored, final_level, spent_of
+from isfed.studies.leaderboard_scores import AXES, FINAL_SHARE, Scored, spent_of
 from isfed.studies.leaderboard_summary import summarise_board
 from isfed.studies.results_folder import StoreError
 from isfed.studies.results_reader import Results
-from isfed.studies.study_engine import Outcome, Study
+from isfed.studies.study_engine import Outcome, Study, last_part
 from isfed.studies.work_cells import Cell, CellStore, Finished, merged, problem_of, run_cell
 
 
@@ -184,9 +184,10 @@ class Leaderboard(Study):
         results = executor.run(groups, f"{problem.name}: {track}, trials", warn=False)
         levels: dict[str, dict[SearchPoint, float]] = {method.name: {} for method in methods}
         for (method, trial), result in zip(pairs, results.values(), strict=True):
-            fine = not result.diverged and result.history.rounds
-            mean = float(final_level(result.history.msd).mean()) if fine else math.inf
-            levels[method.name][trial] = mean
+            levels[method.name][trial] = math.inf
+            if not result.diverged and result.history.rounds:
+                ends = last_part(result.history.msd, FINAL_SHARE).mean(axis=1)
+                levels[method.name][trial] = float(ends.mean())
         return levels
 
     def _scored(
@@ -263,7 +264,7 @@ def score_runs(parts: Sequence[Finished], rounds: int) -> tuple[Scored, Finished
         for part in parts
         for values in part.history.measured.values()
     )
-    levels = final_level(msd)
+    levels = last_part(msd, FINAL_SHARE).mean(axis=1)
     if backwards:
         reasons.append("a cost went down in the middle of a run: the method wrote to the ledger")
         levels = np.full(levels.size, np.inf)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from isfed.problems import Problem
-from isfed.studies.comparison import FINAL_SHARE, TAIL_LOOKS, Budget, Curve, final_of
+from isfed.studies.comparison import FINAL_SHARE, TAIL_LOOKS, Budget, Curve
 from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import ProblemSource
-from isfed.studies.study_engine import NoStepError
+from isfed.studies.study_engine import NoStepError, last_part
 from isfed.studies.work_cells import problem_of
 from isfed.theory.noise_path import FACTOR
 
@@ -191,7 +191,7 @@ class PairedSearch:
             both = len(self.shown) > 1
             columns = [measured["last"]] * both + [measured["averaged"]]
             self.along[place] = result.history.measured_rounds, columns
-            ends = [final_of(values) if records else values.mean(axis=1) for values in columns]
-            last = np.stack(ends, axis=1)
+            share = FINAL_SHARE if records else 1.0
+            last = np.stack([last_part(c, share).mean(axis=1) for c in columns], axis=1)
             bad = result.diverged or not np.isfinite(last).all()
             self.known[place] = np.full((runs, len(self.shown)), np.inf) if bad else last

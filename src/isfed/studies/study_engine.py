@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isfed.base.portable_arithmetic import inner
 from isfed.problems import Problem
 from isfed.simulate.simulate_call import check_run, choose_engine, make_run
 from isfed.studies.config_schema import ConfigError
@@ -125,8 +126,18 @@ class NoStepError(RuntimeError):
     """An algorithm diverged at every step size that was tried."""
 
 
+def last_part(values: np.ndarray, share: float) -> np.ndarray:
+    """(R, points) the last columns, such a share of them."""
+    return values[:, -max(1, round(share * values.shape[1])) :]
+
+
+def mean_curvature(problem: Problem) -> float:
+    """Of the loss over the rows: one over it is a step size to begin with."""
+    curvature = problem.loss.curvature(problem.data.features)
+    return float(inner(problem.data.row_weights(), curvature))
+
+
 def ending(result: Finished, share: float, level: str = "") -> np.ndarray:
     """(R, points) the last part of a level: what is measured first, or the msd."""
     known = {**result.history.measured, "msd": result.history.msd}
-    values = known[level] if level else next(iter(known.values()))
-    return values[:, -max(1, round(share * values.shape[1])) :]
+    return last_part(known[level] if level else next(iter(known.values())), share)
