@@ -145,16 +145,16 @@ def test_effects_of_a_made_up_factorial():
         for b in ("b0", "b1")
     }
     factors = {"sampler": ["a0", "a1"], "server": ["b0", "b1"]}
-    mains = scores.main_effects(cells, factors)
+    mains = scores.effects(cells, factors, 1)
     assert mains["sampler", "a1"].mean == pytest.approx(4.0, abs=0.1)  # 3, and half of 2
     assert mains["server", "b1"].mean == pytest.approx(2.0, abs=0.1)
-    pair = scores.interactions(cells, factors)["sampler", "a1", "server", "b1"]
+    pair = scores.effects(cells, factors, 2)["sampler", "a1", "server", "b1"]
     assert pair.mean == pytest.approx(2.0, abs=0.1)
     assert pair.clear
     assert pair.p < 1e-6
     del cells["a1", "b1"]  # a combination that does not exist is left out of both
-    assert scores.main_effects(cells, factors)["sampler", "a1"].mean == pytest.approx(3.0, abs=0.1)
-    assert scores.interactions(cells, factors) == {}
+    assert scores.effects(cells, factors, 1)["sampler", "a1"].mean == pytest.approx(3.0, abs=0.1)
+    assert scores.effects(cells, factors, 2) == {}
 
 
 def test_parts_that_do_not_fit_are_refused_by_the_composition():

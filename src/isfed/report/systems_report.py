@@ -11,6 +11,7 @@ import numpy as np
 
 from isfed.report.figures import save_figure
 from isfed.report.page_data import PageTable
+from isfed.report.page_sentences import by_problem
 from isfed.report.terminal_tables import MOVING, msd_text
 from isfed.studies.results_reader import AlgorithmResult, Results
 
@@ -56,11 +57,11 @@ REFERENCE_LOOKS = {"FedAvg": ("0.6", "-"), "ISFedAvg, memory": ("black", "-")}
 
 def systems_figures(results: Results) -> list[Path]:
     """One figure for each problem: a row for each family, a column for each cost."""
-    by_problem: dict[str, dict[str, AlgorithmResult]] = {}
-    for a in results.algorithms:
-        by_problem.setdefault(a.summary["problem"], {})[a.summary["method"]] = a
-    figures = (_figure(results, problem, methods) for problem, methods in by_problem.items())
-    return [path for paths in figures for path in paths]
+    return [
+        path
+        for problem, part in by_problem(results)
+        for path in _figure(results, problem, {a.summary["method"]: a for a in part.algorithms})
+    ]
 
 
 def figure_name(problem: str) -> str:

@@ -12,10 +12,9 @@ from isfed.studies.leaderboard_entries import PARTS
 from isfed.studies.leaderboard_problem import COMBINED, RAISED, TUNED, Board
 from isfed.studies.leaderboard_scores import (
     Difference,
+    effects,
     excess_decibels,
     holm,
-    interactions,
-    main_effects,
     paired,
 )
 
@@ -47,7 +46,7 @@ def summarise_factorial(protocol: Protocol, boards: Sequence[Board]) -> dict[str
     if not chosen:
         return {"refused": refused}
     factors = {key: protocol.factorial[key] for key in PARTS}
-    mains, twos = main_effects(cells, factors), interactions(cells, factors)
+    mains, twos = (effects(cells, factors, order) for order in (1, 2))
     best = min(chosen, key=lambda name: chosen[name])
     against = _against(boards, cells[parts_of[best]], protocol)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -183,48 +184,33 @@ def holm(differences: Mapping[Any, Difference]) -> dict[Any, Difference]:
 Cells = Mapping[tuple[str, ...], np.ndarray]  # (n,) dB over problems and seeds, by levels
 
 
-def main_effects(cells: Cells, factors: Mapping[str, Sequence[str]]) -> dict[Any, Difference]:
-    """What every level gains over the first of its factor, whatever the other factors are.
+def effects(
+    cells: Cells, factors: Mapping[str, Sequence[str]], order: int
+) -> dict[tuple[str, ...], Difference]:
+    """What levels gain over the first of their factors, whatever the other factors are.
 
-    A gain is the mean over the combinations of the others that exist with both levels, for each
-    problem and seed. The keys are (factor, level).
+    Order 1: one level. Order 2: how much more a level gains together with a level of another factor
+    than without it. A gain is the mean over the combinations of the others for which all cells that
+    are compared exist, for each problem and seed. The keys are (factor, level), once or twice.
     """
-    found = {}
-    for place, (factor, levels) in enumerate(factors.items()):
-        for level in levels[1:]:
-            gains = [
-                cells[_put(key, place, levels[0])] - values
-                for key, values in cells.items()
-                if key[place] == level and _put(key, place, levels[0]) in cells
-            ]
-            if gains:
-                found[factor, level] = paired(np.mean(gains, axis=0))
-    return holm(found)
+    places, found = {name: place for place, name in enumerate(factors)}, {}
 
+    def gain(key: tuple[str, ...], names: Sequence[str]) -> np.ndarray:
+        if not names:
+            return cells[key]
+        place = places[names[-1]]
+        base = (*key[:place], factors[names[-1]][0], *key[place + 1 :])
+        with_level, without = gain(key, names[:-1]), gain(base, names[:-1])
+        return without - with_level if len(names) == 1 else with_level - without
 
-def interactions(cells: Cells, factors: Mapping[str, Sequence[str]]) -> dict[Any, Difference]:
-    """How much more a level gains together with a level of another factor than without it.
-
-    The keys are (factor, level, other factor, other level); both are compared with the first
-    levels of their factors, and all four combinations must exist.
-    """
-    found = {}
-    names = list(factors)
-    for one, two in itertools.combinations(range(len(names)), 2):
-        first, second = factors[names[one]], factors[names[two]]
-        for a, b in itertools.product(first[1:], second[1:]):
+    for names in itertools.combinations(factors, order):
+        for levels in itertools.product(*(factors[name][1:] for name in names)):
             gains = []
             for key in cells:
-                corners = [
-                    _put(_put(key, one, x), two, y) for x in (a, first[0]) for y in (b, second[0])
-                ]
-                if key == corners[0] and all(corner in cells for corner in corners):
-                    both, only_a, only_b, neither = (cells[corner] for corner in corners)
-                    gains.append((only_b - both) - (neither - only_a))
+                if all(key[places[n]] == level for n, level in zip(names, levels, strict=True)):
+                    with contextlib.suppress(KeyError):
+                        gains.append(gain(key, names))
             if gains:
-                found[names[one], a, names[two], b] = paired(np.mean(gains, axis=0))
+                pairs = zip(names, levels, strict=True)
+                found[tuple(itertools.chain(*pairs))] = paired(np.mean(gains, axis=0))
     return holm(found)
-
-
-def _put(key: tuple[str, ...], place: int, level: str) -> tuple[str, ...]:
-    return (*key[:place], level, *key[place + 1 :])
