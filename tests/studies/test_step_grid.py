@@ -42,7 +42,7 @@ def test_the_chosen_step_is_that_of_a_literal_search(tmp_path):
 def test_an_algorithm_with_a_step_size_keeps_it(tmp_path):
     fixed = FEDAVG | {"name": "fixed", "step_size": 0.03}
     experiment = make_experiment(TOP | {"algorithm": [FEDAVG, fixed]})
-    assert experiment.tuned == ("FedAvg",)
+    assert experiment.tasks[0].tuned == ("FedAvg",)
     results = run_experiment(experiment, tmp_path / "run")
     assert results["fixed"].step_size == 0.03
     assert results["FedAvg"].step_size == results.searches["FedAvg"].best
