@@ -277,6 +277,12 @@ def in_process(algorithm, rounds, absent=-1, weights=None):
     return method.model(state), agents.ledger
 
 
+def test_sizes_that_are_not_known_are_asked_for(tmp_path):
+    strategy = make_strategy(PowerOfChoice(step_size=STEP, num_active=2), weighting=None)
+    with pytest.raises(ValueError, match=r"are not known over a network: Strategy\(agent_weights="):
+        strategy.start(make_grid(tmp_path), initial(), num_rounds=1)
+
+
 def over_flower(algorithm, rounds, tmp_path, absent=-1, **options):
     grid = make_grid(tmp_path, lambda agent, reply: None if agent == absent else reply)
     options = {"weighting": None, "safety": AS_SIMULATED, **options}

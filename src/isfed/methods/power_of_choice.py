@@ -61,7 +61,7 @@ class LargestLosses(Unscored):
     def draw(self, state, facts, agents, params, round_index) -> Drawn:
         """The candidates with the largest losses; ties go to the lower number."""
         points = agents.stream(Purpose.AGENTS, round_index).uniforms(facts.num_agents)
-        weights = facts.sizes if self.by == "size" else np.ones(facts.num_agents)
+        weights = agents.sizes if self.by == "size" else np.ones(facts.num_agents)
         drawn = np.sort(first_to_ring(points, weights, self.candidates))
         asked = drawn.size > self.num_active  # else nobody's loss matters
         if asked:
