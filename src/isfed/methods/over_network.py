@@ -33,7 +33,7 @@ def why_not(algorithm: Any) -> str:
     method = composition_of(algorithm)
     for part in (*layers(algorithm), getattr(method, "sampler", None)):
         if reason := getattr(part, "reads_problem", ""):
-            name = type(part if method is None else algorithm).__name__
+            name = type(part if method is None or method is algorithm else algorithm).__name__
             return f"{name} works in simulations only: {reason}"
     drift = max(float(getattr(layer, "drift", 0.0)) for layer in layers(algorithm))
     if drift > 0.0:
