@@ -50,7 +50,8 @@ def ways_table(results: Results) -> PageTable:
             name + CHOSEN * (name == results.summary.get("winner")),
             number_cell(algorithm.step_size, ".3g"),
             number_cell(algorithm.number("final_excess"), ".3g"),
-            gain, none if (more := expected(results, name)) is None else number_cell(more, ".1f"),
+            gain,
+            none if (more := expected_gain(results, name)) is None else number_cell(more, ".1f"),
             *(_needed(row.get(key)) for key in NEEDED),
             none if part is None else TableCell(_error(results, part["error"]), part["error"]),
         ))  # fmt: skip
@@ -67,7 +68,7 @@ def _needed(count: float | None) -> TableCell:
     return TableCell("never") if count is None else number_cell(count, ",.0f")
 
 
-def expected(results: Results, name: str) -> float | None:
+def expected_gain(results: Results, name: str) -> float | None:
     """The gain over FedAvg that was predicted, in dB; None where nothing was."""
     predicted = results.summary.get("predicted") or {}
     base, own = (predicted.get(n, {}).get("typical") or math.nan for n in (FEDAVG, name))
@@ -94,7 +95,7 @@ def comparison_table(results: Results) -> PageTable:
 
 def more_work_line(results: Results) -> str | None:
     """What FedAvg would gain from more agents or more rows, and what that costs."""
-    known = {name: gain for name in DOUBLED if (gain := expected(results, name)) is not None}
+    known = {name: gain for name in DOUBLED if (gain := expected_gain(results, name)) is not None}
     parts = []
     for name, gain in known.items():
         more = results.summary["predicted"][name]

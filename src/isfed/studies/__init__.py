@@ -5,7 +5,7 @@ from isfed.studies.comparison_run import compare
 from isfed.studies.config_schema import ConfigError
 from isfed.studies.executors import Workers
 from isfed.studies.experiment import Experiment
-from isfed.studies.experiment_config import make_experiment, paper_regression, read_experiment
+from isfed.studies.experiment_config import make_experiment, read_experiment, read_study
 from isfed.studies.model_file import load_model
 from isfed.studies.name_registry import register
 from isfed.studies.results_folder import StoreError
@@ -25,8 +25,8 @@ __all__ = [
     "load_model",
     "load_results",
     "make_experiment",
-    "paper_regression",
     "read_experiment",
+    "read_study",
     "register",
     "run_experiment",
     "ways_by_short_runs",

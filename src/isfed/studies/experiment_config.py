@@ -312,12 +312,3 @@ def merged_tables(given: Any, part: Any) -> Any:
     if not (isinstance(given, Mapping) and isinstance(part, Mapping)):
         return part
     return {**given, **{k: merged_tables(given.get(k), value) for k, value in part.items()}}
-
-
-def paper_regression(**overrides: Any) -> Experiment:
-    """The paper's regression (section V-A), which regression.toml describes.
-
-    Args:
-        overrides: replace keys at the top of the file, such as `rounds`; None leaves a key alone.
-    """
-    return read_study("regression", **overrides)

@@ -43,7 +43,7 @@ class BoardEntry:
         return f"{self.problem.name}: {self.method.name}{track}"
 
 
-class Run(NamedTuple):
+class BoardRun(NamedTuple):
     """The runs of an entry that count."""
 
     entry: BoardEntry
@@ -54,17 +54,17 @@ class Run(NamedTuple):
 class Board:
     """One problem of a leaderboard with all runs on it."""
 
-    def __init__(self, protocol: Protocol, problem: BoardProblem, runs: Sequence[Run]) -> None:
+    def __init__(self, protocol: Protocol, problem: BoardProblem, runs: Sequence[BoardRun]) -> None:
         self.protocol, self.problem, self.runs = protocol, problem, runs
         self.start = float(np.sum(problem.problem.optimum**2))  # all models start from zero
         levels = np.concatenate([[self.start], *(run.scored.levels for run in runs)])
         self.worst = float(np.max(levels[np.isfinite(levels)]))
 
-    def track(self, track: str) -> list[Run]:
+    def track(self, track: str) -> list[BoardRun]:
         """The runs of one track, in the order of the methods."""
         return [run for run in self.runs if run.entry.track == track]
 
-    def find(self, track: str, method: str) -> Run | None:
+    def find(self, track: str, method: str) -> BoardRun | None:
         """The run of a method, if it ran."""
         return next((run for run in self.track(track) if run.entry.method.name == method), None)
 

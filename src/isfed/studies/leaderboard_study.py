@@ -26,7 +26,7 @@ from isfed.studies.leaderboard_problem import (
     TUNED,
     UNTUNED,
     BoardEntry,
-    Run,
+    BoardRun,
 )
 from isfed.studies.leaderboard_scores import AXES, FINAL_SHARE, Scored, spent_of
 from isfed.studies.leaderboard_summary import summarise_board
@@ -69,7 +69,7 @@ class Leaderboard(Study):
 
     def outcome(self, executor: Executor) -> Outcome:
         """Tune, run what counts, run the combinations, and summarise."""
-        runs: dict[str, Run] = {}
+        runs: dict[str, BoardRun] = {}
         absent: list[dict[str, str]] = []
         combined = [method for method, _, _ in self.protocol.combinations() if method is not None]
         # The combinations last: they are the most.
@@ -192,7 +192,7 @@ class Leaderboard(Study):
 
     def _scored(
         self, executor: Executor, problem: BoardProblem, entries: Sequence[BoardEntry]
-    ) -> dict[str, Run]:
+    ) -> dict[str, BoardRun]:
         """The runs that count, on seeds that nothing was chosen on."""
         groups = {
             entry.name: executor.cells(
@@ -207,7 +207,7 @@ class Leaderboard(Study):
             parts = [results[entry.name]]
             if parts[0].diverged:  # one seed must not stop the others: each on its own
                 parts = self._apart(executor, entry)
-            runs[entry.name] = Run(entry, *score_runs(parts, self.rounds))
+            runs[entry.name] = BoardRun(entry, *score_runs(parts, self.rounds))
         return runs
 
     def _repetitions(self, entry: BoardEntry) -> int:

@@ -11,7 +11,7 @@ from isfed.methods.catalogue import ALL
 from isfed.studies.leaderboard_config import Protocol
 from isfed.studies.leaderboard_entries import CLASSES
 from isfed.studies.leaderboard_factorial import summarise_factorial
-from isfed.studies.leaderboard_problem import TUNED, UNTUNED, Board, BoardEntry, Run
+from isfed.studies.leaderboard_problem import TUNED, UNTUNED, Board, BoardEntry, BoardRun
 from isfed.studies.leaderboard_scores import AXES, PLACES, Difference, Scored, rank
 from isfed.studies.results_folder import HISTORY, REPETITIONS
 from isfed.studies.results_summary import history_columns, made_with, times_of
@@ -19,7 +19,7 @@ from isfed.studies.study_engine import Outcome
 
 
 def summarise_board(
-    protocol: Protocol, runs: Mapping[str, Run], absent: Sequence[Mapping[str, str]]
+    protocol: Protocol, runs: Mapping[str, BoardRun], absent: Sequence[Mapping[str, str]]
 ) -> Outcome:
     """The files of a leaderboard.
 
@@ -66,7 +66,7 @@ def _run_facts(entry: BoardEntry, scored: Scored) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _repetitions(runs: Mapping[str, Run]) -> dict[str, Any]:
+def _repetitions(runs: Mapping[str, BoardRun]) -> dict[str, Any]:
     """One row for every run that counts."""
     names = [name for name, run in runs.items() for _ in run.scored.levels]
     parts = [run.scored for run in runs.values()]
