@@ -10,6 +10,7 @@ from isfed import (
     PAPER,
     Add,
     Average,
+    DecentralisedSGD,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -222,8 +223,11 @@ def test_averaged_isfedavg_is_that_server():
     assert not np.array_equal(one.params, simulate(PROBLEM, method, rounds=5).params)
     with pytest.raises(ValueError, match="'auto' is not available for Served"):
         simulate(PROBLEM, Served(method, FedAdam()), rounds=5)
-    with pytest.raises(TypeError, match="more than one model"):
+    with pytest.raises(TypeError, match="averaged has a server that shows another model than it"):
         simulate(PROBLEM, Served(replace(averaged, step_size=0.1), FedAdam()), rounds=5)
+    ring = DecentralisedSGD(step_size=0.1)
+    with pytest.raises(TypeError, match="DecentralisedSGD keeps more than one model, and a server"):
+        simulate(PROBLEM, Served(ring, FedAdam()), rounds=5)
 
 
 def test_a_server_after_that_of_a_composition_takes_the_moves_of_both():

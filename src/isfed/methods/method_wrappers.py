@@ -198,10 +198,13 @@ class Served(Around):
         if self.federated:
             return inside
         if getattr(inside, "params", None) is not self.algorithm.model(inside):
-            raise TypeError(
-                f"{self.algorithm.name} keeps more than one model; an optimiser of the cloud needs "
-                "a method with one. For an average of its models: Average(FedAdam())"
-            )
+            reason = "keeps more than one model, and a server moves one: leave Served out"
+            if getattr(self.algorithm, "federated", None):
+                reason = (
+                    "has a server that shows another model than it moves: give the method without "
+                    "it one server for both, e.g. Served(FedAvg(...), Average(FedAdam()))"
+                )
+            raise TypeError(f"{self.algorithm.name} {reason}")
         num_active = getattr(self.algorithm, "num_active", agents.num_agents)
         trained = params[: agents.facts().num_trained]
         return ServedState(inside, self.server.init(trained, agents.num_agents / num_active))
