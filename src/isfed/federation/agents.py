@@ -131,8 +131,24 @@ class Agents(Protocol):
         """Go on from a state."""
 
 
-class AddressedAgents:
-    """What all agents in this process share: keys, and the book-keeping of what crosses."""
+class KeyedAgents:
+    """What all agents share, wherever they are: random numbers by address, and the ledger."""
+
+    keys: Any  # by purpose
+    ledger: Ledger
+
+    def key(self, purpose: Purpose) -> np.uint64:
+        return self.keys[purpose]
+
+    def stream(self, purpose: Purpose, round_index: int, agent: int = NO_AGENT) -> Stream:
+        return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
+
+    def charge_messages(self, **entries: int) -> None:
+        self.ledger.charge(**entries)
+
+
+class AddressedAgents(KeyedAgents):
+    """What all agents in this process share: their clock, and the book-keeping of what crosses."""
 
     work: Any  # the business of each kind of agents
 
@@ -210,10 +226,7 @@ class AddressedAgents:
         if self.timed:
             self.ledger.seconds += seconds
 
-    def charge_messages(self, **entries: int) -> None:
-        self.ledger.charge(**entries)
-
-    cross = charge_messages  # its name in version 0.1
+    cross = KeyedAgents.charge_messages  # its name in version 0.1
 
     def advance_clock(
         self, which: np.ndarray, gradients: np.ndarray, round_index: int, local: LocalOptions
@@ -276,12 +289,6 @@ class AddressedAgents:
     @property
     def optimum(self) -> np.ndarray:
         return self.problem.optimum
-
-    def key(self, purpose: Purpose) -> np.uint64:
-        return self.keys[purpose]
-
-    def stream(self, purpose: Purpose, round_index: int, agent: int = NO_AGENT) -> Stream:
-        return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
 
     def charge_turns(
         self, count: int, gradients: int, *, scored: bool, local: LocalOptions = PLAIN_LOCAL

@@ -19,8 +19,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from isfed.base.random_streams import NO_AGENT, Purpose, Stream, stream_key
+from isfed.base.random_streams import Purpose, stream_key
 from isfed.federation.agent import AgentConfig
+from isfed.federation.agents import KeyedAgents
 from isfed.federation.ledger import Ledger
 from isfed.federation.messages import NOISE_SHARE, Cohort, Facts, Updates, Work
 from isfed.federation.safety import ScoreRange
@@ -41,7 +42,7 @@ from isfed.flower.wire_format import (
 from isfed.sampling import telemetry
 
 
-class FlowerAgents:
+class FlowerAgents(KeyedAgents):
     """The agents of a federation on Flower: `isfed.federation.agents.Agents` over messages.
 
     The model is one vector whose first entries are trained and whose last are buffers, as
@@ -126,15 +127,6 @@ class FlowerAgents:
 
     def scores_at(self, params: np.ndarray, *, charge: bool = True) -> np.ndarray:
         raise ValueError("no agent tells its score of eq. (48) over a network; use memory")
-
-    def key(self, purpose: Purpose) -> np.uint64:
-        return self.keys[purpose]
-
-    def stream(self, purpose: Purpose, round_index: int, agent: int = NO_AGENT) -> Stream:
-        return Stream.at(self.keys[purpose], round_index=round_index, agent=agent)
-
-    def charge_messages(self, **messages: int) -> None:
-        self.ledger.charge(**messages)
 
     def answers(self, which: np.ndarray, round_index: int) -> np.ndarray:
         """(n,) whether each of these agents is online."""
