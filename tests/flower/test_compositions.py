@@ -278,7 +278,8 @@ def in_process(algorithm, rounds, absent=-1, weights=None):
 
 
 def test_sizes_that_are_not_known_are_asked_for(tmp_path):
-    strategy = make_strategy(PowerOfChoice(step_size=STEP, num_active=2), weighting=None)
+    method: Any = PowerOfChoice(step_size=STEP, num_active=2)
+    strategy = make_strategy(method, weighting=None)
     with pytest.raises(ValueError, match=r"are not known over a network: Strategy\(agent_weights="):
         strategy.start(make_grid(tmp_path), initial(), num_rounds=1)
 

@@ -59,7 +59,7 @@ class LocalSteps:
             )
         step = self.step_size  # perhaps an array, which cannot be compared with a word
         known = isinstance(step, str | float) and (step == "auto" or step != step)
-        if not (callable(step) or known or (is_number(step) and step > 0.0)):
+        if not (callable(step) or known or (is_number(step) and float(step) > 0.0)):
             raise ValueError(
                 f"step_size={shown(step)} must be a positive number, or a function from the round "
                 "to its step size"
