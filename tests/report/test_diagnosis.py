@@ -11,6 +11,7 @@ from isfed.report.diagnosis_report import (
     constant_lines,
     diagnosis_table,
     dominant_lines,
+    tuned_page_table,
     tuned_table,
 )
 from isfed.report.figures import inclusion_figure
@@ -33,6 +34,11 @@ def test_the_folder_holds_it(tmp_path):
     shown = StringIO()
     Console(file=shown, width=80).print(diagnosis_table(results), tuned_table(results))
     assert "…" not in shown.getvalue()  # nothing is cut on a narrow screen
+    ways = results.summary["tuned"]
+    ways[0] |= {"gain_db": None, "reaches": None}  # diverges at every step size
+    last = [cell.text for cell in tuned_page_table(results).rows[-1]]
+    assert last[:2] == [ways[0]["name"], "unknown"]
+    assert last[3] == "never"
     agents, examples = dominant_lines(results)
     assert f": {found.top_agents[0][0]} (" in agents
     assert f"of agent {found.top_examples[0][0]} (" in examples

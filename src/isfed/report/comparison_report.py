@@ -12,6 +12,7 @@ import numpy as np
 from isfed.base.text_format import plain_number
 from isfed.report.page_data import PageTable, TableCell, level_cell, number_cell
 from isfed.studies.results_reader import Results
+from isfed.theory.tuned_ways import in_words
 
 HELD_OUT = {
     "test": "test rows", "rows": "held-out rows", "agents": "held-out agents",
@@ -100,7 +101,7 @@ def more_work_line(results: Results) -> str | None:
     for name, gain in known.items():
         more = results.summary["predicted"][name]
         cost = " and ".join(
-            f"{more[key]:g} times the {key}" for key in ("uploads", "gradients") if more[key] > 1.0
+            f"twice the {key}" for key in ("uploads", "gradients") if more[key] > 1.0
         )
         parts.append(f"with {DOUBLED[name]} it would end {gain:.1f} dB lower, for {cost}")
     return f"Instead of another way, FedAvg with more work: {'; '.join(parts)}." if parts else None
@@ -115,7 +116,7 @@ def next_lines(results: Results, *, saved: bool = False) -> list[str]:
     winner, lines = results.summary.get("winner", "FedAvg"), results.summary.get("next_steps")
     if not lines:
         return []
-    shown = [f"What to do next: use {winner} with this step size, in Python", *lines]
+    shown = [f"What to do next: use {in_words(winner)}, with this step size, in Python", *lines]
     if saved:
         return shown
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -197,14 +197,14 @@ def constant_lines(results: Results) -> list[str]:
 def tuned_table(results: Results) -> PageTable:
     """All ways, the best first, each at its best step size."""
     summary = results.summary
-    ranked = sorted(summary["tuned"], key=lambda way: -_finite(way["gain_db"]))
+    ranked = _ranked(summary["tuned"])
     return PageTable.of(
         f"Predicted after {summary['run_rounds']:,} rounds, each way at its best step size",
         ("way", "below FedAvg's loss (dB)", "step size", "rounds to FedAvg's end"),
         (
             (
                 ("> " if way["name"] == summary["advised"] else "") + way["name"],
-                f"{_finite(way['gain_db']):.1f}", f"{way['step_size']:.3g}", _rounds(way),
+                number_cell(way["gain_db"], ".1f").text, f"{way['step_size']:.3g}", _rounds(way),
             )
             for way in ranked
         ),
@@ -213,6 +213,12 @@ def tuned_table(results: Results) -> PageTable:
         "is what is recommended: the simplest of the best.",
         narrow=True,
     )  # fmt: skip
+
+
+def _ranked(tuned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best first; last those that would end nowhere."""
+    gains = [-math.inf if way["gain_db"] is None else way["gain_db"] for way in tuned]
+    return [tuned[place] for place in sorted(range(len(tuned)), key=lambda p: -gains[p])]
 
 
 def _rounds(way: dict[str, Any]) -> str:
@@ -248,7 +254,7 @@ def tuned_page_table(results: Results) -> PageTable:
             TableCell(_rounds(way), way.get("reaches")),
             *(TableCell(f"{way[key]:g}x", way[key]) for key in ("uploads", "gradients")),
         )
-        for way in sorted(results.summary.get("tuned") or (), key=lambda w: -_finite(w["gain_db"]))
+        for way in _ranked(results.summary.get("tuned") or ())
     )  # fmt: skip
     return PageTable.of("Every way at its best step size, predicted", columns, rows)
 

@@ -35,6 +35,7 @@ from isfed.report.page_sentences import by_problem, deciding
 from isfed.studies.network_config import unused_keys
 from isfed.studies.results_folder import COMMAND, CONFIG
 from isfed.studies.results_reader import AlgorithmResult, Results
+from isfed.theory.tuned_ways import in_words
 
 
 def ordered(results: Results) -> list[Quantity]:
@@ -104,7 +105,7 @@ def commands(results: Results) -> tuple[str, ...]:
 def steps_to_type(results: Results) -> Iterator[tuple[str, str]]:
     """After a diagnosis of a table: measure what it predicts. After that: use what is best."""
     if lines := results.summary.get("next_steps"):
-        winner = results.summary.get("winner", "it")
+        winner = in_words(results.summary.get("winner", "it"))
         yield f"Use {winner}, at its best step size, in Python:", "\n".join(lines)
     for command in commands(results):
         words = shlex.split(command)

@@ -118,7 +118,9 @@ class NoisePath:
                     if (ages := self.scores.agents) is not None:
                         whole = max(0.5 * float(away.sum()), 1e-300)
                         then = shrink ** (2.0 * ages.times[:, None]) @ (0.5 * away) / whole
-                        by_agents = ages.added(step, np.sqrt(then), jitter / whole, rounds)
+                        by_agents = ages.added(
+                            step, np.sqrt(then), min(jitter / whole, 1.0), rounds
+                        )
             agents, noise = agents + after * by_agents[0], noise + after * by_agents[1]
             agents = agents + fade * (spread @ self.growth[0].T)
             noise = noise + more + spread @ (self.growth[1] + worse).T

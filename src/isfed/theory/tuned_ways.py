@@ -227,7 +227,8 @@ class TunedWays:
     def gain(self, name: str) -> float:
         """How far a way would end below FedAvg, in dB, on average over runs."""
         base, own = self.ways[BASE].typical, self.ways[name].typical
-        return 10.0 * math.log10(base / own) if base > 0.0 and own > 0.0 else math.nan
+        known = 0.0 < base < math.inf and 0.0 < own < math.inf
+        return 10.0 * math.log10(base / own) if known else math.nan
 
     def answer(self) -> str:
         """What to do, in words."""
