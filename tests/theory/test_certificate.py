@@ -31,6 +31,7 @@ from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.estimators import HorvitzThompson, Mean
 from isfed.methods.federated import Federated
+from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.theory.unbiasedness import Certificate
@@ -175,6 +176,13 @@ def test_a_plain_mean_is_unbiased_only_where_all_agents_count_the_same(how):
     found = certify(SIZES, Federated(*parts, client_weights=how), rounds=0)
     assert found.exact
     assert found.unbiased == (how == "uniform")
+
+
+def test_momenta_that_agents_send_too_are_sampled():
+    momenta = MomentumMean(0.9, nesterov=False, buffer="keep")
+    local = LocalSteps(0.01, divide_by_steps=True)
+    found = certify(SMALL, Federated(ByScore(2), local, momenta), samples=50)
+    assert not found.exact
 
 
 def test_rounds_that_diverge_give_no_certificate():

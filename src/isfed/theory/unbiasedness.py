@@ -288,6 +288,8 @@ class _MeanAgents:
     def work(
         self, turns: TrainRequest, round_index: int, local: LocalOptions = PLAIN_LOCAL
     ) -> Uploads:
+        if local.momentum != 0.0:
+            raise TooManyError  # the momenta that agents send too are not listed
         rows = [None] * turns.agents.size if local.correction is None else local.correction
         changes = []
         for k, step, row in zip(turns.agents.tolist(), turns.step.tolist(), rows, strict=True):
