@@ -80,7 +80,7 @@ def leaderboard(
         results = run_with_progress(Leaderboard(protocol), folder, options)
         for table in leaderboard_tables(results, short=True):
             console.print(table)
-        sentences = results.summary["factorial"].get("sentences", ())
+        sentences = results.summary["factorial"].get("sentences", ())[:-1]  # the verdict has it
         finish(results, (results.summary["verdict"], *sentences))
 
 

@@ -74,7 +74,7 @@ def _ranking_tables(results: Results) -> Iterator[PageTable]:
             for name in order
         )
         yield PageTable.of(
-            f"Ranking of methods that hear {hears}: area under the performance profile, by cost to "
+            f"Ranking of methods, {hears}: area under the performance profile, by cost to "
             "reach where the tuned reference ends",
             ["method", *(AXIS_NAMES[axis] for axis in axes), "% reached"],
             rows,

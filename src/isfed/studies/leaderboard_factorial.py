@@ -95,9 +95,9 @@ def _sentences(
     for (factor, level), effect in sorted(mains.items(), key=lambda pair: -pair[1].mean):
         base = factors[factor][0]
         if effect.clear:
-            way = "gains" if effect.mean > 0.0 else "loses"
-            lines.append(f"As {factor}, {level!r} {way} {_size(effect)} over {base!r}, on average "
-                         "over whatever else.")  # fmt: skip
+            way, than = ("gains", "over") if effect.mean > 0.0 else ("loses", "against")
+            lines.append(f"As {factor}, {level!r} {way} {_size(effect)} {than} {base!r}, whatever "
+                         "the other parts are.")  # fmt: skip
         else:
             lines.append(f"As {factor}, {level!r} cannot be told from {base!r}: "
                          f"{effect.words()}.")  # fmt: skip
