@@ -75,6 +75,21 @@ def test_divergence_cuts_all_blocks_where_the_first_diverged(experiment):
     np.testing.assert_array_equal(one.history.msd, parts.history.msd)
 
 
+def test_what_is_kept_is_what_is_read(experiment, tmp_path):
+    store, (cell,) = CellStore(tmp_path), _cells(experiment, CellStore(), None)
+    store.keep(cell, run_cell(cell, store, 1))
+    kept, read = store.result(cell), store.result(cell)  # of the second the file is read
+    for name, values in vars(kept.history).items():
+        again = getattr(read.history, name)
+        if isinstance(values, np.ndarray):
+            assert (values.dtype, values.strides) == (again.dtype, again.strides), name
+            np.testing.assert_array_equal(values, again)
+    for name, values in kept.history.measured.items():
+        np.testing.assert_array_equal(values, read.history.measured[name])
+    assert (kept.seconds, kept.diverged) == (read.seconds, read.diverged)
+    assert not store.kept
+
+
 def test_names_that_read_the_same_have_files_of_their_own(experiment):
     common = {"source": experiment.source, "algorithm": None, "rounds": 1, "seed": 0}
     names = ("a+b", "a b", "A b", "über", "äöü", "x" * 300)
@@ -86,8 +101,9 @@ def test_names_that_read_the_same_have_files_of_their_own(experiment):
 def test_without_details_the_large_arrays_are_left_out(experiment):
     (cell,) = _cells(experiment, CellStore(), None, details=False)
     store = CellStore()
-    content = run_cell(cell, store, 1)
+    arrays = run_cell(cell, store, 1)
     full = run_cell(_cells(experiment, CellStore(), None)[0], store, 1)
-    assert len(content) < 0.3 * len(full)
-    store.keep(cell, content)
+    size, whole = (sum(part.nbytes for part in parts.values()) for parts in (arrays, full))
+    assert size < 0.3 * whole
+    store.keep(cell, arrays)
     assert store.result(cell).history.telemetry.size == 0

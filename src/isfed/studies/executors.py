@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from isfed.base.import_by_name import user_modules
 from isfed.base.ray_cluster import check_reachable, connect_ray
 from isfed.base.temporary_folders import end_with
@@ -248,10 +250,10 @@ class Executor:
         report = None if self.progress is None else self.progress.advance
         for cell in cells:
             if not self.store.has(cell):
-                content = run_cell(
+                result = run_cell(
                     cell, self.store, self.workers.threads, report, self.workers.chunk_seconds
                 )
-                self.store.keep(cell, content)
+                self.store.keep(cell, result)
 
     def _run_there(self, title: str, cells: Sequence[Cell]) -> None:
         before = self._begin(title, cells)
@@ -297,8 +299,8 @@ class Executor:
                 # One cell at a time to a worker, as it is: a cell is long, and what is small.
                 how: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs"}
                 parallel: Any = Parallel(return_as="generator_unordered", max_nbytes=None, **how)
-                for file, content in parallel(delayed(work)(cell) for cell in cells):
-                    self.store.keep(by_file[file], content)
+                for file, result in parallel(delayed(work)(cell) for cell in cells):
+                    self.store.keep(by_file[file], result)
                     yield by_file[file]
         finally:
             stop.set()
@@ -340,7 +342,7 @@ def _in_worker(
     threads: int,
     chunk_seconds: float | None,
     stop: threading.Event | None = None,
-) -> tuple[str, bytes]:
+) -> tuple[str, dict[str, np.ndarray]]:
     def look(_: int) -> None:
         if stop is not None and stop.is_set():
             raise KeyboardInterrupt

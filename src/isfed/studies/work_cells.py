@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -20,14 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.base.atomic_files import (
-    OWNER_ONLY,
-    load_arrays,
-    pack_arrays,
-    save_arrays,
-    unpack_arrays,
-    write_whole,
-)
+from isfed.base.atomic_files import load_arrays, save_arrays
 from isfed.datasets.dataset_files import VARIABLE
 from isfed.federation.virtual_clock import Clock
 from isfed.methods import ISFedAvg
@@ -105,7 +98,8 @@ class CellStore:
         self.folder = folder
         self.digest = digest
         self.mark = f"{digest} {version('isfed')}"
-        self.kept: dict[str, bytes] = {}
+        # Results of this process: with a folder, those that nobody has asked for.
+        self.kept: dict[str, dict[str, np.ndarray]] = {}
         # Which repetitions were begun, by name; None until the folder is read.
         self._spans: dict[str, set[tuple[int, int]]] | None = {} if folder is None else None
 
@@ -167,14 +161,14 @@ class CellStore:
             )
         return arrays
 
-    def keep(self, cell: Cell, content: bytes) -> None:
+    def keep(self, cell: Cell, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep the result of a cell; its checkpoint is not needed any more."""
         self._begun(cell.file)
-        if self.folder is None:
-            self.kept[cell.file] = content
-            return
-        write_whole(self._path(cell, RESULT), content, mode=OWNER_ONLY)
-        self._path(cell, CHECKPOINT).unlink(missing_ok=True)
+        # Copies, laid out as if they were read from the file.
+        self.kept[cell.file] = {name: np.array(part, order="A") for name, part in arrays.items()}
+        if self.folder is not None:
+            save_arrays(self._path(cell, RESULT), arrays)
+            self._path(cell, CHECKPOINT).unlink(missing_ok=True)
 
     def has(self, cell: Cell) -> bool:
         """Whether the result of a cell is there."""
@@ -195,9 +189,10 @@ class CellStore:
 
     def result(self, cell: Cell) -> Finished:
         """The result of a cell that is there."""
-        if self.folder is not None:
-            return _unpacked(self._load(self._path(cell, RESULT)))
-        return _unpacked(unpack_arrays(self.kept[cell.file]))
+        if self.folder is None:
+            return _unpacked(self.kept[cell.file])
+        kept = self.kept.pop(cell.file, None)
+        return _unpacked(self._load(self._path(cell, RESULT)) if kept is None else kept)
 
 
 def cells_of(
@@ -252,7 +247,7 @@ def run_cell(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     chunk_seconds: float | None = None,
-) -> bytes:
+) -> dict[str, np.ndarray]:
     """Run a cell from its checkpoint to its end; returns what `CellStore.keep` takes.
 
     `progress` is told the rounds just done, each counted once for every repetition.
@@ -265,7 +260,7 @@ def run_cell(
         if cell.failed is None:
             raise
         result = cell.failed(cell, error)
-    return pack_arrays({"mark": np.array(store.mark), **_packed(result, details=cell.details)})
+    return {"mark": np.array(store.mark), **_packed(result, details=cell.details)}
 
 
 def _run(
@@ -356,7 +351,7 @@ def _packed(result: Finished, *, details: bool) -> dict[str, np.ndarray]:
     }
 
 
-def _unpacked(arrays: dict[str, np.ndarray]) -> Finished:
+def _unpacked(arrays: Mapping[str, np.ndarray]) -> Finished:
     start = "measured."
     known = {name: arrays[name] for name in ARRAYS if name in arrays}
     nothing = np.empty((len(arrays["msd"]), 0))
