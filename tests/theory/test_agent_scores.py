@@ -50,7 +50,7 @@ def test_what_young_scores_cost_is_what_runs_show(name):
     ages, whole = found.scores.agents, found.curvature * found.start**2
     shrink = (1.0 - step * found.curvature) ** (2.0 * ages.times[:, None])
     away, turns = np.sqrt(shrink @ whole / whole.sum()), ages.heard * rounds / STAGES
-    squares = ages.squares(away, 0.0, turns, turns * count)[-1:]
+    squares = ages.squares(away, turns, turns * count)[-1:]
     chances, weights = inclusion_over(np.sqrt(squares), np.zeros(1), 2.0, ages.floor)
     parts = ways_to_learn(2, local_steps=5)["importance"].parts()
     sent = turns_of(problem, parts, problem.optimum)

@@ -70,7 +70,6 @@ class Bounds:
     Args:
         variation: (K,) 6 / (E_k B_k).
         renewed: (K,) B_k E_k / N_k.
-        rough: (K,) the relative variance of its norms over N_k, as of a mean of all.
         norms: (2, K) the root of the spread at w^o, and what is added to it at w_0.
         squares: (3, K) |g|^2, 2 <g, d> and |d|^2 of the mean gradient g at w^o and of what is added
             to it at w_0.
@@ -78,31 +77,27 @@ class Bounds:
 
     variation: np.ndarray
     renewed: np.ndarray
-    rough: np.ndarray
     norms: np.ndarray
     squares: np.ndarray
 
-    def __call__(self, away: np.ndarray, jitter: float, turns: float, active: float) -> np.ndarray:
+    def __call__(self, away: np.ndarray, turns: float, active: float) -> np.ndarray:
         """(S, K, J) squared scores.
 
         Args:
             away: (S,) the distance of the mean model from w^o over that at the start.
-            jitter: that of a model from the mean one, squared.
             turns: of an agent in a stage.
             active: turns of all agents in a stage.
         """
         at = slice(EVERY - 1, None, EVERY)
-        mean, variance = averages(away, turns, RATE, plain=False)
-        far = _histories(mean[at], variance[at])
-        around = np.sqrt(away**2 + jitter)
-        mean, variance = averages(around, turns, np.minimum(self.renewed, 1.0), plain=True)
-        mean = self.norms[0] + self.norms[1] * mean[at]
-        # Few examples have been seen at first, so that their mean norm is a rough one.
-        had = turns * (np.arange(away.size)[at, None] + 1.0)
-        seen = -np.expm1(-self.renewed * (had / -np.expm1(-had)))
-        unsure = self.rough * (1.0 - seen) / seen * mean**2
-        norms = _histories(mean, self.norms[1] ** 2 * variance[at] + unsure)
-        of_mean = sum(part[:, None] * far**power for power, part in enumerate(self.squares))
+        rates = np.minimum(self.renewed, 1.0)
+        of_means, of_norms = (
+            _histories(mean[at], variance[at])
+            for mean, variance in (
+                averages(away, turns, RATE, plain=False), averages(away, turns, rates, plain=True)
+            )
+        )  # fmt: skip
+        norms = self.norms[0][:, None] + self.norms[1][:, None] * of_norms
+        of_mean = sum(part[:, None] * of_means**power for power, part in enumerate(self.squares))
         variation = self.variation[:, None]
         return variation * norms**2 + (3.0 + variation) * of_mean
 
@@ -121,7 +116,7 @@ class Innovations:
     settled: np.ndarray
     moved: np.ndarray
 
-    def __call__(self, away: np.ndarray, jitter: float, turns: float, active: float) -> np.ndarray:
+    def __call__(self, away: np.ndarray, turns: float, active: float) -> np.ndarray:
         """(S, K, J) squared scores; see `Bounds`."""
         gain, known, square = np.empty_like(away), 0.0, 0.0  # of c_k: what it knows of `away`
         missed, agreement, length = np.empty_like(away), 0.0, 0.0
@@ -132,17 +127,17 @@ class Innovations:
             heard = 1.0 - unheard + first
             missed[stage] = max(now**2 - 2.0 * now * known + square, 0.0)
             new = (now - known) ** 2  # of those heard first, for whom c_k is the mean of the others
-            missed[stage] += first / heard * (new - missed[stage]) + jitter
+            missed[stage] += first / heard * (new - missed[stage])
             fresh = -math.expm1(-FORGET * active)
             agreement += fresh * (moved * missed[stage] + settled - agreement)
-            whole = moved * missed[stage] + settled + noise[0] + noise[1] * (now**2 + jitter)
+            whole = moved * missed[stage] + settled + noise[0] + noise[1] * now**2
             length += fresh * (whole - length)
             gain[stage] = rate = agreement / length if length > 0.0 else 0.0
             towards = (2.0 * (1.0 - rate) * now * known + rate * now**2) / (2.0 - rate)
             square -= math.expm1(-turns * rate * (2.0 - rate)) * (towards - square)
             known -= math.expm1(-turns * rate) * (now - known)
             unheard -= first
-        mean, variance = averages(away**2 + jitter, turns, RATE, plain=True)
+        mean, variance = averages(away**2, turns, RATE, plain=True)
         of_missed = averages(missed, turns, RATE, plain=True)[0]
         at = slice(EVERY - 1, None, EVERY)
         far = _histories(mean[at], variance[at])
@@ -210,27 +205,24 @@ class AgentScores:
         """(S,) the rounds in the middle of the stages."""
         return (np.arange(STAGES) + 0.5) * self.rounds / STAGES
 
-    def added(
-        self, step: float, away: np.ndarray, jitter: float, rounds: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def added(self, step: float, away: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """(T, M) what is added to the variance by agents and by examples in every round.
 
         Args:
             step: the step size, by which it is remembered.
             away: (S,) how far the mean model is from w^o at `times`, over the start.
-            jitter: how far models are from the mean one in the end, squared.
             rounds: how many.
         """
         if step not in self.known:
-            self.known[step] = self._added(away, jitter)
+            self.known[step] = self._added(away)
         places = np.arange(rounds) * (STAGES // EVERY) // self.rounds
         places = np.minimum(places, STAGES // EVERY - 1)
         return tuple(part[places] for part in self.known[step])  # type: ignore[return-value]
 
-    def _added(self, away: np.ndarray, jitter: float) -> tuple[np.ndarray, np.ndarray]:
+    def _added(self, away: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count, length = self.settled.size, self.rounds / STAGES
         turns = self.heard * length
-        squares = self.squares(away, jitter, turns, turns * count)
+        squares = self.squares(away, turns, turns * count)
         end = length * EVERY * (np.arange(len(squares)) + 1.0)
         unheard = np.exp(-self.heard * end)
         chances, weights = inclusion_over(

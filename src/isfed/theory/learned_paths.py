@@ -89,12 +89,8 @@ def _agent_scores(
     squares = [(one * other).sum(axis=1) for one, other in (
         (there.means, there.means), (2.0 * there.means, moved), (moved, moved)
     )]  # fmt: skip
-    sizes, rough = problem.data.num_examples, np.empty(count)
-    for agent, gradients in enumerate(gradients_of_agents(problem, model)):
-        long = np.linalg.norm(gradients, axis=1)
-        rough[agent] = long.var() / max(float(long.mean()) ** 2, 1e-300) / len(long)
     bounds = Bounds(
-        variation, work / sizes, rough,
+        variation, work / problem.data.num_examples,
         np.array([norms[0], norms[1] - norms[0]]), np.array(squares),
     )  # fmt: skip
     innovations = Innovations(

@@ -106,22 +106,17 @@ class NoisePath:
         noise = examples + step * self.moved
         if self.growth is not None:
             more, worse, after = 0.0, 0.0, 1.0 - far
-            by_agents: Any = 0.0, 0.0
+            if self.scores is not None and (ages := self.scores.agents) is not None:
+                then = shrink ** (2.0 * ages.times[:, None]) @ away / max(float(away.sum()), 1e-300)
+                by_agents, by_examples = ages.added(step, np.sqrt(then), rounds)
+                agents, noise = agents + after * by_agents, noise + after * by_examples
             for _ in range(SETTLES if self.scores is not None else 1):
                 grown = self.growth.sum(axis=0) + worse
-                added = agents + noise + more + after * (by_agents[0] + by_agents[1])
-                spread = self._spread(step, added, grown)
+                spread = self._spread(step, agents + noise + more, grown)
                 if self.scores is not None:
                     jitter = 0.5 * float(self.curvature @ spread[-1])
                     more, worse = self.scores.of_examples(risk[:, 0], jitter)
                     more = after * more
-                    if (ages := self.scores.agents) is not None:
-                        whole = max(0.5 * float(away.sum()), 1e-300)
-                        then = shrink ** (2.0 * ages.times[:, None]) @ (0.5 * away) / whole
-                        by_agents = ages.added(
-                            step, np.sqrt(then), min(jitter / whole, 1.0), rounds
-                        )
-            agents, noise = agents + after * by_agents[0], noise + after * by_agents[1]
             agents = agents + fade * (spread @ self.growth[0].T)
             noise = noise + more + spread @ (self.growth[1] + worse).T
         if self.per_pass > 1:
