@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from isfed.methods.estimators import HorvitzThompson
-from isfed.methods.federated import PARTS
+from isfed.methods.part_checks import PARTS
 from isfed.methods.servers import Add
 from isfed.methods.uniform_samplers import AllAgents
 

@@ -30,9 +30,10 @@ from isfed.federation.variate_updates import Correction
 from isfed.methods import uniform_samplers
 from isfed.methods.control_variates import ControlVariates
 from isfed.methods.estimators import HorvitzThompson, InverseResponse, Mean, MeanOfAll, PlainMean
-from isfed.methods.federated import WORDS, Federated
+from isfed.methods.federated import Federated
 from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
+from isfed.methods.part_checks import WORDS
 from isfed.methods.uniform_samplers import GIVES, AllAgents, ByWeight, UniformCohort
 from isfed.sampling.designs import HartleyRao, Spread
 from isfed.sampling.policies import Uniform
@@ -280,6 +281,44 @@ def test_parts_that_say_it_in_another_form_are_told_the_form(changed, message):
     sampler = type("Own", (), {k: staticmethod(v) if callable(v) else v for k, v in own.items()})()
     with pytest.raises(TypeError, match=message):
         Federated(sampler, LocalSteps(0.1), HorvitzThompson())
+
+
+MISTAKES: dict[str, Any] = {
+    "draw returned Cohort.*, expected a Cohort and the state after": lambda c, s: c,
+    "drew agents=\\[0, 1\\], expected an array of their numbers": lambda c, s: (
+        c._replace(agents=[0, 1]), s
+    ),
+    "expected numbers from 0 to 4, each once": lambda c, s: (c._replace(agents=c.agents + 5), s),
+    "`times` says how often": lambda c, s: (c._replace(agents=c.agents * 0), s),
+    "gave times=1, expected one for each agent drawn": lambda c, s: (c._replace(times=1), s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_draw_that_is_none_is_named(message):
+    @dataclass(frozen=True)
+    class Own(ByScore):
+        def draw(self, *given):
+            return MISTAKES[message](*super().draw(*given))
+
+    problem = PAPER.replace(num_agents=5, num_examples=4).make()
+    with pytest.raises((TypeError, ValueError), match=f"^Own.*{message}"):
+        simulate(problem, Federated(Own(2), LocalSteps(0.1), HorvitzThompson()), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"ask": lambda *_: None}, "Own.ask returned None, expected the Work"),
+        ({"combine": lambda *_: np.zeros(2)}, "Own.combine returned .* expected a step of 2 numb"),
+        ({"combine": lambda *_: (np.zeros((2, 2)), (), None)}, "the state after the round and an"),
+    ],
+)
+def test_an_estimator_that_returns_something_else_is_named(made, message):
+    own = type("Own", (Mean,), made)()
+    problem = PAPER.replace(num_agents=5, num_examples=4).make()
+    with pytest.raises(TypeError, match=message):
+        simulate(problem, Federated(ByScore(2), LocalSteps(0.1), own), rounds=1)
 
 
 @pytest.mark.parametrize(

@@ -12,38 +12,28 @@ state from what was returned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from isfed.base.argument_checks import check_fields, shown
+from isfed.base.argument_checks import check_fields
 from isfed.federation.agent import AgentConfig
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Cohort, Facts, Updates, Work
 from isfed.methods.method_protocol import ClientWeights
-from isfed.methods.servers import SERVER, Add
+from isfed.methods.part_checks import (
+    PARTS,
+    check_asked,
+    check_combined,
+    check_drawn,
+    check_fit,
+    check_parts,
+)
+from isfed.methods.servers import Add
 from isfed.sampling.policies import Policy
 from isfed.sampling.telemetry import uniform_rows, watch_round
-
-PARTS = {  # the methods that each part must have
-    "sampler": ("init", "draw", "learn"),
-    "local": ("work", "rules", "at"),
-    "estimator": ("init", "ask", "combine", "counts"),
-    "server": SERVER,
-}
-WORDS = {  # what parts may need of each other, and which part may give it
-    "inclusion probabilities": "sampler",
-    "public probabilities": "sampler",
-    "cohorts of fixed size": "sampler",
-    "scores": "sampler",
-    "steps divided by E_k": "local",
-    "weights on the change": "estimator",
-    "step sizes": "estimator",
-    "equal weights": "client_weights",
-}
 
 
 class Evidence(NamedTuple):
@@ -163,34 +153,9 @@ class Federated:
 
     def __post_init__(self) -> None:
         parts = {name: getattr(self, name) for name in PARTS}
-        for name, part in parts.items():
-            able = all(callable(getattr(part, method, None)) for method in PARTS[name])
-            if not able or isinstance(part, type):
-                asked = ", ".join(PARTS[name])
-                raise TypeError(f"{name}={shown(part)} must have the methods {asked}")
-            needs, gives = getattr(part, "needs", {}), getattr(part, "gives", ())
-            if not isinstance(needs, Mapping) or isinstance(gives, str):
-                raise TypeError(
-                    f"{name} {type(part).__name__}: needs is a dict from a word to what to use, "
-                    "and gives is a set of words"
-                )
-        if not hasattr(self.sampler, "reports"):
-            raise TypeError(
-                f"sampler {type(self.sampler).__name__} must say what agents report to it: a "
-                "policy such as reports = Uniform(), for nothing, or Memory(), for a score"
-            )
+        check_parts(parts)
         check_fields(self)
-        given = {word for part in parts.values() for word in getattr(part, "gives", ())}
-        if self.client_weights == "uniform":
-            given.add("equal weights")
-        titles = {name: f"{name} {type(part).__name__}" for name, part in parts.items()}
-        titles["client_weights"] = f"client_weights={self.client_weights!r}"
-        for name, part in parts.items():
-            for word, remedy in getattr(part, "needs", {}).items():
-                if word not in given:
-                    giver = WORDS.get(word, name)
-                    lacks = "nothing gives" if giver == name else f"{titles[giver]} does not give"
-                    raise ValueError(f"{titles[name]} needs {word}, which {lacks}: {remedy}")
+        check_fit(parts, self.client_weights)
 
     @property
     def federated(self) -> Federated:
@@ -252,9 +217,10 @@ class Federated:
         """Draw a cohort and decide its work; may ask agents something and wait for answers."""
         facts = self.facts(agents)
         sent = self.server.send(state.server, state.params)
-        cohort, sampler = self.sampler.draw(
-            state.sampler, facts, agents, sent, round_index
-        )  # eq. (4)
+        pair = self.sampler.draw(state.sampler, facts, agents, sent, round_index)  # eq. (4)
+        if round_index == 0:
+            check_drawn(self.sampler, pair, facts)
+        cohort, sampler = pair
         drawn, prob = cohort.agents.size, cohort.prob
         if prob is None:
             if self._promises_chances:
@@ -267,6 +233,8 @@ class Federated:
             )
         work = self.local.work(cohort, facts, round_index)
         work = self.estimator.ask(state.estimator, cohort, facts, work)  # eq. (8)
+        if round_index == 0:
+            check_asked(self.estimator, work)
         if self._also:
             work = work._replace(also=work.also | self._also)
         return Opened(cohort, sent, work, sampler, round_index)
@@ -276,9 +244,10 @@ class Federated:
     ) -> tuple[State, Info]:
         """The state after a round, from the updates of the agents."""
         cohort, trained = opened.cohort, facts.num_trained
-        step, estimator, evidence = self.estimator.combine(
-            state.estimator, opened, updates, facts
-        )  # eq. (9)
+        combined = self.estimator.combine(state.estimator, opened, updates, facts)  # eq. (9)
+        if round_index == 0:
+            check_combined(self.estimator, combined, facts)
+        step, estimator, evidence = combined
         sampler = self.sampler.learn(
             opened.sampler, cohort, updates, evidence, facts, round_index
         )  # eqs. (52), (53)
