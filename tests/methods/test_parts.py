@@ -14,6 +14,7 @@ import isfed.methods
 from isfed import (
     FOLB,
     PAPER,
+    Add,
     ByScore,
     Clock,
     FedProx,
@@ -319,6 +320,13 @@ def test_an_estimator_that_returns_something_else_is_named(made, message):
     problem = PAPER.replace(num_agents=5, num_examples=4).make()
     with pytest.raises(TypeError, match=message):
         simulate(problem, Federated(ByScore(2), LocalSteps(0.1), own), rounds=1)
+
+
+def test_a_server_that_returns_something_else_is_named():
+    own = type("Own", (Add,), {"move": lambda self, state, params, step: params + step})()
+    method = Federated(ByScore(2), LocalSteps(0.1), Mean(), own)
+    with pytest.raises(TypeError, match=r"Own.move returned .*, expected a model of 2 numbers and"):
+        simulate(PAPER.replace(num_agents=5, num_examples=4).make(), method, rounds=1)
 
 
 @pytest.mark.parametrize(

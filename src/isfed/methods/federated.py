@@ -29,6 +29,7 @@ from isfed.methods.part_checks import (
     check_combined,
     check_drawn,
     check_fit,
+    check_moved,
     check_parts,
 )
 from isfed.methods.servers import Add
@@ -251,7 +252,10 @@ class Federated:
         sampler = self.sampler.learn(
             opened.sampler, cohort, updates, evidence, facts, round_index
         )  # eqs. (52), (53)
-        params, server = self.server.move(state.server, state.params[:trained], step)
+        moved = self.server.move(state.server, state.params[:trained], step)
+        if round_index == 0:
+            check_moved(self.server, moved, facts)
+        params, server = moved
         if trained < facts.num_params:
             params = np.concatenate([params, self._buffers(opened, updates, facts)])
         return State(params, sampler, estimator, server), Info(cohort, updates, evidence)

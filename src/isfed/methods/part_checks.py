@@ -105,3 +105,13 @@ def check_combined(estimator: Any, combined: Any, facts: Facts) -> None:
             f"{type(estimator).__name__}.combine returned {shown(combined)}, expected a step of "
             f"{facts.num_trained} numbers, the state after the round and an Evidence"
         )
+
+
+def check_moved(server: Any, moved: Any, facts: Facts) -> None:
+    """Raise a TypeError for what is no model with a state."""
+    pair = isinstance(moved, tuple) and len(moved) == 2
+    if not pair or np.shape(moved[0]) != (facts.num_trained,):
+        raise TypeError(
+            f"{type(server).__name__}.move returned {shown(moved)}, expected a model of "
+            f"{facts.num_trained} numbers and the new state"
+        )
