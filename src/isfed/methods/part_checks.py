@@ -76,7 +76,8 @@ def check_drawn(sampler: Any, drawn: Any, facts: Facts) -> None:
             f"{name}.draw returned {shown(drawn)}, expected a Cohort and the state after the draw"
         )
     agents, times = drawn[0].agents, drawn[0].times
-    if not (isinstance(agents, np.ndarray) and agents.ndim == 1 and agents.dtype.kind in "iu"):
+    vector = isinstance(agents, np.ndarray) and agents.ndim == 1
+    if not vector or agents.dtype.kind not in "iu":
         raise TypeError(
             f"{name} drew agents={shown(agents)}, expected an array of their numbers, such as "
             "np.flatnonzero(mask)"
