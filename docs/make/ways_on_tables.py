@@ -30,7 +30,7 @@ from auto_steps import problems, table
 from isfed import LeastSquares, Logistic, Problem, Softmax
 from isfed.datasets.named_datasets import parkinsons
 from isfed.studies import Budget, Comparison, Workers, ways_by_short_runs
-from isfed.studies.comparison import Curve, final_of
+from isfed.studies.comparison import Curve
 from isfed.studies.comparison_run import ComparisonStudy
 from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import Given
@@ -176,7 +176,15 @@ def at_predicted(problem: Problem, num_active: int, runs: int, steps: dict[str, 
     with Workers().opened() as jobs:
         executor = Executor(Workers(), jobs, CellStore(), None)
         ends = {
-            name: final_of(study._run(executor, name, way, steps[name]).history.measured["excess"])
+            name: Curve(
+                name,
+                steps[name],
+                {},
+                np.arange(0),
+                study._run(executor, name, way, steps[name]).history.measured["excess"],
+                0.0,
+                0.0,
+            ).final
             for name, way in study.algorithms.items()
         }
     return {name: rounded(decibels(ends[BASE] / end).mean()) for name, end in ends.items()}
@@ -280,8 +288,8 @@ def same_steps(cells: dict[str, dict[str, Any]]) -> list[str]:
     return [
         "",
         f"The largest errors of computed gains are in {', '.join(names)}. They have two "
-        "parameters, so that the loss of a run varies by a factor of three and more, and 8 runs do not find "
-        "the best step size. At the predicted step sizes, with as many runs, predictions differ "
+        "parameters, so that the loss of a run varies by a factor of three and more, and 8 runs do "
+        "not find the best step size. At the predicted step sizes, with as many runs, predictions differ "
         f"by {np.mean(errors):.2f} dB from what is measured ({max(errors):.1f} at most), instead "
         f"of {np.mean(before):.2f} ({max(before):.1f}), and the ways gain {more:.1f} dB more on "
         "average than at the step sizes that 8 runs chose.",
