@@ -291,8 +291,8 @@ def same_steps(cells: dict[str, dict[str, Any]]) -> list[str]:
         "parameters, so that the loss of a run varies by a factor of three and more, and 8 runs do "
         "not find the best step size. At the predicted step sizes, with as many runs, predictions "
         f"differ by {np.mean(errors):.2f} dB from what is measured ({max(errors):.1f} at most), "
-        f"instead of {np.mean(before):.2f} ({max(before):.1f}), and the ways gain {more:.1f} dB more on "
-        "average than at the step sizes that 8 runs chose.",
+        f"instead of {np.mean(before):.2f} ({max(before):.1f}). The ways then gain {more:.1f} dB "
+        "more on average than at the step sizes that 8 runs chose.",
     ]
 
 
