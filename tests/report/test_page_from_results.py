@@ -264,7 +264,7 @@ def test_ways_are_ranked_with_what_each_needs_and_what_was_predicted(tmp_path):
     assert shown["FedAvg"][:2] == ["0.0", "0.0"]
     assert (
         "with twice the agents per round it would end 3.0 dB lower, for twice the uploads and "
-        "twice the gradients" in more_work_line(results)
+        "twice the gradients" in str(more_work_line(results))
     )
     narrow = Console(width=80, record=True, file=io.StringIO())
     narrow.print(comparison_table(results))

@@ -47,7 +47,9 @@ def test_what_young_scores_cost_is_what_runs_show(name):
     problem, rounds, count = OUTLIERS.replace(num_agents=100).make(), 1000, 100
     found = noise_paths(problem, num_active=2, rounds=rounds)[name]
     step = predict_ways(problem, num_active=2, rounds=rounds)[name].step_size
+    assert found.scores is not None
     ages, whole = found.scores.agents, found.curvature * found.start**2
+    assert ages is not None
     shrink = (1.0 - step * found.curvature) ** (2.0 * ages.times[:, None])
     away, turns = np.sqrt(shrink @ whole / whole.sum()), ages.heard * rounds / STAGES
     squares = ages.squares(away, turns, turns * count)[-1:]
