@@ -181,7 +181,7 @@ def test_compare_that_diverges_or_is_stopped(run, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(comparison_run.ComparisonStudy, "_run", stop)
+        patch.setattr(comparison_run.ComparisonStudy, "_curve", stop)
         code, text = run(*words)
     assert code == 130
     assert "--resume" in text

@@ -380,9 +380,7 @@ def _split(x: np.ndarray, y: np.ndarray, owners: np.ndarray | None) -> Rows:
 
 def _images(pixels: np.ndarray, side: int) -> np.ndarray:
     pixels = pixels.astype(np.float32)
-    if side == 14:
-        pixels = pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4))
-    return pixels
+    return pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)) if side == 14 else pixels
 
 
 def unused_keys(problem: Mapping[str, Any]) -> set[str]:

@@ -254,10 +254,8 @@ def run_cell(
     """
     try:
         result = _run(cell, store, threads, progress, chunk_seconds)
-    except (StoreError, OSError, MemoryError):
-        raise
     except Exception as error:
-        if cell.failed is None:
+        if cell.failed is None or isinstance(error, StoreError | OSError | MemoryError):
             raise
         result = cell.failed(cell, error)
     return {"mark": np.array(store.mark), **_packed(result, details=cell.details)}
