@@ -13,7 +13,7 @@ MAKE = ROOT / "docs" / "make"
 @pytest.fixture
 def page(monkeypatch):
     monkeypatch.syspath_prepend(str(MAKE))
-    import variance_page
+    import variance_page  # pyright: ignore[reportMissingImports]
 
     yield variance_page
     for name in ("variance_page", "variance_problems"):

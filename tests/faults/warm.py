@@ -213,7 +213,6 @@ def prepare(place: Path) -> dict[str, tuple[float, int]]:
     step_grid.search_step_size = _during(TUNING)(step_grid.search_step_size)
     executors.Executor.run = _during(RUNNING)(executors.Executor.run)  # type: ignore[method-assign]
     work_cells.save_arrays = _during(CHECKPOINT)(work_cells.save_arrays)
-    work_cells.write_whole = _during(CHECKPOINT)(work_cells.write_whole)
     results_folder.Folder.replace = _during(RESULTS)(results_folder.Folder.replace)  # type: ignore[method-assign]
     study_engine.load_results = _during(RESULTS, then=REPORT)(study_engine.load_results)
     run_driver.LEAST_BETWEEN, run_driver.MOST_SHARE = 0.02, 10.0

@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -66,9 +66,9 @@ class Deadly(RegressionSource):
 
 
 def test_a_worker_killed_in_the_middle_costs_no_result(experiment, small, tmp_path):
-    source = experiment.source
-    deadly = Deadly(source.recipe, source.seed, os.getpid(), str(tmp_path))
-    object.__setattr__(experiment, "source", deadly)
+    task = experiment.tasks[0]
+    deadly = Deadly(task.source.recipe, task.source.seed, os.getpid(), str(tmp_path))
+    experiment = replace(experiment, tasks=(replace(task, source=deadly),))
     with pytest.warns(UserWarning, match="a worker died"):
         run_experiment(experiment, tmp_path / "run", workers=Workers(backend="ray", jobs=2))
     assert (tmp_path / "death").exists()

@@ -207,7 +207,7 @@ def test_levels_and_step_sizes_are_those_of_a_literal_search_over_seeds(tmp_path
         cell["start"] = "optimum"
         tried = {step: levels([100], step, **cell) for step in (0.005, 0.02, 0.08)}
         if close:
-            best = sorted(tried, key=tried.get)[:2]
+            best = sorted(tried, key=lambda step: tried[step])[:2]
             tried = {step: tried[step] + levels(close, step, **cell) for step in best}
         return {step: np.mean(found) for step, found in tried.items()}
 
@@ -219,7 +219,7 @@ def test_levels_and_step_sizes_are_those_of_a_literal_search_over_seeds(tmp_path
         losses = search((101, 102) if name == "one" else (), **cell)
         found = results.searches[f"{name}: FedAvg"]
         assert found.losses == losses
-        assert found.best == min(losses, key=losses.get)
+        assert found.best == min(losses, key=lambda step: losses[step])
         level = levels((0, 3), found.best, start="optimum", **cell)
         assert results[f"{name}: FedAvg"].summary["levels"] == level
     given = levels((0, 3), 0.01, active=3, share=0.25, start="optimum")

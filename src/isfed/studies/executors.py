@@ -117,6 +117,9 @@ def _ray(jobs: int | None) -> Iterator[int]:
     """The cluster that $RAY_ADDRESS names, or one of our own on this machine."""
     import ray  # pyright: ignore[reportMissingImports]
     from joblib import register_parallel_backend
+    from ray.cloudpickle import (  # pyright: ignore[reportMissingImports]
+        register_pickle_by_value,
+    )
     from ray.util.joblib.ray_backend import RayBackend  # pyright: ignore[reportMissingImports]
 
     class Backend(RayBackend):
@@ -128,7 +131,7 @@ def _ray(jobs: int | None) -> Iterator[int]:
     except ConnectionError as error:
         raise ConfigError(str(error)) from error
     for module in user_modules:
-        ray.cloudpickle.register_pickle_by_value(module)
+        register_pickle_by_value(module)
     try:
         there = int(ray.cluster_resources().get("CPU", 1))
         if jobs is not None and jobs > there:
@@ -155,7 +158,8 @@ def _dask(jobs: int | None) -> Iterator[int]:
         ) from error
     own = {"n_workers": jobs or num_cores(), "threads_per_worker": 1, "dashboard_address": None}
     with Client(address) if address else Client(**own) as client:
-        yield jobs or sum(client.nthreads().values())
+        threads: Any = client.nthreads()
+        yield jobs or sum(threads.values())
 
 
 def _tied_loky() -> str:

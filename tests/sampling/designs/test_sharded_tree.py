@@ -1,6 +1,7 @@
 """The sharded tree: the draws of one tree, bit for bit, whatever the shards."""
 
 import importlib.util
+import logging
 import os
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_a_shard_knows_its_leaves():
 def test_actors_of_ray_give_the_same_draws():
     import ray  # pyright: ignore[reportMissingImports]
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
     try:
         weights = np.random.default_rng(0).lognormal(0.0, 1.0, 20000)
         tree, single = ShardedTree(weights, shards=2, block=256, **on_ray()), SumTree(weights)
