@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from small_board import TINY
 
 from isfed.problems import Problem
 from isfed.studies import Workers, make_experiment, run_experiment
@@ -122,6 +121,8 @@ class LosesANode:
 
 
 def test_a_leaderboard_on_two_nodes_and_on_the_one_that_is_left(nodes, tmp_path):
+    from small_board import TINY  # here, because actors import this file without tests/support
+
     study, workers = Leaderboard(make_protocol(TINY)), Workers(backend="ray", jobs=2)
     run_study(study, tmp_path / "loky", workers=Workers(backend="loky", jobs=2))
     run_study(study, tmp_path / "two nodes", workers=workers)
