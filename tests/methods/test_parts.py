@@ -272,13 +272,12 @@ def test_a_spread_needs_an_estimator_that_gives_step_sizes():
         ({"needs": {"scores"}}, "needs is a dict from a word to what to use"),
         ({"gives": "inclusion probabilities"}, "gives is a set of words"),
         ({"reports": None}, "must say what agents report to it"),
+        ({"learn": None}, "must have the methods init, draw, learn; it has no learn"),
     ],
 )
 def test_parts_that_say_it_in_another_form_are_told_the_form(changed, message):
     names = {"init", "draw", "learn", "reports"}
     own = {name: getattr(ByScore(2), name) for name in names} | changed
-    if own["reports"] is None:
-        del own["reports"]
     sampler = type("Own", (), {k: staticmethod(v) if callable(v) else v for k, v in own.items()})()
     with pytest.raises(TypeError, match=message):
         Federated(sampler, LocalSteps(0.1), HorvitzThompson())
@@ -292,6 +291,7 @@ MISTAKES: dict[str, Any] = {
     "expected numbers from 0 to 4, each once": lambda c, s: (c._replace(agents=c.agents + 5), s),
     "`times` says how often": lambda c, s: (c._replace(agents=c.agents * 0), s),
     "gave times=1, expected one for each agent drawn": lambda c, s: (c._replace(times=1), s),
+    "gave prob=.*, expected p_k above 0": lambda c, s: (c._replace(prob=0 * c.prob), s),
 }  # fmt: skip
 
 
@@ -320,6 +320,26 @@ def test_an_estimator_that_returns_something_else_is_named(made, message):
     problem = PAPER.replace(num_agents=5, num_examples=4).make()
     with pytest.raises(TypeError, match=message):
         simulate(problem, Federated(ByScore(2), LocalSteps(0.1), own), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"init": lambda *_: {"sum": 0.0}}, "Own.init gave the state .*, expected a NamedTuple of"),
+        ({"init": lambda *_: (1.0, 2.0)}, "Own.init gave the state .*, expected a NamedTuple of"),
+        ({"learn": lambda *_: None}, "Own.learn gave the state None, expected a NamedTuple of arr"),
+    ],
+)
+def test_a_state_that_no_checkpoint_could_keep_is_refused(made, message):
+    own = type("Own", (ByScore,), made)(2)
+    problem = PAPER.replace(num_agents=5, num_examples=4).make()
+    with pytest.raises(TypeError, match=message):
+        simulate(problem, Federated(own, LocalSteps(0.1), Mean()), rounds=1)
+
+
+def test_a_class_in_place_of_a_part_is_said_to_be_one():
+    with pytest.raises(TypeError, match=r"sampler=ByScore is a class; .*: ByScore\(...\)"):
+        Federated(ByScore, LocalSteps(0.1), Mean())  # type: ignore[arg-type]
 
 
 def test_a_server_that_returns_something_else_is_named():

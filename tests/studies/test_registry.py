@@ -378,13 +378,13 @@ def test_a_file_names_a_class_of_ones_own_by_its_module(mine):
         (":Design", "cannot be imported: ValueError: Empty module name"),
         ("broken:Design", "cannot be imported: ZeroDivisionError: division by zero"),
         ("my_sampler:five", "is 5, not a class or a function"),
-        ("my_sampler:Twice", "cannot be a 'design': the class has no draw; write them"),
+        ("my_sampler:Twice", "cannot be used as 'design': the class has no draw; write them"),
         ("my_sampler:make", "is <function make .*not a class that can be a 'design'"),
         ("my_sampler:Popen", r"belongs to Python's own library \(subprocess\)"),
         ("my_sampler:system", r"belongs to Python's own library \((posix|nt)\)"),
         ("os:system", r"belongs to Python's own library \(os\)"),
         ("builtins:exec", r"belongs to Python's own library \(builtins\)"),
-        ("numpy:ndarray", "cannot be a 'design': the class has no draw"),
+        ("numpy:ndarray", "cannot be used as 'design': the class has no draw"),
     ],
 )
 def test_what_cannot_be_imported_is_said_in_one_line(mine, name, message):
@@ -457,3 +457,18 @@ def test_a_network_of_ones_own_needs_the_permission_too(small, mine, key):
     small["problem"][key] = "os:system"
     with pytest.raises(ConfigError, match="belongs to Python's own library"):
         make_experiment(small, allow_imports=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "isfed:ByScore"}, "it is a part: write sampler = 'isfed:ByScore', without kind"),
+        ({"kind": "FedAvg", "sampler": "uniform"}, "for it has a sampler: leave out 'kind'"),
+    ],
+)
+def test_a_part_that_is_given_as_a_kind_is_said_to_be_one(given, message):
+    with (
+        allowing(anything=True, folders=()),
+        pytest.raises(ConfigError, match=message),
+    ):
+        read_algorithm({"step_size": 0.1, "num_active": 2, **given}, where="algorithm 1")

@@ -31,6 +31,7 @@ from isfed.methods.part_checks import (
     check_fit,
     check_moved,
     check_parts,
+    check_state,
 )
 from isfed.methods.servers import Add
 from isfed.sampling.policies import Policy
@@ -207,12 +208,14 @@ class Federated:
         facts = agents.facts(self.client_weights)  # agents cannot be asked before the first round
         trained = params[: facts.num_trained]
         num_active = getattr(self.sampler, "num_active", facts.num_agents)
-        return State(
-            params.copy(),
+        states = (
             self.sampler.init(facts, agents, params),
             self.estimator.init(facts, trained),
             self.server.init(trained, facts.num_agents / num_active),
         )
+        for part, state in zip((self.sampler, self.estimator, self.server), states, strict=True):
+            check_state(part, "init", state)
+        return State(params.copy(), *states)
 
     def open(self, state: State, agents: Agents, round_index: int) -> Opened:
         """Draw a cohort and decide its work; may ask agents something and wait for answers."""
@@ -255,6 +258,8 @@ class Federated:
         moved = self.server.move(state.server, state.params[:trained], step)
         if round_index == 0:
             check_moved(self.server, moved, facts)
+            check_state(self.sampler, "learn", sampler)
+            check_state(self.estimator, "combine", estimator)
         params, server = moved
         if trained < facts.num_params:
             params = np.concatenate([params, self._buffers(opened, updates, facts)])

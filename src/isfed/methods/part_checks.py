@@ -7,12 +7,13 @@ it would take longer than a small round itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isfed.base.argument_checks import shown
 from isfed.federation.messages import Cohort, Facts, Work
+from isfed.methods.method_protocol import flat_state
 from isfed.methods.servers import SERVER
 
 PARTS = {  # the methods that each part must have
@@ -36,21 +37,44 @@ WORDS = {  # what parts may need of each other, and which part may give it
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Raise a TypeError for what is no part."""
     for name, part in parts.items():
-        able = all(callable(getattr(part, method, None)) for method in PARTS[name])
-        if not able or isinstance(part, type):
-            asked = ", ".join(PARTS[name])
-            raise TypeError(f"{name}={shown(part)} must have the methods {asked}")
+        if isinstance(part, type):
+            raise TypeError(
+                f"{name}={part.__name__} is a class; give an object of it: {part.__name__}(...)"
+            )
+        lacks = [each for each in PARTS[name] if not callable(getattr(part, each, None))]
+        if lacks:
+            asked, missing = ", ".join(PARTS[name]), ", ".join(lacks)
+            raise TypeError(
+                f"{name}={shown(part)} must have the methods {asked}; it has no {missing}"
+            )
         needs, gives = getattr(part, "needs", {}), getattr(part, "gives", ())
         if not isinstance(needs, Mapping) or isinstance(gives, str):
             raise TypeError(
                 f"{name} {type(part).__name__}: needs is a dict from a word to what to use, "
                 "and gives is a set of words"
             )
-    if not hasattr(parts["sampler"], "reports"):
+    if not hasattr(getattr(parts["sampler"], "reports", None), "refresh"):
         raise TypeError(
             f"sampler {type(parts['sampler']).__name__} must say what agents report to it: a "
             "policy such as reports = Uniform(), for nothing, or Memory(), for a score"
         )
+
+
+def check_state(part: Any, method: str, state: Any) -> None:
+    """Raise a TypeError for a state that no checkpoint could keep."""
+    known = not isinstance(state, tuple) or not state or hasattr(state, "_asdict")
+    arrays = flat_state(OnePart(state)).values() if known else ()
+    if not known or any(array.dtype.kind == "O" for array in arrays):
+        raise TypeError(
+            f"{type(part).__name__}.{method} gave the state {shown(state)}, expected a NamedTuple "
+            "of arrays, or (): checkpoints keep it"
+        )
+
+
+class OnePart(NamedTuple):
+    """A state with one part only."""
+
+    part: Any
 
 
 def check_fit(parts: Mapping[str, Any], client_weights: str) -> None:
@@ -90,6 +114,9 @@ def check_drawn(sampler: Any, drawn: Any, facts: Facts) -> None:
         )
     if np.shape(times) != agents.shape:
         raise ValueError(f"{name} gave times={shown(times)}, expected one for each agent drawn")
+    prob = drawn[0].prob
+    if prob is not None and not np.all(prob > 0.0):
+        raise ValueError(f"{name} gave prob={shown(prob)}, expected p_k above 0 of those drawn")
 
 
 def check_asked(estimator: Any, work: Any) -> None:

@@ -118,10 +118,12 @@ class Registry(Mapping[str, Callable]):
             raise ValueError(f"{name!r} is {imported!r}, not a class that can be a {self.word!r}")
         absent = missing_members(imported, self.protocol)
         if absent:
+            fits = [w for w, r in PARTS.items() if not missing_members(imported, r.protocol)]
             raise ValueError(
-                f"{name!r} cannot be a {self.word!r}: the class has no {', '.join(absent)}; write "
-                "them as methods, properties or fields of the class (docs/extend.md)"
-            )
+                f"{name!r} cannot be used as {self.word!r}: the class has no {', '.join(absent)}; "
+                + (f"it is a part: write {fits[0]} = {name!r}, without kind" if fits else
+                   "write them as methods, properties or fields of the class (docs/extend.md)")
+            )  # fmt: skip
         return imported
 
     def options(self, factory: Callable) -> dict[str, Argument]:
@@ -262,6 +264,8 @@ def _of_kind(given: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]
 
 
 def _in_parts(given: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
+    if "kind" in given:
+        raise ConfigError(f"{where} is spelled in parts, for it has a sampler: leave out 'kind'")
     keys = arguments(LocalSteps)
     check_keys(given, ("name", *PARTS, "num_active", "client_weights", *keys), where=where)
     sampler = given["sampler"]
