@@ -63,8 +63,8 @@ CAPABILITIES = {
         "methods/power_of_choice.py", "methods/folb.py",
     ),
     "averages, look-ahead, passes, auto steps": (
-        "methods/servers.py", "methods/model_average.py", "methods/look_ahead_passes.py",
-        "methods/agent_passes.py", "methods/stratified_passes.py", "simulate/pilot_runs.py",
+        "methods/servers.py", "methods/iterate_average.py", "methods/look_ahead_passes.py",
+        "methods/passes_over_agents.py", "methods/stratified_passes.py", "simulate/pilot_runs.py",
     ),
     "methods that the paper names": (
         "methods/adaptive_tau.py", "methods/agnostic_fl.py", "methods/cooperative_sgd.py",
@@ -87,7 +87,7 @@ CAPABILITIES = {
     ),
     "compare and diagnose": (
         "*/compar*", "*/diagnos*", "theory/strategies.py", "theory/tuned_ways.py",
-        "theory/noise_path.py", "studies/paired_step_search.py",
+        "theory/budget_levels.py", "studies/paired_step_search.py",
     ),
     "theory: variance, stability, certificates": ("theory/*",),
     "studies, experiments, results folders": ("studies/*",),

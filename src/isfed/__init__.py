@@ -30,7 +30,6 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods import ISFedAvg as ISFedAvg
     from isfed.methods.active_fl import ActiveFL as ActiveFL
     from isfed.methods.adaptive_tau import AdaptiveTau as AdaptiveTau
-    from isfed.methods.agent_passes import Passes as Passes
     from isfed.methods.agnostic_fl import AgnosticFL as AgnosticFL
     from isfed.methods.bandit_samplers import MABS as MABS
     from isfed.methods.bandit_samplers import OSMD as OSMD
@@ -85,6 +84,7 @@ if _typing.TYPE_CHECKING:  # the public names: type checkers read this table, an
     from isfed.methods.oort import Oort as Oort
     from isfed.methods.optimal_sampling import AOCS as AOCS
     from isfed.methods.optimal_sampling import OCS as OCS
+    from isfed.methods.passes_over_agents import Passes as Passes
     from isfed.methods.power_of_choice import PowerOfChoice as PowerOfChoice
     from isfed.methods.q_ffl import QFedAvg as QFedAvg
     from isfed.methods.q_ffl import QFedSGD as QFedSGD

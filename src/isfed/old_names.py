@@ -42,8 +42,8 @@ _RENAMED = {
         contest=comparison_run data_sets=dataset_config deals=dataset_config
         diagnosing=diagnosis_folder estimators=sklearn_estimators folder=results_folder
         forecast=comparison held_out=held_out_error heterogeneity=experiment_config
-        keys=config_schema measures=test_measures named=dataset_config network_data=network_config
-        networks=experiment_config own_rows=network_config registry=name_registry
+        keys=config_schema measures=test_measures named=dataset_config
+        network_data=neural_network_config networks=experiment_config own_rows=neural_network_config registry=name_registry
         resting=fixed_points results=results_reader runner=study_engine settling=results_summary
         sources=problem_sources steps=study_engine summary=results_summary
         systems=experiment_config tuned=experiment_config
@@ -60,7 +60,9 @@ _RENAMED = {
         processes=local_processes registry=certificates roll=node_directory simulation=demo
         torch=torch_handler turns=message_exchange wire=wire_format
     """,
-    "methods": "network_job=resumable_job",
+    "methods": """
+        agent_passes=passes_over_agents model_average=iterate_average network_job=resumable_job
+    """,
     "problems": """
         data=federated_data devices=synthetic_problems gradients=compiled_losses newton=optimum
         risk=scaled_risk synthetic=synthetic_problems values=compiled_losses
@@ -77,9 +79,11 @@ _RENAMED = {
         driver=run_driver history=run_history interrupts=run_driver run=simulate_call
         running=run_driver
     """,
+    "studies": "network_config=neural_network_config",
     "theory": """
         bound=msd_prediction certificate=unbiasedness choices=probabilities
         constants=paper_constants curvature=round_curvature findings=diagnosis
+        noise_path=budget_levels
         prediction=msd_prediction remembering=composition_variance settling=msd_prediction
         stability=stable_step_size variance=round_variance ways=strategies
     """,

@@ -21,7 +21,7 @@ from isfed.datasets.dataset_files import RefusedFileError, unpacked
 from isfed.datasets.read_options import Reading
 from isfed.datasets.table_data import Columns
 from isfed.datasets.table_sources import open_source
-from isfed.studies.network_config import read_rows
+from isfed.studies.neural_network_config import read_rows
 
 PART, PARTS = 1 << 25, 30  # 1 GB in all
 LIMIT = 0.1  # gigabytes

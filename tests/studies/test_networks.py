@@ -11,7 +11,7 @@ import pytest
 from isfed.federation.agents import Ledger
 from isfed.studies.dataset_config import EasyAndHard
 from isfed.studies.experiment_config import read_study
-from isfed.studies.network_config import NetworkData, unused_keys
+from isfed.studies.neural_network_config import NetworkData, unused_keys
 from isfed.studies.results_reader import StepSearch
 from isfed.studies.study_summaries import network_row, useless_steps
 

@@ -40,7 +40,7 @@ from isfed.studies.name_registry import (
     read_algorithm,
     write_algorithm,
 )
-from isfed.studies.network_config import NetworkData
+from isfed.studies.neural_network_config import NetworkData
 from isfed.studies.results_folder import fingerprint
 
 
@@ -149,7 +149,7 @@ def test_every_method_that_is_exported_has_a_name():
     # What goes around a method is none, and neither are parts.
     parts = (
         "method_wrappers", "by_score", "control_variates", "estimators", "federated", "local_steps",
-        "agent_passes", "stratified_passes", "servers",
+        "passes_over_agents", "stratified_passes", "servers",
     )  # fmt: skip
     others = {f"methods.{name}" for name in parts}
     exported = {

@@ -27,12 +27,12 @@ from isfed import (
     WithReplacement,
     certify,
 )
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.estimators import HorvitzThompson, Mean
 from isfed.methods.federated import Federated
 from isfed.methods.local_sgd import MomentumMean
 from isfed.methods.local_steps import LocalSteps
+from isfed.methods.passes_over_agents import Passes
 from isfed.sampling.designs.outcomes import TooManyError, outcomes
 from isfed.theory.unbiasedness import Certificate
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from isfed import EQUAL, FederatedData, ISFedAvg, Logistic, Problem, simulate
-from isfed.methods.model_average import first_averaged
+from isfed.methods.iterate_average import first_averaged
 from isfed.studies import ways_by_short_runs
+from isfed.theory.budget_levels import NoisePath, typical_sum
 from isfed.theory.learned_scores import LearnedScores
-from isfed.theory.noise_path import NoisePath, typical_sum
 from isfed.theory.probabilities import choices_at
 from isfed.theory.round_variance import curvature_variances, gradient_variances
 from isfed.theory.tuned_ways import TunedWays, predict_ways

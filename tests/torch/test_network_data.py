@@ -15,7 +15,7 @@ from isfed.cli.app import app
 from isfed.studies import ConfigError, load_results, make_experiment, run_experiment
 from isfed.studies.dataset_config import FewClasses, OneClass, Shards
 from isfed.studies.experiment_config import read_study, study_settings, study_tables
-from isfed.studies.network_config import NetworkData, read_rows
+from isfed.studies.neural_network_config import NetworkData, read_rows
 from isfed.studies.study_engine import run_study
 from isfed.studies.study_summaries import first_round
 from isfed.torch.models import MODELS, find_model

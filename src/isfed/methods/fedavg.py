@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from isfed.base.argument_checks import checked
 from isfed.federation.variate_updates import Correction
-from isfed.methods.agent_passes import Passes
 from isfed.methods.estimators import Mean, PlainMean
 from isfed.methods.federated import Federated
 from isfed.methods.isfedavg import ISFedAvg, suffix_of
 from isfed.methods.method_protocol import ClientWeights, Composed, NotNegative
+from isfed.methods.passes_over_agents import Passes
 from isfed.methods.servers import averaging
 from isfed.methods.shared_fields import Sampled
 from isfed.sampling.designs import Design, Deville, HartleyRao, WithReplacement

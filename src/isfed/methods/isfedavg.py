@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from isfed.federation.variate_updates import Correction
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore, check_costs
 from isfed.methods.control_variates import ControlVariates, check_correction
 from isfed.methods.estimators import HorvitzThompson, InverseResponse
@@ -27,6 +26,7 @@ from isfed.methods.method_protocol import (
     StepSize,
     check_record,
 )
+from isfed.methods.passes_over_agents import Passes
 from isfed.methods.servers import averaging
 from isfed.sampling.designs import Deville, HartleyRao
 from isfed.sampling.policies import Memory, Uniform

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from isfed.base.argument_checks import check_share
-from isfed.methods.agent_passes import Passes
 from isfed.methods.estimators import HorvitzThompson
 from isfed.methods.federated import Federated
 from isfed.methods.local_steps import LocalSteps
@@ -29,6 +28,7 @@ from isfed.methods.method_protocol import (
     StepSize,
     check_record,
 )
+from isfed.methods.passes_over_agents import Passes
 from isfed.methods.servers import Average, FedAdam, LookAhead
 from isfed.methods.stratified_passes import StratifiedPasses
 from isfed.sampling.policies import Memory

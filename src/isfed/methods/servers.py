@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from isfed.base.argument_checks import check_positive
+from isfed.methods.iterate_average import BLOCKS, add_model, write_mean
 from isfed.methods.method_protocol import BelowOne, NotNegative, check_record
-from isfed.methods.model_average import BLOCKS, add_model, write_mean
 
 SERVER = ("init", "send", "move", "show")  # what a server can do
 

@@ -22,10 +22,10 @@ import numpy as np
 from isfed.base.portable_arithmetic import row_norms, weighted_sum
 from isfed.federation.agents import Agents
 from isfed.federation.messages import Facts
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ScoreState
 from isfed.methods.federated import Evidence
 from isfed.methods.method_protocol import CheckedPolicy, CountOrZero
+from isfed.methods.passes_over_agents import Passes
 from isfed.sampling.designs.spread import order_alike
 from isfed.sampling.policies import Memory, Policy, Table, Uniform
 

@@ -32,7 +32,7 @@ from isfed.report.page_data import (
     number_cell,
 )
 from isfed.report.page_sentences import by_problem, deciding
-from isfed.studies.network_config import unused_keys
+from isfed.studies.neural_network_config import unused_keys
 from isfed.studies.results_folder import COMMAND, CONFIG
 from isfed.studies.results_reader import AlgorithmResult, Results
 from isfed.theory.tuned_ways import in_words

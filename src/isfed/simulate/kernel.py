@@ -30,7 +30,7 @@ from isfed.federation.variate_updates import (
     write_correction,
     write_innovation,
 )
-from isfed.methods.model_average import add_model, write_mean
+from isfed.methods.iterate_average import add_model, write_mean
 from isfed.sampling import table_draws, telemetry
 from isfed.sampling.policies import KEEP_MASS, refresh_touched, take_scores
 
@@ -83,7 +83,7 @@ class RoundParts(NamedTuple):
 
     cohorts: np.ndarray  # (R, rounds, L) who has which place in the rounds to come
     prob: np.ndarray  # (R, K) p_k of the pass
-    sums: np.ndarray  # (R, blocks, M) sums of models, see `isfed.methods.model_average`
+    sums: np.ndarray  # (R, blocks, M) sums of models, see `isfed.methods.iterate_average`
 
 
 @jit_call

@@ -26,9 +26,9 @@ from isfed.federation.problem_arrays import (
 )
 from isfed.federation.variate_updates import Reference, extra_messages, make_reference, make_rule
 from isfed.methods import ISFedAvg
-from isfed.methods.agent_passes import PassState, first_pass, plan_size
 from isfed.methods.by_score import ScoreState
-from isfed.methods.model_average import write_mean
+from isfed.methods.iterate_average import write_mean
+from isfed.methods.passes_over_agents import PassState, first_pass, plan_size
 from isfed.problems import Problem
 from isfed.sampling import score_table as table
 from isfed.sampling.policies import (

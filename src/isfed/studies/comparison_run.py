@@ -26,8 +26,8 @@ from isfed.studies.results_reader import StepSearch
 from isfed.studies.results_summary import level_change
 from isfed.studies.study_engine import NoStepError, Outcome, Study, mean_curvature
 from isfed.studies.work_cells import CellStore, Finished, problem_of
+from isfed.theory.budget_levels import TunedWay
 from isfed.theory.diagnosis import nothing_to_learn
-from isfed.theory.noise_path import TunedWay
 from isfed.theory.probabilities import TheoryError
 from isfed.theory.tuned_ways import AVERAGED, BASE, predict_ways, ways_to_learn
 

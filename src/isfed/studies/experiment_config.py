@@ -12,7 +12,7 @@ from typing import Any
 from isfed.base.argument_checks import check_active
 from isfed.base.import_by_name import allowing
 from isfed.federation.virtual_clock import Clock
-from isfed.studies import dataset_config, network_config  # noqa: F401  (they name data sets)
+from isfed.studies import dataset_config, neural_network_config  # noqa: F401  (they name data sets)
 from isfed.studies.config_schema import (
     ConfigError,
     arguments,

@@ -14,7 +14,6 @@ from typing import Any
 
 from isfed.base.import_by_name import missing_members, user_modules
 from isfed.federation.variate_updates import Correction
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.catalogue import ALL, CANDIDATES, CATALOGUE, HEARD, ORACLE, Knob
 from isfed.methods.control_variates import ControlVariates
@@ -24,6 +23,7 @@ from isfed.methods.fedvarp import RememberedMean
 from isfed.methods.kvib import CumulativeNorms
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import Algorithm
+from isfed.methods.passes_over_agents import Passes
 from isfed.methods.power_of_choice import LargestLosses
 from isfed.methods.servers import Add, Average, FedAdam, LookAhead, ServerMomentum
 from isfed.methods.stratified_passes import StratifiedPasses

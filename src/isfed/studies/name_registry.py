@@ -14,7 +14,6 @@ from typing import Any, get_args
 
 import isfed
 from isfed.base.import_by_name import check_allowed, import_named, missing_members
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.catalogue import CATALOGUE
 from isfed.methods.cooperative_sgd import Elastic, Graph, Mixing, Ring
@@ -24,6 +23,7 @@ from isfed.methods.fedvarp import RememberedMean
 from isfed.methods.local_steps import LocalSteps
 from isfed.methods.method_protocol import Algorithm
 from isfed.methods.method_wrappers import Served
+from isfed.methods.passes_over_agents import Passes
 from isfed.methods.servers import (
     Add,
     Average,

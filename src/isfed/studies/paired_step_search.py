@@ -20,7 +20,7 @@ from isfed.studies.executors import Executor
 from isfed.studies.problem_sources import ProblemSource
 from isfed.studies.study_engine import NoStepError, last_part
 from isfed.studies.work_cells import problem_of
-from isfed.theory.noise_path import FACTOR
+from isfed.theory.budget_levels import FACTOR
 
 MOST_WIDER = 12  # more step sizes at each end, a factor 2 apart, if the best is there
 RECORDS = Budget(num_active=1).records  # of a run that is measured all along

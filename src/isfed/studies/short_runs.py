@@ -18,7 +18,7 @@ from isfed.studies.executors import Executor, Workers
 from isfed.studies.paired_step_search import PairedSearch
 from isfed.studies.problem_sources import Given
 from isfed.studies.work_cells import CellStore
-from isfed.theory.noise_path import TunedWay
+from isfed.theory.budget_levels import TunedWay
 from isfed.theory.probabilities import TheoryError
 from isfed.theory.tuned_ways import AVERAGED, BASE, predict_ways, ways_to_learn
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from isfed.methods import ISFedAvg
-from isfed.methods.agent_passes import SHARES, pass_variance
+from isfed.methods.passes_over_agents import SHARES, pass_variance
 from isfed.problems import Problem
 from isfed.sampling.designs.exact_variance import total_variance
-from isfed.theory.agent_scores import AgentScores, Bounds, Innovations
+from isfed.theory.agent_score_noise import AgentScores, Bounds, Innovations
+from isfed.theory.budget_levels import NoisePath
 from isfed.theory.composition_variance import VariateErrors, turns_of
 from isfed.theory.learned_scores import LearnedScores
-from isfed.theory.noise_path import NoisePath
 from isfed.theory.probabilities import Choices, all_choices_at, gradients_of_agents
 
 MOST_FOLLOWED = 4096  # examples, whose scores are followed

@@ -3,7 +3,7 @@
 An example's score is that of its last draw, so that it stays for about 1 / pi draws of its agent,
 pi the inclusion probability that it gives. Low scores stay longest. Of every example it is followed
 how likely its score is none yet, one of the start, or one of models around w^o. For the scores of
-agents see `agent_scores`.
+agents see `agent_score_noise`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isfed.theory.agent_scores import AgentScores
+from isfed.theory.agent_score_noise import AgentScores
 
 STEPS = 32  # in time, in which the chances are followed
 

@@ -14,9 +14,9 @@ from isfed.base.gram_matrix import TALL, limited_blas
 from isfed.methods import FedAvg, ISFedAvg
 from isfed.problems import Problem
 from isfed.problems.losses import LeastSquares, LinearLoss
+from isfed.theory.budget_levels import NoisePath, TunedWay
 from isfed.theory.composition_variance import turns_of, variate_errors
 from isfed.theory.learned_paths import learned, pass_noise, pass_probabilities
-from isfed.theory.noise_path import NoisePath, TunedWay
 from isfed.theory.probabilities import (
     Choices,
     TheoryError,

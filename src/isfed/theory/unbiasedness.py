@@ -26,10 +26,10 @@ from isfed.federation.agents import (
     TrainRequest,
     Uploads,
 )
-from isfed.methods.agent_passes import Passes
 from isfed.methods.by_score import ByScore
 from isfed.methods.federated import Federated
 from isfed.methods.object_federation import Federation
+from isfed.methods.passes_over_agents import Passes
 from isfed.problems import Problem
 from isfed.sampling import telemetry
 from isfed.sampling.designs import Design

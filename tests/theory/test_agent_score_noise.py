@@ -7,7 +7,7 @@ import pytest
 
 from isfed import EQUAL, OUTLIERS, ISFedAvg, LeastSquares, Problem, simulate
 from isfed.sampling.designs import inclusion_probabilities
-from isfed.theory.agent_scores import RATE, STAGES, averages, inclusion_over
+from isfed.theory.agent_score_noise import RATE, STAGES, averages, inclusion_over
 from isfed.theory.composition_variance import turns_of
 from isfed.theory.round_curvature import local_drift
 from isfed.theory.tuned_ways import noise_paths, predict_ways, ways_to_learn

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from isfed.methods.model_average import first_averaged
+from isfed.methods.iterate_average import first_averaged
 from isfed.theory.learned_scores import LearnedScores
 
 FACTOR = math.sqrt(2.0)  # between two step sizes

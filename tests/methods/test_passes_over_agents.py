@@ -22,7 +22,7 @@ from isfed import (
     simulate,
 )
 from isfed.federation.compiled_agents import CompiledAgents
-from isfed.methods.agent_passes import rounded
+from isfed.methods.passes_over_agents import rounded
 from isfed.sampling.policies import Table
 from isfed.simulate.simulate_call import make_run
 
