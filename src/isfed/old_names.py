@@ -43,8 +43,9 @@ _RENAMED = {
         diagnosing=diagnosis_folder estimators=sklearn_estimators folder=results_folder
         forecast=comparison held_out=held_out_error heterogeneity=experiment_config
         keys=config_schema measures=test_measures named=dataset_config
-        network_data=neural_network_config networks=experiment_config own_rows=neural_network_config registry=name_registry
-        resting=fixed_points results=results_reader runner=study_engine settling=results_summary
+        network_data=neural_network_config networks=experiment_config
+        own_rows=neural_network_config registry=name_registry resting=fixed_points
+        results=results_reader runner=study_engine settling=results_summary
         sources=problem_sources steps=study_engine summary=results_summary
         systems=experiment_config tuned=experiment_config
         workers=executors
