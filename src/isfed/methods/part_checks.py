@@ -7,7 +7,7 @@ it would take longer than a small round itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -62,19 +62,14 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 def check_state(part: Any, method: str, state: Any) -> None:
     """Raise a TypeError for a state that no checkpoint could keep."""
-    known = not isinstance(state, tuple) or not state or hasattr(state, "_asdict")
-    arrays = flat_state(OnePart(state)).values() if known else ()
-    if not known or any(array.dtype.kind == "O" for array in arrays):
+    named = hasattr(state, "_asdict")
+    unnamed = isinstance(state, tuple) and len(state) > 0 and not named
+    arrays = flat_state(state).values() if named else () if unnamed else (np.asarray(state),)
+    if unnamed or any(array.dtype.kind == "O" for array in arrays):
         raise TypeError(
             f"{type(part).__name__}.{method} gave the state {shown(state)}, expected a NamedTuple "
             "of arrays, or (): checkpoints keep it"
         )
-
-
-class OnePart(NamedTuple):
-    """A state with one part only."""
-
-    part: Any
 
 
 def check_fit(parts: Mapping[str, Any], client_weights: str) -> None:
